@@ -1,0 +1,45 @@
+"""Checksums and digests: CRC32C for bytes, BLAKE2b for identity and for the state digest.
+
+Promises: CRC32C is Castagnoli (google-crc32c, hardware where the processor has it). ``record_hash`` is BLAKE2b-128.
+``row_digest`` maps one metadata row to an integer below 2**256; the state digest is the sum of all rows modulo
+2**256 (the "setsum" idea: incremental and free of order, protocol.md 3.2). Leaves out: cryptographic authenticity.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TypeAlias
+
+import google_crc32c
+
+__all__ = ["BytesLike", "DIGEST_MODULUS", "crc32c", "crc32c_extend", "name_spread", "record_hash", "row_digest"]
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+DIGEST_MODULUS = 1 << 256
+_extend = google_crc32c.extend
+_value = google_crc32c.value
+
+
+def crc32c(data: BytesLike) -> int:
+    """CRC32C of ``data`` (any contiguous buffer of bytes)."""
+    return int(_value(data))
+
+
+def crc32c_extend(crc: int, data: BytesLike) -> int:
+    """CRC32C of the bytes behind ``crc`` followed by ``data``."""
+    return int(_extend(crc, data))
+
+
+def record_hash(data: BytesLike) -> bytes:
+    """BLAKE2b-128 (16 bytes): the identity of a record and the link of the hash chain."""
+    return blake2b(data, digest_size=16).digest()
+
+
+def row_digest(key: bytes, value: bytes) -> int:
+    """The row's summand of the state digest: BLAKE2b-256(key || len(key) as u32le || value) as a big-endian integer."""
+    return int.from_bytes(blake2b(key + len(key).to_bytes(4, "little") + value, digest_size=32).digest(), "big")
+
+
+def name_spread(rest: str) -> str:
+    """Two hex digits that spread chunk names over prefixes: the first byte of BLAKE2b of the rest of the name."""
+    return blake2b(rest.encode(), digest_size=1).hexdigest()

@@ -1,0 +1,189 @@
+"""Settings and limits: every number that has a name, with its unit last and its reason beside it.
+
+Promises: ``Settings`` and ``RollingPolicy`` are frozen and checked when built; unknown names are refused by Python.
+Leaves out: components (storage, metadata store, clock) travel apart, through ``assembly``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from chunkstore.errors import InvalidArgument
+
+__all__ = [
+    "GIB",
+    "KIB",
+    "LIMITS",
+    "MIB",
+    "JournalMode",
+    "Limits",
+    "RollingPolicy",
+    "Settings",
+    "default_cache_dir",
+]
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+JournalMode = Literal["auto", "slot", "append"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds that readers enforce against hostile or damaged input. Part of the format: change only with a version."""
+
+    record_bytes_max: int = 16 * MIB
+    """One journal record; readers refuse longer ones (protocol.md A7)."""
+    batch_bytes_max: int = 4 * MIB
+    """One group commit (protocol.md 3.7); leaves room below ``record_bytes_max`` for one large operation."""
+    batch_ops_max: int = 10_000
+    """Operations in one group commit (protocol.md 3.7)."""
+    row_bytes_max: int = 1 * MIB
+    """One metadata row's value."""
+    snapshot_block_bytes_max: int = 4 * MIB
+    """One block of a snapshot."""
+    small_object_bytes_max: int = 64 * KIB
+    """FORMAT, claims, hints, SEAL objects: anything longer is damage."""
+    segment_name_bytes_max: int = 255
+    table_namespace_bytes_max: int = 64
+    table_key_bytes_max: int = 400
+    """LMDB keys hold at most 511 bytes."""
+    attribute_count_max: int = 128
+    attribute_bytes_max: int = 4 * KIB
+    garbage_unfold_chunks_max: int = 5_000
+    """Chunks that one collector record forgets (protocol.md A7)."""
+
+
+LIMITS = Limits()
+
+
+def default_cache_dir() -> str:
+    """Where the LMDB cache lies unless ``Settings.cache_dir`` says otherwise: ``$XDG_CACHE_HOME/chunkstore``."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "chunkstore")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollingPolicy:
+    """When an append starts a new chunk.
+
+    ``chunk_size_bytes_max``: a chunk never grows beyond it (default 128 MiB: large enough that metadata stays small,
+    small enough to copy in a breath). Raises ``InvalidArgument`` if it is below 1 or above 2**53.
+    """
+
+    chunk_size_bytes_max: int = 128 * MIB
+
+    def __post_init__(self) -> None:
+        value = self.chunk_size_bytes_max
+        if type(value) is not int or not 1 <= value <= 1 << 53:
+            raise InvalidArgument(
+                f"chunk_size_bytes_max must be a whole number from 1 to 2**53, not {value!r}",
+                argument="chunk_size_bytes_max",
+            )
+
+
+def _require(good: bool, name: str, rule: str, value: object) -> None:
+    if not good:
+        raise InvalidArgument(f"Settings.{name} must be {rule}, not {value!r}", argument=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All tuning of a store. Raises ``InvalidArgument`` when a value is out of range.
+
+    Attributes (units last):
+      cache_dir: local directory of the LMDB cache; deleting it is always safe.
+      journal_mode: "auto" takes APPEND where the file system is on the allow-list, else SLOT (protocol.md A13).
+      lengths: "exact" (every append is journaled) or "lazy" (reserved: refused until it is proven).
+      read_fence: "fenced" checks the fence on every owner read (linearizable); "none" may serve a deposed owner's view.
+      linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
+      op_deadline_s: every wait of one operation ends by then.
+      resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
+      undecided_s_max: an undecided batch is resolved by a self-take-over after this long (protocol.md A6).
+      gc_grace_s: removed chunks are kept this long for readers in flight.
+      pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
+      open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
+      io_workers: threads for parallel chunk I/O and parallel syncs.
+      lease_s: period of the lease hint; 0 switches it off. Never consulted for safety.
+      verify_chunks_at_open: stat every referenced chunk when opening.
+      log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
+      slot_roll_records: a SLOT stream longer than this is rolled (protocol.md A11).
+      roll_interval_s_min: at most one roll in this time.
+      snapshot_bytes_min, snapshot_slots_min: a snapshot is due after so many journal bytes / slots (protocol.md A8).
+      snapshots_kept: validated snapshots that the collector keeps.
+      cache_free_bytes_min: below this much free space on the cache disk new operations get StorageFull beforehand.
+      lmdb_map_bytes: size of the LMDB map (address space, not memory); grown where it is too small.
+      parallel_read_bytes_min: reads of at least this length are split over several threads.
+    """
+
+    cache_dir: str | None = None
+    journal_mode: JournalMode = "auto"
+    lengths: Literal["exact", "lazy"] = "exact"
+    read_fence: Literal["fenced", "none"] = "fenced"
+    linger_s: float = 0.0
+    op_deadline_s: float = 60.0
+    resolve_s: float = 5.0
+    undecided_s_max: float = 60.0
+    gc_grace_s: float = 3600.0
+    pitr_horizon_s: float = 0.0
+    open_files_max: int = 512
+    io_workers: int = 32
+    lease_s: float = 5.0
+    verify_chunks_at_open: bool = False
+    log_roll_bytes: int = 256 * MIB
+    slot_roll_records: int = 65_536
+    roll_interval_s_min: float = 600.0
+    snapshot_bytes_min: int = 16 * MIB
+    snapshot_slots_min: int = 1_000
+    snapshots_kept: int = 3
+    cache_free_bytes_min: int = 4 * MIB
+    lmdb_map_bytes: int = 1 << 40
+    parallel_read_bytes_min: int = 8 * MIB
+    default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
+
+    def __post_init__(self) -> None:
+        _require(self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode)
+        _require(self.lengths == "exact", "lengths", "'exact' ('lazy' is reserved until it is proven)", self.lengths)
+        _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
+        if self.cache_dir is not None:
+            _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
+        for name, low, high in _NUMBER_RANGES:
+            value = getattr(self, name)
+            whole = isinstance(getattr(_DEFAULTS, name, value), int)
+            good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+            _require(good and low <= value <= high, name, f"a number from {low:g} to {high:g}", value)
+        _require(isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool", self.verify_chunks_at_open)
+        _require(isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy", self.default_rolling)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of all settings, in order."""
+        return tuple(item.name for item in fields(cls))
+
+
+_YEAR_S = 366 * 86_400.0
+_NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("linger_s", 0, 10),
+    ("op_deadline_s", 0.001, _YEAR_S),
+    ("resolve_s", 0, 3600),
+    ("undecided_s_max", 0, 86_400),
+    ("gc_grace_s", 0, _YEAR_S),
+    ("pitr_horizon_s", 0, 10 * _YEAR_S),
+    ("open_files_max", 8, 1 << 20),
+    ("io_workers", 1, 1024),
+    ("lease_s", 0, 3600),
+    ("log_roll_bytes", 1024, 1 << 40),
+    ("slot_roll_records", 2, 1 << 40),
+    ("roll_interval_s_min", 0, _YEAR_S),
+    ("snapshot_bytes_min", 1, 1 << 40),
+    ("snapshot_slots_min", 1, 1 << 40),
+    ("snapshots_kept", 1, 1000),
+    ("cache_free_bytes_min", 0, 1 << 50),
+    ("lmdb_map_bytes", 64 * KIB, 1 << 46),
+    ("parallel_read_bytes_min", 64 * KIB, 1 << 40),
+)
+_DEFAULTS: object = type("_NoDefaults", (), {})()
+_DEFAULTS = Settings()

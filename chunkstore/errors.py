@@ -1,0 +1,323 @@
+"""The errors of chunkstore: one small tree, picklable, each with fields.
+
+A class exists only where a caller would act differently::
+
+    ChunkstoreError
+      InvalidArgument        fix the call
+      SegmentExists          fix the call
+      SegmentNotFound        fix the call (a handle of a deleted segment, too)
+      SegmentSealed          fix the call
+      SegmentNotSealed       fix the call
+      SegmentTruncated       read from ``start_offset`` on
+      BadOffset              re-read the length, then decide
+      Conflict               an expected attribute, version or session did not match
+      NotOwner               a newer owner exists: open again, or stop
+      OutcomeUnknown         may or may not have happened: retry with an expected offset or event number
+      StorageFull            free space, then retry; nothing was lost
+      StorageUnavailable     retry later; it did not happen
+      DeadlineExceeded       retry with more time; it did not happen
+      ContainerNotFound      create it, or mend the root
+      ContainerBusy          a live owner exists: wait, or take over
+      Unsupported            this storage cannot do it safely
+      Damaged                stored bytes are not what was written: restore or salvage
+      Closed                 the store (or storage) was closed
+      ChunkNotFound          storage port: no such chunk
+      ChunkExists            storage port: the name is taken
+      InvalidOffset          storage port: not the chunk's length
+
+Promises: every field survives pickling (Spark workers send errors home); foreign exceptions are chained as
+``__cause__`` and never raised as such. Leaves out: texts are for people and are not part of the contract.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+__all__ = [
+    "BadOffset",
+    "ChunkExists",
+    "ChunkNotFound",
+    "ChunkstoreError",
+    "Closed",
+    "Conflict",
+    "ContainerBusy",
+    "ContainerNotFound",
+    "Damaged",
+    "DeadlineExceeded",
+    "InvalidArgument",
+    "InvalidOffset",
+    "NotOwner",
+    "OutcomeUnknown",
+    "SegmentExists",
+    "SegmentNotFound",
+    "SegmentNotSealed",
+    "SegmentSealed",
+    "SegmentTruncated",
+    "StorageFull",
+    "StorageUnavailable",
+    "Unsupported",
+]
+
+
+def _restore(cls: type[ChunkstoreError], message: str, fields: dict[str, object]) -> ChunkstoreError:
+    error = cls.__new__(cls, message)
+    Exception.__init__(error, message)
+    for key, value in fields.items():
+        setattr(error, key, value)
+    return error
+
+
+class ChunkstoreError(Exception):
+    """Base of every error chunkstore raises. ``fields`` names what each class carries."""
+
+    fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+    @property
+    def message(self) -> str:
+        """The text for people: names the thing and the remedy."""
+        return str(self.args[0]) if self.args else ""
+
+    def to_fields(self) -> dict[str, object]:
+        """The error's fields by name, for JSON and for pickling."""
+        return {name: getattr(self, name, None) for name in self.fields}
+
+    def copy(self) -> Self:
+        """A fresh instance with the same fields: one failure may be raised in many threads."""
+        twin = _restore(type(self), self.message, self.to_fields())
+        twin.__cause__ = self.__cause__
+        assert isinstance(twin, type(self))
+        return twin
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_restore, (type(self), self.message, self.to_fields()))
+
+
+class InvalidArgument(ChunkstoreError):
+    """The call itself is wrong; nothing was done. ``argument`` names the parameter."""
+
+    fields = ("argument",)
+
+    def __init__(self, message: str, *, argument: str = "") -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
+class _OfSegment(ChunkstoreError):
+    fields = ("segment",)
+    _text: ClassVar[str] = "{}"
+
+    def __init__(self, segment: str, message: str | None = None) -> None:
+        super().__init__(message if message is not None else self._text.format(segment))
+        self.segment = segment
+
+
+class SegmentExists(_OfSegment):
+    """A segment of this name exists already."""
+
+    _text = "segment {!r} exists already"
+
+
+class SegmentNotFound(_OfSegment):
+    """No segment of this name, or the handle's segment was deleted (a new one of the name may exist)."""
+
+    _text = "no segment {!r} here (or the handle is of one that was deleted)"
+
+
+class SegmentSealed(_OfSegment):
+    """The segment is sealed and takes no more bytes."""
+
+    _text = "segment {!r} is sealed; unseal it to append"
+
+
+class SegmentNotSealed(_OfSegment):
+    """The operation needs a sealed segment (concat source, unseal)."""
+
+    _text = "segment {!r} is not sealed; seal it first"
+
+
+class SegmentTruncated(ChunkstoreError):
+    """The offset lies below the segment's start; ``start_offset`` is the first readable byte."""
+
+    fields = ("segment", "start_offset", "offset")
+
+    def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
+        super().__init__(
+            f"segment {segment!r} starts at offset {start_offset}; offset {offset} was truncated away"
+        )
+        self.segment = segment
+        self.start_offset = start_offset
+        self.offset = offset
+
+
+class BadOffset(ChunkstoreError):
+    """The given offset is not the one the operation needs (for a write: the segment's length)."""
+
+    fields = ("segment", "expected", "given")
+
+    def __init__(self, segment: str, *, expected: int, given: int) -> None:
+        super().__init__(f"segment {segment!r}: offset {given} given, {expected} expected")
+        self.segment = segment
+        self.expected = expected
+        self.given = given
+
+
+class Conflict(ChunkstoreError):
+    """A conditional change did not find what it expected; nothing was changed."""
+
+    fields = ("subject", "expected", "found")
+
+    def __init__(self, subject: str, *, expected: object, found: object) -> None:
+        super().__init__(f"{subject}: expected {expected!r}, found {found!r}; read it again and decide")
+        self.subject = subject
+        self.expected = expected
+        self.found = found
+
+
+class NotOwner(ChunkstoreError):
+    """A newer epoch owns the container (or has claimed it). The operation did not happen.
+
+    ``epoch`` is ours, ``owner`` the newer one that was seen.
+    """
+
+    fields = ("epoch", "owner")
+
+    def __init__(self, *, epoch: int, owner: int) -> None:
+        super().__init__(
+            f"epoch {epoch} no longer owns this container: epoch {owner} was claimed; open it again to take over"
+        )
+        self.epoch = epoch
+        self.owner = owner
+
+
+class OutcomeUnknown(ChunkstoreError):
+    """The operation may or may not be part of history; retry with an expected offset or an event number."""
+
+    fields = ("subject",)
+
+    def __init__(self, message: str, *, subject: str = "") -> None:
+        super().__init__(message)
+        self.subject = subject
+
+
+class StorageFull(ChunkstoreError):
+    """No space (or quota) left. Nothing acknowledged is lost; the operation did not happen."""
+
+    fields = ("object",)
+
+    def __init__(self, message: str, *, object: str = "") -> None:
+        super().__init__(message)
+        self.object = object
+
+
+class StorageUnavailable(ChunkstoreError):
+    """The storage failed or did not answer. The operation did not happen; retry later."""
+
+    fields = ("object",)
+
+    def __init__(self, message: str, *, object: str = "") -> None:
+        super().__init__(message)
+        self.object = object
+
+
+class DeadlineExceeded(ChunkstoreError):
+    """The time allowed ran out before anything was done; the operation did not happen."""
+
+    fields = ("operation", "deadline_s")
+
+    def __init__(self, operation: str, *, deadline_s: float) -> None:
+        super().__init__(f"{operation} did not finish within {deadline_s:g} s; nothing was changed")
+        self.operation = operation
+        self.deadline_s = deadline_s
+
+
+class ContainerNotFound(ChunkstoreError):
+    """No such container under this root."""
+
+    fields = ("container", "root")
+
+    def __init__(self, container: str, *, root: str = "") -> None:
+        where = f" under {root}" if root else ""
+        super().__init__(f"no container {container!r}{where}; open it with create=True to make one")
+        self.container = container
+        self.root = root
+
+
+class ContainerBusy(ChunkstoreError):
+    """A live owner was seen (lease hint). Wait, or take over."""
+
+    fields = ("container", "host", "pid")
+
+    def __init__(self, container: str, *, host: str, pid: int) -> None:
+        super().__init__(
+            f"container {container!r} is owned by a live process (pid {pid} on {host}); wait for it, or take over"
+        )
+        self.container = container
+        self.host = host
+        self.pid = pid
+
+
+class Unsupported(ChunkstoreError):
+    """This storage cannot do what was asked safely, so it is refused instead of imitated."""
+
+    fields = ("feature",)
+
+    def __init__(self, message: str, *, feature: str = "") -> None:
+        super().__init__(message)
+        self.feature = feature
+
+
+class Damaged(ChunkstoreError):
+    """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it."""
+
+    fields = ("object", "position")
+
+    def __init__(self, message: str, *, object: str, position: int = 0) -> None:
+        super().__init__(f"{object} at byte {position}: {message}")
+        self.object = object
+        self.position = position
+
+
+class Closed(ChunkstoreError):
+    """The store, storage, reader or writer was closed before the call."""
+
+    fields = ("what",)
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is closed; open it again")
+        self.what = what
+
+
+class _OfChunk(ChunkstoreError):
+    fields = ("chunk",)
+    _text: ClassVar[str] = "{}"
+
+    def __init__(self, chunk: str) -> None:
+        super().__init__(self._text.format(chunk))
+        self.chunk = chunk
+
+
+class ChunkNotFound(_OfChunk):
+    """Storage port: no chunk of this name."""
+
+    _text = "no chunk {!r} in this storage"
+
+
+class ChunkExists(_OfChunk):
+    """Storage port: a chunk of this name exists already."""
+
+    _text = "chunk {!r} exists already; names are never reused"
+
+
+class InvalidOffset(ChunkstoreError):
+    """Storage port: a write must begin at the chunk's length (``expected``)."""
+
+    fields = ("chunk", "expected", "given")
+
+    def __init__(self, chunk: str, *, expected: int, given: int) -> None:
+        super().__init__(f"chunk {chunk!r}: write at {given}, but its length is {expected}")
+        self.chunk = chunk
+        self.expected = expected
+        self.given = given

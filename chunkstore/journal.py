@@ -1,0 +1,238 @@
+"""The journal port: what the engine needs of the journal, the opcodes of history, and how a take-over is asked for.
+
+Promises: ``Journal.append`` returns only when its record is committed, i.e. durable *and* fenced against zombies
+(protocol.md 3.5, P4, P5). Records are appended one at a time, in the order of the calls. Everything about streams, slots,
+claims and files stays behind this port (``chunkstore_journal``).
+Leaves out: group commit (the engine gathers), row semantics (the engine plans).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from chunkstore.errors import ChunkstoreError
+from chunkstore.metadata.port import Head, MetadataStore, Op, Position, RowChange
+
+__all__ = [
+    "Batch",
+    "Journal",
+    "JournalBroken",
+    "JournalService",
+    "LeaseInfo",
+    "OpCode",
+    "Ownership",
+    "RecordKind",
+    "SnapshotReport",
+    "TailCut",
+    "TakeOverReport",
+]
+
+
+class OpCode(IntEnum):
+    """First element of an operation's header. Zero is never valid. The rest of each header is named behind it."""
+
+    CREATE = 1
+    """(segment id, name)"""
+    APPEND = 2
+    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...))"""
+    SEAL = 3
+    """(segment id,)"""
+    UNSEAL = 4
+    """(segment id,)"""
+    DELETE = 5
+    """(segment id,)"""
+    TRUNCATE = 6
+    """(segment id, new start offset)"""
+    CONCAT = 7
+    """(target id, target offset, source id)"""
+    ATTRIBUTES = 8
+    """(segment id,)"""
+    ATTACH = 9
+    """(segment id, offset, length, ((segment offset, chunk id), ...)): chunks that a session wrote"""
+    TABLE_PUT = 10
+    """(namespace, key)"""
+    TABLE_DELETE = 11
+    """(namespace, key)"""
+    SESSION_OPEN = 12
+    """(session id,)"""
+    SESSION_END = 13
+    """(session id,)"""
+    COLLECT = 14
+    """(garbage row key, chunks forgotten)"""
+    REPLACE = 15
+    """(segment id, start, stop, ((segment offset, chunk id), ...)): reserved for defrag"""
+
+
+class RecordKind(IntEnum):
+    """Type of a journal record (FORMAT.md of ``chunkstore_journal``). Zero is never valid."""
+
+    OPEN = 1
+    SEAL = 2
+    OPS = 3
+    SNAPSHOT_NOTE = 4
+    GC_NOTE = 5
+    HEARTBEAT = 6
+    CLOSE = 7
+    PIN = 8
+    UNPIN = 9
+    EXPORT_NOTE = 10
+
+
+class Batch(NamedTuple):
+    """What one record shall say. ``digest`` is the state digest after it; ``notes`` is the payload of note records."""
+
+    kind: RecordKind
+    ops: Sequence[Op]
+    rows: Sequence[RowChange]
+    digest: int
+    time_ms: int
+    notes: tuple[object, ...] = ()
+
+
+class JournalBroken(Exception):
+    """Internal: this stream can take no more records; only a take-over by the same process can go on (protocol.md 3.9).
+
+    ``happened`` is False when the failed record certainly is not, and never will be, part of history; None when only
+    the take-over can tell. ``error`` is what the caller should be told if it did not happen.
+    """
+
+    def __init__(self, error: ChunkstoreError, *, happened: Literal[False] | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.happened = happened
+
+
+class Journal(ABC):
+    """One owned stream. Not thread-safe for ``append``: the engine's committer is the only caller."""
+
+    epoch: int
+    head: Position
+    """The position after the last committed record."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Literal["slot", "append"]:
+        """The container's journal mode."""
+
+    @abstractmethod
+    def append(self, batch: Batch) -> Position:
+        """Commit one record and return the position after it.
+
+        Raises: ``NotOwner`` (fenced; did not happen), ``OutcomeUnknown`` (fenced after the write; the successor decides),
+        ``JournalBroken`` (take over from yourself), ``InvalidArgument`` (record too long; did not happen).
+        """
+
+    @abstractmethod
+    def check_fence(self) -> None:
+        """Raise ``NotOwner`` if a newer epoch has been claimed; for fenced reads (protocol.md 3.13)."""
+
+    @property
+    @abstractmethod
+    def bytes_written(self) -> int:
+        """Journal bytes of this stream so far."""
+
+    @property
+    @abstractmethod
+    def records_written(self) -> int:
+        """Records of this stream so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release resources. Writes nothing (the engine appends CLOSE itself)."""
+
+
+class TailCut(NamedTuple):
+    """An incomplete last record that recovery cut off (protocol.md A4): bytes dropped behind the last good lsn."""
+
+    bytes: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOverReport:
+    """What a take-over did, for people and tests. ``source`` says where the state came from."""
+
+    epoch: int
+    previous_epoch: int
+    source: Literal["genesis", "cache", "snapshot", "journal"]
+    replayed_records: int
+    replayed_bytes: int
+    tail_cut: TailCut | None = None
+    findings: tuple[str, ...] = ()
+    """Things recovery had to work around (a damaged snapshot, a discarded cache), one sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """The result of a take-over: an owned stream and the materialised state at its head."""
+
+    journal: Journal
+    store: MetadataStore
+    report: TakeOverReport
+    adopted: Position = field(default_factory=lambda: Position(0, bytes(16), 0, 0, 0))
+    """For a self-take-over: the last record of the own former stream that is part of history."""
+
+
+class LeaseInfo(NamedTuple):
+    """The lease hint (protocol.md A15). Never consulted for safety."""
+
+    epoch: int
+    counter: int
+    host: str
+    pid: int
+    boot_id: str
+    released: bool
+
+
+class SnapshotReport(NamedTuple):
+    """A written and validated snapshot."""
+
+    name: str
+    lsn: int
+    hash: bytes
+    digest: int
+    rows: int
+    size_bytes: int
+
+
+class JournalService(ABC):
+    """The journal of one container, before and between ownerships."""
+
+    @abstractmethod
+    def take_over(self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False) -> Ownership:
+        """Claim the next epoch, end the former stream, materialise the state, open our stream (protocol.md T0 to T9).
+
+        ``own`` is our own failed or rolled journal (self-take-over, A1: only ``own.epoch + 1`` is tried), or None to climb
+        to the top. ``wait_s`` and ``force`` are about the lease only (politeness).
+
+        Raises: ``NotOwner`` (a newer claim was met), ``ContainerBusy``, ``Damaged`` (history cannot be trusted),
+        ``StorageFull``, ``StorageUnavailable``, ``Unsupported`` (no safe claim on this storage).
+        """
+
+    @abstractmethod
+    def resolve(self, position: Position) -> bool | None:
+        """Whether the record at ``position`` (of a former epoch) is part of history; None while no successor's OPEN says so."""
+
+    @abstractmethod
+    def write_snapshot(self, store: MetadataStore, *, epoch: int) -> SnapshotReport:
+        """Write a snapshot of the store's present head, read it back, and return it. The caller then appends SNAPSHOT_NOTE."""
+
+    @abstractmethod
+    def publish_latest(self, report: SnapshotReport, *, epoch: int) -> None:
+        """Overwrite the LATEST hint after the note is committed."""
+
+    @abstractmethod
+    def collect(self, *, head: Head, epoch: int, dry_run: bool) -> tuple[int, int]:
+        """Delete journal objects and snapshots no longer needed (protocol.md 3.14.5, 6). Returns (objects, bytes)."""
+
+    @abstractmethod
+    def renew_lease(self, epoch: int, *, released: bool) -> None:
+        """Rewrite the lease hint; errors are swallowed (it is a hint)."""
+
+    @abstractmethod
+    def read_lease(self) -> LeaseInfo | None:
+        """The lease hint, or None."""

@@ -1,0 +1,100 @@
+"""Keys of the metadata store: one byte that says the kind, then the key proper. Key order is snapshot order.
+
+    C <28-byte chunk id>                          chunk row
+    G <lsn u64be> <sequence u16be>                garbage row
+    E <session id u64be>                          session row
+    P <pin token>                                 pin row
+    S <segment name, UTF-8>                       segment row
+    T <len(namespace) u8> <namespace> <key>       table row
+    r <segment id u64be> <start offset u64be>     offset index: run row     -> <run id u64be> <base u64be>
+    x <run id u64be> <offset in run u64be>        offset index: extent row  -> <28-byte chunk id>
+    0x00 ...                                      the store's own head and marks
+
+Promises: ``is_row`` tells the kinds that the state digest covers (upper case); index and head are not among them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+__all__ = [
+    "CHUNK",
+    "EXTENT",
+    "GARBAGE",
+    "PIN",
+    "ROW_KINDS",
+    "RUN",
+    "SEGMENT",
+    "SESSION",
+    "TABLE",
+    "WRITERS_NAMESPACE",
+    "chunk_key",
+    "garbage_key",
+    "is_row",
+    "segment_key",
+    "session_key",
+    "table_key",
+    "table_prefix",
+    "writer_key",
+]
+
+CHUNK = b"C"
+SESSION = b"E"
+GARBAGE = b"G"
+PIN = b"P"
+SEGMENT = b"S"
+TABLE = b"T"
+RUN = b"r"
+EXTENT = b"x"
+ROW_KINDS = frozenset(b"CEGPST")
+
+WRITERS_NAMESPACE = "!writers"
+"""Reserved table namespace: last event number and offset of each (segment id, writer id)."""
+
+_GARBAGE = Struct(">cQH")
+_SESSION = Struct(">cQ")
+_U64 = Struct(">Q")
+
+
+def is_row(key: bytes) -> bool:
+    """Whether the key is covered by the state digest."""
+    return key[0] in ROW_KINDS
+
+
+def chunk_key(identity: bytes) -> bytes:
+    """Key of a chunk row."""
+    return CHUNK + identity
+
+
+def segment_key(name: str) -> bytes:
+    """Key of a segment row."""
+    return SEGMENT + name.encode()
+
+
+def garbage_key(lsn: int, sequence: int) -> bytes:
+    """Key of a garbage row: the removing commit and the range's number in it."""
+    return _GARBAGE.pack(GARBAGE, lsn, sequence)
+
+
+def session_key(session_id: int) -> bytes:
+    """Key of a session row."""
+    return _SESSION.pack(SESSION, session_id)
+
+
+def table_prefix(namespace: str) -> bytes:
+    """What every key of a namespace begins with."""
+    raw = namespace.encode()
+    return TABLE + bytes((len(raw),)) + raw
+
+
+def table_key(namespace: str, key: bytes) -> bytes:
+    """Key of a table row."""
+    return table_prefix(namespace) + key
+
+
+_WRITERS = table_prefix(WRITERS_NAMESPACE)
+
+
+def writer_key(segment_id: int, writer_id: bytes) -> bytes:
+    """Key of the row that remembers a writer's last event number in a segment."""
+    return _WRITERS + _U64.pack(segment_id) + writer_id

@@ -1,0 +1,182 @@
+"""The metadata port: a store of rows that is a prefix of history, and the cache that keeps such stores on local disk.
+
+Promises
+* The content is always ``fold(apply, H[..head.lsn])``: ``apply`` is conditional on the head's hash and lsn (and on the
+  owner epoch, where one is given), so a deposed owner or a second process can never add a record of its own
+  (protocol.md 3.8, P7). A commit is applied whole or not at all.
+* Views are consistent: one point of history, however long they stay open. They are cheap and must be closed.
+* The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction.
+* Everything here can be thrown away and rebuilt from the journal.
+
+Errors: ``StorageFull`` (cache disk), ``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be
+decoded, or a replayed digest differs), ``Closed``.
+Leaves out: deciding what is committed (the journal) and what a change means (the engine).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TypeAlias
+
+__all__ = ["GENESIS", "Commit", "Head", "MetadataCache", "MetadataStore", "MetadataView", "Op", "Position", "RowChange"]
+
+Op: TypeAlias = tuple[object, ...]
+"""The logical header of one operation: (opcode, ...); see ``chunkstore.journal`` for the opcodes."""
+
+RowChange: TypeAlias = tuple[bytes, bytes | None]
+"""(key, new value); None deletes the row."""
+
+
+class Position(NamedTuple):
+    """A point of history, and where its record lies.
+
+    ``lsn`` and ``hash`` (16 bytes, the record's hash) name the point. The record is in stream ``epoch``; the next
+    record of that stream has index ``index``, and in APPEND mode begins at byte ``end`` of log.a (in SLOT mode 0).
+    Genesis is lsn 0 with 16 zero bytes.
+    """
+
+    lsn: int
+    hash: bytes
+    epoch: int
+    index: int
+    end: int
+
+
+GENESIS = Position(0, bytes(16), 0, 0, 0)
+
+
+class Head(NamedTuple):
+    """Where a store stands: position, state digest over all rows, and the epoch allowed to apply."""
+
+    position: Position
+    digest: int
+    owner_epoch: int
+
+
+class Commit(NamedTuple):
+    """One decided record, ready to be applied: rows as they shall be, and the operations that say why."""
+
+    position: Position
+    previous_hash: bytes
+    digest: int
+    ops: Sequence[Op]
+    rows: Sequence[RowChange]
+
+
+class MetadataView(ABC):
+    """A consistent read view; a context manager. Not for use by several threads at once."""
+
+    @property
+    @abstractmethod
+    def head(self) -> Head:
+        """The point of history this view shows."""
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """The row's value, or None."""
+
+    @abstractmethod
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with ``start <= key < stop`` in key order. Valid while the view is open."""
+
+    @abstractmethod
+    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
+        """The chunk that holds ``offset`` of a segment, by the offset index: (chunk id, segment offset of its first byte).
+
+        The chunk found begins at or below ``offset``; None when the index has nothing there. O(log n), never a walk.
+        """
+
+    @abstractmethod
+    def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
+        """How many chunks of the segment begin in ``[start, stop)``, by the offset index. O(answer)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the view. Safe to repeat."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MetadataStore(ABC):
+    """The port; see the module's text. Thread-safe; ``apply`` calls must not overlap in one process."""
+
+    @abstractmethod
+    def head(self) -> Head:
+        """Where the store stands, asked freshly (another process may have moved it)."""
+
+    @abstractmethod
+    def view(self) -> MetadataView:
+        """Open a consistent view."""
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """One row, freshly."""
+
+    @abstractmethod
+    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+        """Apply consecutive commits in one transaction.
+
+        Returns False, with no effect, unless the head is exactly the point before ``commits[0]`` and (when
+        ``owner_epoch`` is given) the store's owner epoch equals it. ``verify`` recomputes the state digest from the old
+        rows and compares it with each commit's digest.
+
+        Raises: ``Damaged`` (a digest differs: nothing applied), ``StorageFull``, ``StorageUnavailable``.
+        Durability: none promised; a lost cache is rebuilt.
+        """
+
+    @abstractmethod
+    def jump(self, position: Position, digest: int) -> bool:
+        """Move the head to a later position whose state is the same: allowed only if the store's digest equals ``digest``
+        and the position's lsn is not lower. Returns whether it moved. (History between has changed no row.)"""
+
+    @abstractmethod
+    def set_owner(self, epoch: int) -> bool:
+        """Give the store to ``epoch``. Returns False, with no effect, if a higher epoch has it already."""
+
+    @abstractmethod
+    def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Bulk-load rows and index entries in ascending key order into an empty store (many transactions; not atomic)."""
+
+    @abstractmethod
+    def finish_load(self, head: Head) -> None:
+        """End a bulk load: set the head. The state digest is the caller's to verify (it saw every row)."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Free space where the store lies, or None where that has no meaning."""
+
+    @abstractmethod
+    def close(self, *, clean: bool) -> None:
+        """Release it; ``clean`` marks an LMDB as trustworthy after a restart of the machine. Safe to repeat."""
+
+
+class MetadataCache(ABC):
+    """Keeps the stores of one container and role. ``open_current`` may answer None at any time: the cache is disposable."""
+
+    @abstractmethod
+    def open_current(self) -> MetadataStore | None:
+        """The present store if there is one that can be trusted (same container; same boot or cleanly closed), else None."""
+
+    @abstractmethod
+    def create(self) -> MetadataStore:
+        """A new, empty store at genesis, not yet current. Raises ``StorageFull``, ``StorageUnavailable``."""
+
+    @abstractmethod
+    def make_current(self, store: MetadataStore) -> None:
+        """Make a store that ``create`` returned the current one, atomically; the former one is deleted later."""
+
+    @abstractmethod
+    def discard(self, store: MetadataStore) -> None:
+        """Close and delete a store (current or not)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""

@@ -1,0 +1,222 @@
+"""All stored names, from one place: objects under a container, chunk ids, and the rules of users' names.
+
+Layout of a container (protocol.md 3.1, A11), everything under ``<container>/``::
+
+    FORMAT                      written once: uuid, version, journal mode, probe results
+    epoch/<g>/<E>               claims, kept for ever; g = E // 4096; E, i, lsn are 16 hex digits
+    j/<g>/<E>/<i>.s             slot i of stream E; slot 0 is OPEN or SEAL
+    j/<g>/<E>/log.a             APPEND mode: the record file of stream E
+    j/VOIDED                    hint (A10)
+    snap/<lsn>-<E>-<token>.sn   snapshots, unique names
+    snap/LATEST                 hint
+    lease                       hint (A15)
+    pin/<uuid>                  pins of outsiders (A14)
+    tmp/<token>                 unique temporaries, swept by age and epoch
+    d/<2 hex>/<rest>            chunks; rest = <segment>-<epoch>-<n>-<8 hex random>, or s<session>-<n>-<8 hex random>;
+                                the 2 hex digits are the first byte of BLAKE2b of the rest
+
+Promises: no name built here can leave the root; ``parse_*`` invert the builders and answer ``None`` for strangers.
+Leaves out: keys inside the metadata store (``metadata.keys``).
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+
+from chunkstore.checksum import name_spread
+from chunkstore.config import LIMITS
+from chunkstore.errors import InvalidArgument
+
+__all__ = [
+    "CHUNK_ID_BYTES",
+    "NO_CHUNK",
+    "ContainerNames",
+    "check_container_name",
+    "check_object_name",
+    "check_segment_name",
+    "chunk_epoch",
+    "chunk_id",
+    "chunk_rest",
+    "chunk_segment",
+    "parse_chunk_rest",
+    "session_chunk_id",
+]
+
+_CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
+_OBJECT = re.compile(r"[^/\0]+(?:/[^/\0]+)*\Z")
+_CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
+_SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
+_EPOCHS_PER_FOLDER = 4096
+
+_ID = Struct(">QQQI")
+CHUNK_ID_BYTES = _ID.size
+NO_CHUNK = b""
+_SESSION_BIT = 1 << 63
+
+
+def check_container_name(name: str) -> None:
+    """Raise ``InvalidArgument`` unless ``name`` is 1 to 64 of letters, digits, ``.``, ``_``, ``-``, not beginning with ``.`` or ``-``."""
+    if not isinstance(name, str) or _CONTAINER.match(name) is None:
+        raise InvalidArgument(
+            f"container name {name!r}: use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.' or '-'",
+            argument="container",
+        )
+
+
+def check_segment_name(name: str) -> None:
+    """Raise ``InvalidArgument`` unless ``name`` is 1 to 255 bytes of UTF-8 without NUL."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a segment name must be a str, not {type(name).__name__}", argument="segment")
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"segment name {name!r} is not valid UTF-8", argument="segment") from None
+    if not 1 <= size_bytes <= LIMITS.segment_name_bytes_max or "\0" in name:
+        raise InvalidArgument(
+            f"a segment name must be 1 to {LIMITS.segment_name_bytes_max} bytes of UTF-8 without NUL; this one has {size_bytes}",
+            argument="segment",
+        )
+
+
+def check_object_name(name: str) -> None:
+    """Raise ``InvalidArgument`` unless ``name`` is a safe relative object name (no empty part, ``.``, ``..``, NUL, leading slash)."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 900 or _OBJECT.match(name) is None:
+        raise InvalidArgument(f"chunk name {name!r} is not a relative path of non-empty parts", argument="name")
+    if "." in name:
+        for part in name.split("/"):
+            if part in (".", ".."):
+                raise InvalidArgument(f"chunk name {name!r} may not contain {part!r} as a part", argument="name")
+
+
+def chunk_id(segment_id: int, epoch: int, n: int, random: int) -> bytes:
+    """The 28-byte id of a chunk: segment id, epoch, n (u64be each), random (u32be). Ids are never reused."""
+    return _ID.pack(segment_id, epoch, n, random)
+
+
+def session_chunk_id(session_id: int, n: int, random: int) -> bytes:
+    """The id of a chunk written by a session outside the owner (protocol.md A9)."""
+    return _ID.pack(_SESSION_BIT | session_id, 0, n, random)
+
+
+def chunk_epoch(identity: bytes) -> int:
+    """The epoch that created the chunk; 0 for a session's chunk."""
+    return int(_ID.unpack(identity)[1])
+
+
+def chunk_segment(identity: bytes) -> int | None:
+    """The id of the segment that created the chunk; None for a session's chunk."""
+    first = int(_ID.unpack(identity)[0])
+    return None if first & _SESSION_BIT else first
+
+
+def chunk_rest(identity: bytes) -> str:
+    """The part of a chunk's object name behind ``d/<2 hex>/``."""
+    first, epoch, n, random = _ID.unpack(identity)
+    if first & _SESSION_BIT:
+        return f"s{first & ~_SESSION_BIT:x}-{n:x}-{random:08x}"
+    return f"{first:x}-{epoch:x}-{n:x}-{random:08x}"
+
+
+def parse_chunk_rest(rest: str) -> bytes | None:
+    """Inverse of ``chunk_rest``; None for a name that is not ours."""
+    match = _CHUNK.match(rest)
+    if match is not None:
+        segment_id, epoch, n, random = (int(group, 16) for group in match.groups())
+        return None if segment_id & _SESSION_BIT else _ID.pack(segment_id, epoch, n, random)
+    match = _SESSION_CHUNK.match(rest)
+    if match is not None:
+        session_id, n, random = (int(group, 16) for group in match.groups())
+        return None if session_id & _SESSION_BIT else session_chunk_id(session_id, n, random)
+    return None
+
+
+class ContainerNames:
+    """The object names of one container. Built once per store; every method is pure."""
+
+    __slots__ = ("container", "format", "latest", "lease", "voided", "_data")
+
+    def __init__(self, container: str) -> None:
+        check_container_name(container)
+        self.container = container
+        self.format = f"{container}/FORMAT"
+        self.latest = f"{container}/snap/LATEST"
+        self.voided = f"{container}/j/VOIDED"
+        self.lease = f"{container}/lease"
+        self._data = f"{container}/d/"
+
+    def epoch(self, epoch: int) -> str:
+        """The claim of ``epoch``."""
+        return f"{self.container}/epoch/{epoch // _EPOCHS_PER_FOLDER:016x}/{epoch:016x}"
+
+    def stream(self, epoch: int) -> str:
+        """The prefix of stream ``epoch`` (ends with a slash)."""
+        return f"{self.container}/j/{epoch // _EPOCHS_PER_FOLDER:016x}/{epoch:016x}/"
+
+    def slot(self, epoch: int, index: int) -> str:
+        """Slot ``index`` of stream ``epoch``."""
+        return f"{self.stream(epoch)}{index:016x}.s"
+
+    def log(self, epoch: int) -> str:
+        """The APPEND file of stream ``epoch``."""
+        return f"{self.stream(epoch)}log.a"
+
+    def journal_prefix(self) -> str:
+        """All streams."""
+        return f"{self.container}/j/"
+
+    def epoch_prefix(self) -> str:
+        """All claims."""
+        return f"{self.container}/epoch/"
+
+    def snapshot_prefix(self) -> str:
+        """All snapshots."""
+        return f"{self.container}/snap/"
+
+    def data_prefix(self) -> str:
+        """All chunks."""
+        return self._data
+
+    def snapshot(self, lsn: int, epoch: int, token: str) -> str:
+        """A snapshot object; ``token`` makes the name unique."""
+        return f"{self.container}/snap/{lsn:016x}-{epoch:016x}-{token}.sn"
+
+    def temporary(self, token: str) -> str:
+        """A unique temporary."""
+        return f"{self.container}/tmp/{token}"
+
+    def pin(self, token: str) -> str:
+        """An outsider's pin."""
+        return f"{self.container}/pin/{token}"
+
+    def chunk(self, identity: bytes) -> str:
+        """The object name of a chunk."""
+        rest = chunk_rest(identity)
+        return f"{self._data}{name_spread(rest)}/{rest}"
+
+    def parse_chunk(self, name: str) -> bytes | None:
+        """Inverse of ``chunk``; None for a name that is not one of this container's chunks."""
+        if not name.startswith(self._data):
+            return None
+        spread, _, rest = name[len(self._data) :].partition("/")
+        return parse_chunk_rest(rest) if spread == name_spread(rest) else None
+
+    def parse_snapshot(self, name: str) -> tuple[int, int] | None:
+        """``(lsn, epoch)`` of a snapshot name; None for a stranger."""
+        match = re.fullmatch(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]+\.sn", name[len(self.snapshot_prefix()) :])
+        return (int(match[1], 16), int(match[2], 16)) if match and name.startswith(self.snapshot_prefix()) else None
+
+    def parse_slot(self, name: str) -> tuple[int, int] | None:
+        """``(epoch, index)`` of a slot name; None for a stranger."""
+        match = re.fullmatch(r"[0-9a-f]{16}/([0-9a-f]{16})/([0-9a-f]{16})\.s", name[len(self.journal_prefix()) :])
+        return (int(match[1], 16), int(match[2], 16)) if match and name.startswith(self.journal_prefix()) else None
+
+    def parse_log(self, name: str) -> int | None:
+        """The epoch of a log name; None for a stranger."""
+        match = re.fullmatch(r"[0-9a-f]{16}/([0-9a-f]{16})/log\.a", name[len(self.journal_prefix()) :])
+        return int(match[1], 16) if match and name.startswith(self.journal_prefix()) else None
+
+    def parse_epoch(self, name: str) -> int | None:
+        """The epoch of a claim's name; None for a stranger."""
+        match = re.fullmatch(r"[0-9a-f]{16}/([0-9a-f]{16})", name[len(self.epoch_prefix()) :])
+        return int(match[1], 16) if match and name.startswith(self.epoch_prefix()) else None

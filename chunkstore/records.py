@@ -1,0 +1,153 @@
+"""The records of metadata: what a segment, a chunk, a range of garbage, a table row and a session are.
+
+Promises: records are immutable; "no chunk" is ``NO_CHUNK`` (empty bytes); all ranges are half-open; lengths and offsets
+are bytes. They are named tuples because the commit path makes two of them per append. ``extra`` carries fields that a
+newer minor version added behind ours, so that a rewrite by this version keeps them. Leaves out: their bytes
+(``metadata.codec``) and their meaning for the chunk list (``invariants``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+__all__ = [
+    "ACTIVE",
+    "CLOSED",
+    "FLAG_SEALED",
+    "KIND_FOREIGN",
+    "KIND_INLINE",
+    "KIND_OBJECT",
+    "AttributeValue",
+    "ChunkRecord",
+    "GarbageRecord",
+    "LayoutChunk",
+    "SegmentInfo",
+    "SegmentRecord",
+    "SessionRecord",
+    "TableRecord",
+]
+
+AttributeValue: TypeAlias = int | str | bytes
+
+FLAG_SEALED: Final = 1
+ACTIVE: Final = 1
+CLOSED: Final = 2
+KIND_OBJECT: Final = 1
+KIND_INLINE: Final = 2
+"""Reserved: small bytes inside a journal record."""
+KIND_FOREIGN: Final = 3
+"""Reserved: an object adopted by reference; never deleted, truncated or swept."""
+
+
+class SegmentRecord(NamedTuple):
+    """One segment.
+
+    ``last_chunk_offset``: segment offset where the last chunk's first byte lies. ``first_chunk_skip``: bytes of the
+    first chunk that lie below ``start_offset``. ``length`` is the end offset (it never shrinks); the readable bytes are
+    ``[start_offset, length)``. ``owner_epoch``: the epoch of the last append.
+    """
+
+    name: str
+    id: int
+    flags: int
+    start_offset: int
+    length: int
+    first_chunk: bytes
+    last_chunk: bytes
+    last_chunk_offset: int
+    first_chunk_skip: int
+    chunk_size_bytes_max: int
+    owner_epoch: int
+    chunk_count: int
+    attributes: Mapping[str, AttributeValue]
+    created_ms: int
+    modified_ms: int
+    extra: tuple[object, ...] = ()
+
+    @property
+    def sealed(self) -> bool:
+        return bool(self.flags & FLAG_SEALED)
+
+
+class ChunkRecord(NamedTuple):
+    """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
+
+    ``object``: empty for our own chunks (the name follows from the id), else the foreign object's name with
+    ``object_offset``. ``crc32c`` covers ``length`` bytes from ``object_offset``; None is unknown (lazy lengths).
+    ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else it is closed in effect.
+    """
+
+    object: str
+    object_offset: int
+    length: int
+    crc32c: int | None
+    previous: bytes
+    next: bytes
+    segment_id: int
+    epoch: int
+    state: int
+    kind: int
+    created_ms: int
+    extra: tuple[object, ...] = ()
+
+
+class GarbageRecord(NamedTuple):
+    """A range of the chunk list that was removed by the commit ``lsn``: from ``first`` by next pointers, ``count`` chunks.
+
+    Chunk rows stay until the collector has deleted the objects; it then drops rows from the front and moves ``first``.
+    ``ended_segment_id`` is the segment that ceased to exist with this range (0: none), whose writer rows go too.
+    """
+
+    first: bytes
+    last: bytes
+    count: int
+    size_bytes: int
+    lsn: int
+    time_ms: int
+    ended_segment_id: int
+    extra: tuple[object, ...] = ()
+
+
+class TableRecord(NamedTuple):
+    """One row of ``store.table(namespace)``: ``version`` is the lsn of its last change (0 is never used)."""
+
+    version: int
+    value: bytes
+    extra: tuple[object, ...] = ()
+
+
+class SessionRecord(NamedTuple):
+    """A writer outside the owner (protocol.md A9). ``expires_ms`` is a label."""
+
+    holder: str
+    opened_ms: int
+    expires_ms: int
+    extra: tuple[object, ...] = ()
+
+
+class SegmentInfo(NamedTuple):
+    """What ``info`` and ``segments`` answer. Times are milliseconds since 1970."""
+
+    name: str
+    id: int
+    start_offset: int
+    length: int
+    sealed: bool
+    chunk_count: int
+    owner_epoch: int
+    attributes: Mapping[str, AttributeValue]
+    created_at: int
+    modified_at: int
+
+
+class LayoutChunk(NamedTuple):
+    """One chunk as ``layout`` shows it: ``offset`` is the segment offset of the chunk's first byte."""
+
+    name: str
+    offset: int
+    length: int
+    crc32c: int | None
+    epoch: int
+    state: str
+    kind: str

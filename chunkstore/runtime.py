@@ -1,0 +1,301 @@
+"""The only door to time, chance and threads.
+
+Promises: production code gets the real clock, ``secrets`` and real threads; a simulator may install another
+``Runtime`` before any store is opened, and the very same blocking code then runs under its scheduler.
+Lint forbids ``time``, ``random``, ``uuid``, ``threading`` and ``os.urandom`` elsewhere.
+Leaves out: asyncio (a facade may wrap the engine), process management.
+
+The functions below resolve the installed runtime at each call, so that modules may import them by name.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+__all__ = [
+    "Condition",
+    "Event",
+    "Lock",
+    "Pool",
+    "ProcessIdentity",
+    "Runtime",
+    "Task",
+    "condition",
+    "event",
+    "identity",
+    "install",
+    "lock",
+    "monotonic_s",
+    "now_ms",
+    "pool",
+    "sleep_s",
+    "spawn",
+    "token",
+]
+
+T = TypeVar("T")
+
+
+class Lock(Protocol):
+    """A mutual exclusion lock (not re-entrant)."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Event(Protocol):
+    """A flag that threads can wait for."""
+
+    def set(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Condition(Protocol):
+    """A condition variable with its own lock."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def notify(self, n: int = 1) -> None: ...
+    def notify_all(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Task(Protocol):
+    """A running background task."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
+class Pool(Protocol):
+    """A bounded pool for parallel chunk I/O."""
+
+    def run_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Run all calls, the first in the caller's own thread, and return their results in order.
+
+        If some fail, the first failure (in order) is raised after all have ended.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class ProcessIdentity:
+    """Who we are, for claims and the lease hint: ``host``, ``pid``, ``boot_id`` (constant until the machine restarts)."""
+
+    __slots__ = ("boot_id", "host", "pid")
+
+    def __init__(self, host: str, pid: int, boot_id: str) -> None:
+        self.host = host
+        self.pid = pid
+        self.boot_id = boot_id
+
+
+class Runtime(ABC):
+    """What an installed runtime provides; see the module's functions of the same names."""
+
+    @abstractmethod
+    def now_ms(self) -> int: ...
+    @abstractmethod
+    def monotonic_s(self) -> float: ...
+    @abstractmethod
+    def sleep_s(self, seconds: float) -> None: ...
+    @abstractmethod
+    def token(self, size_bytes: int) -> bytes: ...
+    @abstractmethod
+    def lock(self) -> Lock: ...
+    @abstractmethod
+    def event(self) -> Event: ...
+    @abstractmethod
+    def condition(self) -> Condition: ...
+    @abstractmethod
+    def spawn(self, call: Callable[[], None], name: str) -> Task: ...
+    @abstractmethod
+    def pool(self, name: str, workers: int) -> Pool: ...
+    @abstractmethod
+    def identity(self) -> ProcessIdentity: ...
+
+
+class _Call:
+    __slots__ = ("call", "done", "error", "result")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def run(self) -> None:
+        try:
+            self.result = self.call()
+        except BaseException as error:  # noqa: BLE001  (carried to the waiting thread)
+            self.error = error
+        finally:
+            self.done.release()
+
+
+class _ThreadPool:
+    """Threads start on demand; ``run_all`` never deadlocks on itself because the caller works too."""
+
+    def __init__(self, name: str, workers: int) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=name)
+
+    def run_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        if len(calls) == 1:
+            return [calls[0]()]
+        pending: deque[_Call] = deque()
+        jobs = [_Call(call) for call in calls]
+        for job in jobs[1:]:
+            pending.append(job)
+        taken = threading.Lock()
+
+        def work() -> None:
+            while True:
+                with taken:
+                    if not pending:
+                        return
+                    job = pending.popleft()
+                job.run()
+
+        for _ in range(len(jobs) - 1):
+            self._executor.submit(work)
+        jobs[0].run()
+        work()
+        results: list[T] = []
+        failure: BaseException | None = None
+        for job in jobs:
+            job.done.acquire()
+            if job.error is not None and failure is None:
+                failure = job.error
+            results.append(job.result)  # type: ignore[arg-type]
+        if failure is not None:
+            raise failure
+        return results
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True)
+
+
+def _read_boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return f"{socket.gethostname()}-unknown"
+
+
+class _Production(Runtime):
+    def __init__(self) -> None:
+        self._boot_id = _read_boot_id()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def sleep_s(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def token(self, size_bytes: int) -> bytes:
+        return secrets.token_bytes(size_bytes)
+
+    def lock(self) -> Lock:
+        return threading.Lock()
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def condition(self) -> Condition:
+        return threading.Condition(threading.Lock())
+
+    def spawn(self, call: Callable[[], None], name: str) -> Task:
+        thread = threading.Thread(target=call, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def pool(self, name: str, workers: int) -> Pool:
+        return _ThreadPool(name, workers)
+
+    def identity(self) -> ProcessIdentity:
+        return ProcessIdentity(socket.gethostname(), os.getpid(), self._boot_id)
+
+
+_active: Runtime = _Production()
+
+
+def install(runtime: Runtime | None) -> None:
+    """Make ``runtime`` the door for everything created from now on; ``None`` brings production back."""
+    global _active
+    _active = runtime if runtime is not None else _Production()
+
+
+def now_ms() -> int:
+    """Wall clock in milliseconds since 1970. A label: nothing about safety depends on it."""
+    return _active.now_ms()
+
+
+def monotonic_s() -> float:
+    """Monotonic clock in seconds, for deadlines and grace periods."""
+    return _active.monotonic_s()
+
+
+def sleep_s(seconds: float) -> None:
+    """Sleep for ``seconds``."""
+    _active.sleep_s(seconds)
+
+
+def token(size_bytes: int) -> bytes:
+    """Unpredictable bytes, for identities."""
+    return _active.token(size_bytes)
+
+
+def lock() -> Lock:
+    """A new lock."""
+    return _active.lock()
+
+
+def event() -> Event:
+    """A new event."""
+    return _active.event()
+
+
+def condition() -> Condition:
+    """A new condition variable with its own lock."""
+    return _active.condition()
+
+
+def spawn(call: Callable[[], None], name: str) -> Task:
+    """Run ``call`` in the background; it must end by itself when its owner closes."""
+    return _active.spawn(call, name)
+
+
+def pool(name: str, workers: int) -> Pool:
+    """A bounded pool of ``workers`` for parallel I/O."""
+    return _active.pool(name, workers)
+
+
+def identity() -> ProcessIdentity:
+    """Host, pid and boot id of this process."""
+    return _active.identity()

@@ -1,0 +1,418 @@
+"""The chunk storage port: the small interface under everything (PDP-34's ``ChunkStorage``), and its common base.
+
+Promises
+* Names are relative paths of ``/``-separated parts (``names.check_object_name``); a name is never reused.
+* A storage is linearizable per name for ``create_if_absent``, ``read``, ``delete``, ``stat`` and ``exists``: what starts
+  after another call has finished sees its effect.
+* Every operation is thread-safe. Every foreign error is translated and chained.
+* Errors all operations share: ``InvalidArgument`` (before any effect), ``Closed``, ``StorageUnavailable`` (may have
+  happened, for changing calls), ``StorageFull``.
+
+Leaves out: retries (a wrapper), checksums of contents (the engine keeps them in metadata), listing by anything but prefix.
+
+A binding subclasses ``BaseChunkStorage`` and writes the ``do_*`` methods; argument checks, closed checks and metrics
+live in the base. What a binding cannot do stays ``Unsupported`` and its ``Capabilities`` say so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import Closed, InvalidArgument, InvalidOffset, Unsupported
+from chunkstore.names import check_object_name
+
+__all__ = [
+    "BaseChunkStorage",
+    "Capabilities",
+    "ChunkHandle",
+    "ChunkInfo",
+    "ChunkStorage",
+    "ConcatArgument",
+    "ListPage",
+    "ReadRange",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a storage can do. Asked once, when a store is opened.
+
+    Attributes:
+      append: ``write`` may extend an existing chunk; ``sync`` makes it durable.
+      append_journal: the journal may live in an appended file here, with write-then-check as its fence
+        (protocol.md A13: local file systems on the allow-list, memory). Implies ``append``.
+      create_if_absent: atomic, durable put-if-absent. Without it a storage can only be opened read-only.
+      concat, truncate, set_read_only: the optional operations.
+      fence_by_stat: ``exists`` is a sound fence check (false where a stat may be stale, as on NFS).
+      medium: for people: "ext4", "tmpfs", "memory", "s3", ...
+    """
+
+    append: bool
+    append_journal: bool
+    create_if_absent: bool
+    concat: bool = False
+    truncate: bool = False
+    set_read_only: bool = False
+    fence_by_stat: bool = True
+    medium: str = ""
+
+
+class ChunkHandle(NamedTuple):
+    """An opened chunk. Plain data, no resource: bindings keep real file handles in a bounded cache of their own."""
+
+    name: str
+    writable: bool
+
+
+class ChunkInfo(NamedTuple):
+    """``length`` in bytes; ``modified_ms`` where the storage knows it (never used for safety)."""
+
+    name: str
+    length: int
+    modified_ms: int | None = None
+
+
+class ListPage(NamedTuple):
+    """One page of a listing in name order; ``next_after`` continues it, ``None`` ends it."""
+
+    items: tuple[ChunkInfo, ...]
+    next_after: str | None
+
+
+class ConcatArgument(NamedTuple):
+    """The first ``length`` bytes of chunk ``name`` take part in a concat (PDP-34)."""
+
+    name: str
+    length: int
+
+
+class ReadRange(NamedTuple):
+    """``[offset, offset + length)`` of a chunk."""
+
+    offset: int
+    length: int
+
+
+class ChunkStorage(ABC):
+    """The port. See the module's text for what all operations share."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this storage can do; constant for the object's life."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The root as a URL, without credentials."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether a chunk of this name exists, asked freshly (never from a cache)."""
+
+    @abstractmethod
+    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
+        """Create a chunk exclusively, empty or with ``data``, and return a write handle.
+
+        Raises: ``ChunkExists``. Durability: with ``data`` on a storage without ``append``, durable on return; on a
+        storage with ``append`` only after ``sync``. Atomicity: exclusive; the content is atomic only where there is no
+        ``append``. Retry: not safe (may meet its own first attempt).
+        """
+
+    @abstractmethod
+    def create_if_absent(self, name: str, data: BytesLike) -> bool:
+        """Create ``name`` with exactly ``data``, atomically and durably, unless it exists.
+
+        Returns True if this call created it, False if the name was taken (by anybody; compare contents to learn by whom).
+        Raises: ``Unsupported`` without the capability; ``StorageUnavailable`` when the outcome is unknown: it may still
+        take effect later (protocol.md 2.3). Retry: safe with identical bytes, followed by comparing contents.
+        """
+
+    @abstractmethod
+    def put(self, name: str, data: BytesLike) -> None:
+        """Write ``name`` unconditionally, replacing what was there, atomically and durably. Only for hints. Retry: safe."""
+
+    @abstractmethod
+    def open_read(self, name: str) -> ChunkHandle:
+        """A read handle. Raises: ``ChunkNotFound``."""
+
+    @abstractmethod
+    def open_write(self, name: str) -> ChunkHandle:
+        """A write handle (read-only if the chunk is read-only). Raises: ``ChunkNotFound``."""
+
+    @abstractmethod
+    def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``; short only at the chunk's end, empty at or beyond it.
+
+        Raises: ``ChunkNotFound``. Retry: safe.
+        """
+
+    @abstractmethod
+    def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
+        """Fill ``buffer`` (writable, contiguous, uint8 of shape (n,)) from ``offset``; returns the count, short only at the end."""
+
+    @abstractmethod
+    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
+        """One ``read`` for each range, in order, with as few requests as the storage allows."""
+
+    @abstractmethod
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
+        """Append ``data`` at ``offset``, which must be the chunk's length. Returns ``len(data)``.
+
+        Raises: ``ChunkNotFound``, ``InvalidOffset``, ``Unsupported`` (no ``append``), ``StorageFull``.
+        Durability: only after ``sync``. Atomicity: none; after any error the chunk may be longer. The storage must not
+        keep ``data``. Retry: not safe.
+        """
+
+    @abstractmethod
+    def sync(self, names: Sequence[str]) -> None:
+        """Make everything written to these chunks durable, their names included. No-op where writes are durable.
+
+        Raises: ``StorageUnavailable`` when a sync failed: what was written since the last good sync is in doubt for ever.
+        """
+
+    @abstractmethod
+    def harden(self, name: str) -> None:
+        """Make durable what is *visible* under this name: content and directory entry (protocol.md P6). Raises: ``ChunkNotFound``."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a chunk. Raises: ``ChunkNotFound`` (object stores may succeed silently). Retry: safe."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
+        """Chunks whose name begins with ``prefix``, in name order (code points), those above ``after`` only, ``limit`` at most."""
+
+    @abstractmethod
+    def stat(self, name: str) -> ChunkInfo:
+        """Name and length, asked freshly. Raises: ``ChunkNotFound``."""
+
+    @abstractmethod
+    def concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        """Join the first ``length`` bytes of each argument into the first one; returns its new length.
+
+        Sources may or may not vanish. Raises: ``ChunkNotFound``, ``Unsupported``, ``InvalidArgument`` (fewer than two,
+        a source equal to the target, two equal neighbours, a length beyond its chunk).
+        """
+
+    @abstractmethod
+    def truncate(self, handle: ChunkHandle, length: int) -> None:
+        """Cut the chunk to ``length`` bytes. Raises: ``ChunkNotFound``, ``Unsupported``, ``InvalidArgument``."""
+
+    @abstractmethod
+    def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
+        """Mark the chunk read-only or writable. Raises: ``ChunkNotFound``, ``Unsupported``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources; later calls raise ``Closed``. Safe to repeat."""
+
+
+def _whole(value: object, argument: str) -> None:
+    if type(value) is not int or value < 0:
+        raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def _bytes_like(data: object, argument: str) -> None:
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(
+            f"{argument} must be bytes, bytearray or memoryview, not {type(data).__name__}", argument=argument
+        )
+    if isinstance(data, memoryview) and not (data.c_contiguous and data.itemsize == 1):
+        raise InvalidArgument(f"{argument} must be a contiguous memoryview of bytes", argument=argument)
+
+
+class BaseChunkStorage(ChunkStorage):
+    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else."""
+
+    _closed = False
+
+    def _check(self, name: str) -> None:
+        if self._closed:
+            raise Closed("this chunk storage")
+        check_object_name(name)
+
+    def _check_handle(self, handle: ChunkHandle, *, writable: bool = False) -> None:
+        if self._closed:
+            raise Closed("this chunk storage")
+        if not isinstance(handle, ChunkHandle):
+            raise InvalidArgument(f"a ChunkHandle is needed, not {type(handle).__name__}", argument="handle")
+        if writable and not handle.writable:
+            raise InvalidArgument(f"the handle of {handle.name!r} is read-only; use open_write", argument="handle")
+
+    def exists(self, name: str) -> bool:
+        self._check(name)
+        return self.do_exists(name)
+
+    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
+        self._check(name)
+        if data is not None:
+            _bytes_like(data, "data")
+        elif not self.capabilities.append:
+            raise Unsupported(f"{self.url} cannot append, so an empty chunk {name!r} would be useless", feature="append")
+        self.do_create(name, data)
+        return ChunkHandle(name, True)
+
+    def create_if_absent(self, name: str, data: BytesLike) -> bool:
+        self._check(name)
+        _bytes_like(data, "data")
+        return self.do_create_if_absent(name, data)
+
+    def put(self, name: str, data: BytesLike) -> None:
+        self._check(name)
+        _bytes_like(data, "data")
+        self.do_put(name, data)
+
+    def open_read(self, name: str) -> ChunkHandle:
+        self._check(name)
+        self.do_open(name)
+        return ChunkHandle(name, False)
+
+    def open_write(self, name: str) -> ChunkHandle:
+        self._check(name)
+        return ChunkHandle(name, self.do_open(name))
+
+    def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        self._check_handle(handle)
+        _whole(offset, "offset")
+        _whole(length, "length")
+        return self.do_read(handle.name, offset, length)
+
+    def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
+        self._check_handle(handle)
+        _whole(offset, "offset")
+        _bytes_like(buffer, "buffer")
+        if isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly):
+            raise InvalidArgument("buffer must be writable", argument="buffer")
+        return self.do_read_into(handle.name, offset, buffer)
+
+    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
+        self._check_handle(handle)
+        for item in ranges:
+            _whole(item.offset, "offset")
+            _whole(item.length, "length")
+        return self.do_read_ranges(handle.name, ranges)
+
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
+        self._check_handle(handle, writable=True)
+        _whole(offset, "offset")
+        _bytes_like(data, "data")
+        if not self.capabilities.append:
+            raise Unsupported(f"{self.url} cannot append to {handle.name!r}; create it with its content", feature="append")
+        return self.do_write(handle.name, offset, data)
+
+    def sync(self, names: Sequence[str]) -> None:
+        if self._closed:
+            raise Closed("this chunk storage")
+        self.do_sync(names)
+
+    def harden(self, name: str) -> None:
+        self._check(name)
+        self.do_harden(name)
+
+    def delete(self, name: str) -> None:
+        self._check(name)
+        self.do_delete(name)
+
+    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
+        if self._closed:
+            raise Closed("this chunk storage")
+        if not isinstance(prefix, str) or prefix.startswith("/") or ".." in prefix.split("/") or "\0" in prefix:
+            raise InvalidArgument(f"prefix must be the beginning of a chunk name, not {prefix!r}", argument="prefix")
+        if type(limit) is not int or not 1 <= limit <= 1_000_000:
+            raise InvalidArgument(f"limit must be a whole number from 1 to 1000000, not {limit!r}", argument="limit")
+        return self.do_list(prefix, after, limit)
+
+    def stat(self, name: str) -> ChunkInfo:
+        self._check(name)
+        return self.do_stat(name)
+
+    def concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        if self._closed:
+            raise Closed("this chunk storage")
+        if not self.capabilities.concat:
+            raise Unsupported(f"{self.url} cannot concat chunks", feature="concat")
+        if len(arguments) < 2:
+            raise InvalidArgument("concat needs a target and at least one source", argument="arguments")
+        for position, item in enumerate(arguments):
+            if not isinstance(item, ConcatArgument):
+                raise InvalidArgument("concat takes ConcatArgument items", argument="arguments")
+            check_object_name(item.name)
+            _whole(item.length, "length")
+            if position and (item.name == arguments[0].name or item.name == arguments[position - 1].name):
+                raise InvalidArgument(f"chunk {item.name!r} is named twice in a concat", argument="arguments")
+        return self.do_concat(arguments)
+
+    def truncate(self, handle: ChunkHandle, length: int) -> None:
+        self._check_handle(handle, writable=True)
+        _whole(length, "length")
+        if not self.capabilities.truncate:
+            raise Unsupported(f"{self.url} cannot truncate {handle.name!r}", feature="truncate")
+        self.do_truncate(handle.name, length)
+
+    def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
+        self._check_handle(handle)
+        if not self.capabilities.set_read_only:
+            raise Unsupported(f"{self.url} cannot mark {handle.name!r} read-only", feature="set_read_only")
+        self.do_set_read_only(handle.name, read_only)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.do_close()
+
+    # What a binding provides. Names and arguments have been checked.
+    @abstractmethod
+    def do_exists(self, name: str) -> bool: ...
+    @abstractmethod
+    def do_create(self, name: str, data: BytesLike | None) -> None: ...
+    @abstractmethod
+    def do_create_if_absent(self, name: str, data: BytesLike) -> bool: ...
+    @abstractmethod
+    def do_put(self, name: str, data: BytesLike) -> None: ...
+    @abstractmethod
+    def do_open(self, name: str) -> bool:
+        """Check that it exists (``ChunkNotFound``); returns whether it may be written."""
+
+    @abstractmethod
+    def do_read(self, name: str, offset: int, length: int) -> bytes: ...
+    @abstractmethod
+    def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int: ...
+
+    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
+        return [self.do_read(name, item.offset, item.length) for item in ranges]
+
+    @abstractmethod
+    def do_write(self, name: str, offset: int, data: BytesLike) -> int: ...
+    @abstractmethod
+    def do_sync(self, names: Sequence[str]) -> None: ...
+    @abstractmethod
+    def do_harden(self, name: str) -> None: ...
+    @abstractmethod
+    def do_delete(self, name: str) -> None: ...
+    @abstractmethod
+    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage: ...
+    @abstractmethod
+    def do_stat(self, name: str) -> ChunkInfo: ...
+
+    def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        raise Unsupported(f"{self.url} cannot concat chunks", feature="concat")
+
+    def do_truncate(self, name: str, length: int) -> None:
+        raise Unsupported(f"{self.url} cannot truncate chunks", feature="truncate")
+
+    def do_set_read_only(self, name: str, read_only: bool) -> None:
+        raise Unsupported(f"{self.url} cannot mark chunks read-only", feature="set_read_only")
+
+    def do_close(self) -> None:
+        return None
+
+    @staticmethod
+    def check_write_offset(name: str, *, expected: int, given: int) -> None:
+        """Raise ``InvalidOffset`` unless a write begins at the chunk's length. For bindings."""
+        if expected != given:
+            raise InvalidOffset(name, expected=expected, given=given)
