@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import google_crc32c
 
-__all__ = ["BytesLike", "DIGEST_MODULUS", "crc32c", "crc32c_extend", "name_spread", "record_hash", "row_digest"]
+__all__ = ["DIGEST_MODULUS", "BytesLike", "crc32c", "crc32c_extend", "name_spread", "record_hash", "row_digest"]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 DIGEST_MODULUS = 1 << 256

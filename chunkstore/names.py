@@ -134,7 +134,7 @@ def parse_chunk_rest(rest: str) -> bytes | None:
 class ContainerNames:
     """The object names of one container. Built once per store; every method is pure."""
 
-    __slots__ = ("container", "format", "latest", "lease", "voided", "_data")
+    __slots__ = ("_data", "container", "format", "latest", "lease", "voided")
 
     def __init__(self, container: str) -> None:
         check_container_name(container)

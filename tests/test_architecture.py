@@ -1,0 +1,270 @@
+"""The house holds its own laws: this reads the source of every module and checks who imports whom, sizes and exports.
+
+Nothing is imported here, so a module that breaks a law is named even when it cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "chunkstore": ROOT / "chunkstore",
+    "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
+    "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
+}
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+# A module may import its own layer and lower ones. The longest matching prefix decides.
+LAYERS = {
+    "chunkstore.errors": 0,
+    "chunkstore.records": 0,
+    "chunkstore.names": 0,
+    "chunkstore.config": 0,
+    "chunkstore.checksum": 0,
+    "chunkstore.runtime": 0,
+    "chunkstore.metrics": 0,
+    "chunkstore.storage": 1,
+    "chunkstore.journal": 1,
+    "chunkstore.layout": 1,
+    "chunkstore.invariants": 1,
+    "chunkstore.metadata.port": 1,
+    "chunkstore.metadata.keys": 1,
+    "chunkstore.metadata": 2,
+    "chunkstore_bindings": 2,
+    "chunkstore.operations": 3,
+    "chunkstore_journal": 3,
+    "chunkstore.engine": 4,
+    "chunkstore.writer": 4,
+    "chunkstore.reader": 4,
+    "chunkstore.upkeep": 4,
+    "chunkstore.assembly": 5,
+    "chunkstore.registry": 5,
+    "chunkstore": 6,
+    "chunkstore.testing": 6,
+    "chunkstore.demo": 7,
+    "chunkstore.cli": 8,
+    "chunkstore.__main__": 9,
+}
+
+# Each foreign package has its room. What is in neither list is not a dependency.
+ROOMS = {
+    "google_crc32c": ("chunkstore.checksum",),
+    "hypothesis": ("chunkstore.testing",),
+    "lmdb": ("chunkstore.metadata.lmdb",),
+    "msgpack": ("chunkstore.metadata.codec", "chunkstore_journal"),
+    "prometheus_client": ("chunkstore.metrics",),
+    "pytest": ("chunkstore.testing",),
+    "rich": ("chunkstore.cli", "chunkstore.demo"),
+    "typer": ("chunkstore.cli",),
+}
+
+# Only these know concrete bindings and the journal, and only inside functions.
+COMPOSERS = ("chunkstore.assembly", "chunkstore.registry")
+
+DOORS = {"time", "random", "uuid", "threading", "secrets", "sched", "concurrent", "multiprocessing", "asyncio"}
+DOOR_CALLS = {("os", "urandom"), ("os", "getrandom"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
+DOOR_KEEPER = "chunkstore.runtime"
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+    is_package: bool
+
+
+@dataclass(frozen=True)
+class Import:
+    target: str
+    line: int
+    inside_function: bool
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found: dict[str, Module] = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            text = path.read_text(encoding="utf-8")
+            found[name] = Module(name, path, text, ast.parse(text, str(path)), is_package)
+    return found
+
+
+def every_module() -> list[str]:
+    return list(modules())
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Every import, wherever it stands; ``from package import name`` counts as the module if ``name`` is one."""
+
+    def visit(node: ast.AST, inside: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, child.lineno, inside)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{module.path}:{child.lineno}: relative import"
+                source = child.module or ""
+                for alias in child.names:
+                    full = f"{source}.{alias.name}"
+                    yield Import(full if full in modules() else source, child.lineno, inside)
+            deeper = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from visit(child, deeper)
+
+    yield from visit(module.tree, inside=False)
+
+
+def is_within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def layer(name: str) -> int:
+    best = max((prefix for prefix in LAYERS if is_within(name, prefix)), key=len, default=None)
+    assert best is not None, f"{name} has no layer: add it to LAYERS"
+    if best == "chunkstore":
+        assert name == "chunkstore", f"{name} has no layer: add it to LAYERS"
+    return LAYERS[best]
+
+
+def docstring_lines(node: ast.AST) -> int:
+    body = getattr(node, "body", [])
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        return (body[0].end_lineno or 0) - body[0].lineno + 1
+    return 0
+
+
+def export_order(name: str) -> tuple[int, list[tuple[int, int, str]]]:
+    """The order ruff's RUF022 keeps: constants, then classes, then the rest; numbers by value."""
+    bare = name.strip("_")
+    kind = 0 if len(bare) > 1 and bare.isupper() else 1 if bare[:1].isupper() else 2
+    return kind, [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def test_the_packages_are_found() -> None:
+    found = every_module()
+    for package, folder in PACKAGES.items():
+        assert package in found, f"{folder} has no __init__.py"
+    assert len(found) > 30
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_imports_go_downwards(name: str) -> None:
+    own = layer(name)
+    for item in imports(modules()[name]):
+        if item.target.split(".")[0] not in PACKAGES:
+            continue
+        composed = name in COMPOSERS and item.inside_function
+        assert composed or layer(item.target) <= own, (
+            f"{name}:{item.line} imports {item.target}, which lies in a higher layer"
+        )
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_only_composers_know_concrete_parts(name: str) -> None:
+    if not is_within(name, "chunkstore"):
+        return
+    for item in imports(modules()[name]):
+        if item.target.split(".")[0] in ("chunkstore_bindings", "chunkstore_journal"):
+            assert name in COMPOSERS, f"{name}:{item.line} imports {item.target}; only {COMPOSERS} may"
+            assert item.inside_function, f"{name}:{item.line} imports {item.target} outside a function"
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_foreign_packages_stay_in_their_room(name: str) -> None:
+    for item in imports(modules()[name]):
+        top = item.target.split(".")[0]
+        if top in PACKAGES or top in sys.stdlib_module_names:
+            continue
+        assert top in ROOMS, f"{name}:{item.line} imports {top}, which is not a dependency"
+        assert any(is_within(name, room) for room in ROOMS[top]), f"{name}:{item.line}: {top} belongs in {ROOMS[top]}"
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_time_chance_and_threads_have_one_door(name: str) -> None:
+    if name == DOOR_KEEPER:
+        return
+    module = modules()[name]
+    for item in imports(module):
+        assert item.target.split(".")[0] not in DOORS, f"{name}:{item.line} imports {item.target}: use {DOOR_KEEPER}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute):
+            value = node.value
+            owner = value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+            assert (owner, node.attr) not in DOOR_CALLS, f"{name}:{node.lineno} {owner}.{node.attr}: use {DOOR_KEEPER}"
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_sizes(name: str) -> None:
+    module = modules()[name]
+    lines = module.text.count("\n")
+    assert lines <= MODULE_LINES_MAX, f"{name} has {lines} lines; split it"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1 - docstring_lines(node)
+            assert length <= FUNCTION_LINES_MAX, f"{name}:{node.lineno} {node.name} has {length} lines; split it"
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_docstring_and_sorted_exports(name: str) -> None:
+    module = modules()[name]
+    assert ast.get_docstring(module.tree), f"{name} does not say what it promises"
+    if name.endswith("__main__"):
+        return
+    exports = None
+    for node in module.tree.body:
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AnnAssign)
+            else None
+        )
+        if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(node, ast.Assign | ast.AnnAssign):
+            assert node.value is not None
+            exports = ast.literal_eval(node.value)
+    if exports is None and module.is_package and len(module.tree.body) == 1:
+        return  # a docstring alone exports nothing
+    assert exports is not None, f"{name} has no __all__"
+    assert list(exports) == sorted(exports, key=export_order), f"{name}: __all__ is not sorted"
+    assert len(set(exports)) == len(exports), f"{name}: __all__ names something twice"
+
+
+def project_texts() -> list[Path]:
+    folders = ["chunkstore", "bindings", "journal", "tests", "benchmarks", "docs", "scripts", ".ci"]
+    suffixes = {".py", ".md", ".toml", ".sh", ".txt", ".cfg", ""}
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in suffixes and path.name != ".git"]
+    for folder in folders:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in suffixes]
+    return [path for path in found if "__pycache__" not in path.parts and path.name != "LICENSE"]
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    """No path of the machine it was written on, no package registry's host, no reference to notes outside it."""
+    words = [
+        "/wo" + "rk/",
+        "shared/" + "design",
+        "shared/" + "reference",
+        "../" + "shared",
+        "py" + "pi.org",
+        "python" + "hosted",
+    ]
+    words += ["registry.npm" + "js", "proxy." + "golang", "TO" + "DO", "FIX" + "ME", "XX" + "X:"]
+    for path in project_texts():
+        text = path.read_text(encoding="utf-8")
+        for word in words:
+            assert word not in text, f"{path.relative_to(ROOT)} mentions {word!r}"
