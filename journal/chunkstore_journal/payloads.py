@@ -1,0 +1,383 @@
+"""What records say: payloads as msgpack arrays whose first element is the payload's version (FORMAT.md beside this file).
+
+Promises: encoding is canonical; what ``encode_*`` accepts ``decode_*`` returns unchanged (arrays come back as tuples);
+``decode_*`` raises ``Damaged(object, position)`` for garbage and never trusts a length. Elements behind the ones named
+here are ignored: a newer minor version may add some.
+Leaves out: framing and checksums (``record``), the meaning of operations (the engine) and of rows (``metadata.codec``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from chunkstore.config import LIMITS
+from chunkstore.errors import InvalidArgument
+from chunkstore.journal import OpCode, RecordKind
+from chunkstore.metadata.port import Op, RowChange
+from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
+
+__all__ = [
+    "FLAG_RESTORE",
+    "KEY_BYTES_MAX",
+    "MODES",
+    "MODE_NUMBERS",
+    "PAYLOAD_VERSION",
+    "BaseLink",
+    "GcNote",
+    "OpenPayload",
+    "SealPayload",
+    "SnapshotLink",
+    "SnapshotNote",
+    "decode_note",
+    "decode_open",
+    "decode_ops",
+    "decode_seal",
+    "encode_note",
+    "encode_open",
+    "encode_ops",
+    "encode_seal",
+    "link_from_wire",
+    "link_to_wire",
+]
+
+PAYLOAD_VERSION = 1
+FLAG_RESTORE = 1
+"""Flag of an OPEN that cuts its predecessor below its real end (protocol 3.15)."""
+
+KEY_BYTES_MAX = 511
+"""A row's key: what LMDB can hold."""
+_HOST_CHARACTERS_MAX = 255
+_NAME_CHARACTERS_MAX = 900
+_DIGEST_BYTES = 32
+MODES: dict[int, Literal["slot", "append"]] = {1: "slot", 2: "append"}
+MODE_NUMBERS = {mode: number for number, mode in MODES.items()}
+
+# Types behind the opcode, as chunkstore.journal.OpCode documents them; a newer minor version may add arguments behind.
+_Shape: TypeAlias = tuple[type, ...]
+_WITH_CHUNKS: _Shape = (int, int, int, tuple)
+_SHAPES: dict[int, _Shape] = {
+    OpCode.CREATE: (int, str),
+    OpCode.APPEND: _WITH_CHUNKS,
+    OpCode.SEAL: (int,),
+    OpCode.UNSEAL: (int,),
+    OpCode.DELETE: (int,),
+    OpCode.TRUNCATE: (int, int),
+    OpCode.CONCAT: (int, int, int),
+    OpCode.ATTRIBUTES: (int,),
+    OpCode.ATTACH: _WITH_CHUNKS,
+    OpCode.TABLE_PUT: (str, bytes),
+    OpCode.TABLE_DELETE: (str, bytes),
+    OpCode.SESSION_OPEN: (int,),
+    OpCode.SESSION_END: (int,),
+    OpCode.COLLECT: (bytes,),
+    OpCode.REPLACE: _WITH_CHUNKS,
+}
+_LISTING = (int, *_WITH_CHUNKS)
+_EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
+_NAMED = {int(number): (OpCode, *shape) for number, shape in _SHAPES.items()}
+_VALUE_BYTES_MAX = LIMITS.row_bytes_max
+
+
+class BaseLink(NamedTuple):
+    """The newest stream, at or before an OPEN's predecessor, that changed any row, and where it is cut.
+
+    A reader whose state has the digest of that point may skip the streams behind it. ``hash`` is the last record's.
+    """
+
+    epoch: int
+    end_index: int
+    end_byte: int
+    lsn: int
+    hash: bytes
+
+
+class SnapshotLink(NamedTuple):
+    """A validated snapshot and the position (``lsn``, ``hash``, ``epoch``, ``index``, ``end``) it stands at."""
+
+    name: str
+    lsn: int
+    hash: bytes
+    digest: int
+    epoch: int
+    index: int  # type: ignore[assignment]
+    end: int
+
+
+SnapshotNote: TypeAlias = SnapshotLink
+"""What a SNAPSHOT_NOTE record says."""
+
+
+class GcNote(NamedTuple):
+    """What a GC_NOTE record says: names of objects that were deleted."""
+
+    names: tuple[str, ...]
+
+
+class OpenPayload(NamedTuple):
+    """What an OPEN says (protocol 3.4 T6, A10, A15).
+
+    ``previous_epoch``: the stream that history comes from; 0 is genesis. Its cut: ``end_index`` (SLOT: index of the
+    SEAL; APPEND: number of records before the cut) and ``end_byte`` (APPEND: length L in bytes; else 0).
+    ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
+    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE``.
+    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN.
+    """
+
+    epoch: int
+    token: bytes
+    previous_epoch: int
+    end_index: int
+    end_byte: int
+    last_lsn: int
+    last_hash: bytes
+    embedded: bytes
+    base: BaseLink
+    snapshot: SnapshotLink | None
+    mode: Literal["slot", "append"]
+    host: str
+    pid: int
+    boot_id: str
+    flags: int = 0
+    ops: Sequence[Op] = ()
+    rows: Sequence[RowChange] = ()
+
+
+class SealPayload(NamedTuple):
+    """Who sealed (or voided) a stream."""
+
+    by_epoch: int
+    token: bytes
+    host: str
+    pid: int
+
+
+# --- operations and rows ---------------------------------------------------------------------------------------------
+
+
+def _op_flaw(op: object) -> str | None:
+    """Why this is not an operation's header, or None."""
+    if type(op) is not tuple or not op or type(op[0]) not in (int, OpCode) or op[0] not in _SHAPES:
+        return f"{op!r:.100} is not an operation this program knows"
+    name = OpCode(op[0]).name
+    shape = _SHAPES[op[0]]
+    if tuple(map(type, op[1 : 1 + len(shape)])) != shape:
+        return f"operation {name} has wrong arguments"
+    if any(type(value) is int and value < 0 for value in op):
+        return f"operation {name} has a negative argument"
+    if shape == _WITH_CHUNKS:
+        for pair in op[4]:
+            if type(pair) is not tuple or tuple(map(type, pair)) != (int, bytes) or pair[0] < 0:
+                return f"operation {name} has a wrong chunk list"
+    return None
+
+
+def _sound_op(op: Op) -> bool:
+    """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
+    number = op[0]
+    exact = _EXACT[number]  # type: ignore[index]
+    kinds = tuple(map(type, op))
+    if kinds != exact and kinds != _NAMED[number]:  # type: ignore[index]
+        return False
+    if exact == _LISTING:
+        _, first, second, third, chunks = op
+        for offset, identity in chunks:  # type: ignore[attr-defined]
+            if type(offset) is not int or type(identity) is not bytes or offset < 0:
+                return False
+        return first >= 0 and second >= 0 and third >= 0  # type: ignore[operator]
+    return all(value >= 0 for value in op if type(value) is int)
+
+
+def _flaw(ops: Sequence[object], rows: Sequence[object]) -> str | None:
+    """Why readers refuse these, or None. Replay comes through here for every operation and row."""
+    for op in ops:
+        try:
+            if _sound_op(op):  # type: ignore[arg-type]
+                continue
+        except (TypeError, ValueError, LookupError):
+            pass
+        if flaw := _op_flaw(op):
+            return flaw
+    for row in rows:
+        if type(row) is tuple and len(row) == 2:
+            key, value = row
+            if type(key) is bytes and 0 < len(key) <= KEY_BYTES_MAX:
+                if value is None or (type(value) is bytes and len(value) <= _VALUE_BYTES_MAX):
+                    continue
+                return f"a row's value is not at most {_VALUE_BYTES_MAX} bytes"
+            return f"a row's key is not 1 to {KEY_BYTES_MAX} bytes"
+        return "a row change is not a pair"
+    return None
+
+
+def _check_changes(ops: Sequence[Op], rows: Sequence[RowChange]) -> None:
+    if flaw := _flaw(ops, rows):
+        raise InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
+
+
+def _changes(ops: object, rows: object, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
+    if type(ops) is not tuple or type(rows) is not tuple:
+        refuse("operations or rows are not arrays", object, position)
+    if flaw := _flaw(ops, rows):
+        refuse(flaw, object, position)
+    return ops, list(rows)
+
+
+def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange]) -> bytes:
+    """The payload of OPS (and of HEARTBEAT and CLOSE, both empty).
+
+    Raises: ``InvalidArgument`` for an operation that is not as ``OpCode`` documents it, a key that is not 1 to 511
+    bytes, or a value longer than ``LIMITS.row_bytes_max``: what readers would refuse must not be written.
+    """
+    _check_changes(ops, rows)
+    return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
+
+
+def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
+    """Operations and rows of any record but OPEN and SEAL. Raises ``Damaged``."""
+    value = unpack(payload, object, position)
+    if type(value) is not tuple or len(value) < 3 or value[0] != PAYLOAD_VERSION:
+        refuse(f"the payload is not an array of version {PAYLOAD_VERSION} with operations and rows", object, position)
+    return _changes(value[1], value[2], object, position)
+
+
+# --- notes -----------------------------------------------------------------------------------------------------------
+
+
+def encode_note(
+    kind: RecordKind, notes: tuple[object, ...], ops: Sequence[Op] = (), rows: Sequence[RowChange] = ()
+) -> bytes:
+    """The payload of a note record: that of OPS with a fourth element, so that ``decode_ops`` reads its rows.
+
+    ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE, a ``GcNote`` for GC_NOTE (or plain tuples of the same fields), and
+    any tuple of ints, text, bytes and tuples for the other kinds. Raises ``InvalidArgument``.
+    """
+    _check_changes(ops, rows)
+    body: object = notes
+    if kind == RecordKind.SNAPSHOT_NOTE:
+        body = link_to_wire(SnapshotLink(*notes))  # type: ignore[arg-type]
+    elif kind == RecordKind.GC_NOTE:
+        body = (tuple(GcNote(*notes).names),)  # type: ignore[arg-type]
+    return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows), body))
+
+
+def decode_note(
+    kind: RecordKind, payload: bytes, *, object: str, position: int
+) -> SnapshotLink | GcNote | tuple[object, ...]:
+    """What a note record says: a ``SnapshotLink``, a ``GcNote``, or the plain tuple of another kind. Raises ``Damaged``."""
+    fields = Fields(unpack(payload, object, position), f"the payload of {kind.name}", object, position)
+    fields.version(PAYLOAD_VERSION)
+    fields.array()
+    fields.array()
+    note = fields.array()
+    if kind == RecordKind.SNAPSHOT_NOTE:
+        return link_from_wire(note, object, position)
+    if kind == RecordKind.GC_NOTE:
+        names = Fields(note, "a GC note", object, position).array()
+        if not all(type(name) is str for name in names):
+            refuse("a GC note holds something that is not a name", object, position)
+        return GcNote(names)  # type: ignore[arg-type]
+    return note
+
+
+# --- OPEN and SEAL ---------------------------------------------------------------------------------------------------
+
+
+def link_to_wire(link: SnapshotLink) -> tuple[object, ...]:
+    """The link as an array msgpack can hold (the digest as 32 bytes). Raises ``InvalidArgument``."""
+    name, lsn, identity, digest, epoch, index, end = link
+    if len(identity) != HASH_BYTES or len(name) > _NAME_CHARACTERS_MAX:
+        raise InvalidArgument("a snapshot link needs a 16-byte hash and an object name", argument="snapshot")
+    try:
+        raw = digest.to_bytes(_DIGEST_BYTES, "big")
+    except OverflowError as error:
+        raise InvalidArgument("a snapshot's digest must be 0 to 2**256 - 1", argument="snapshot") from error
+    return name, lsn, identity, raw, epoch, index, end
+
+
+def link_from_wire(value: object, object: str, position: int) -> SnapshotLink:
+    """Inverse of ``link_to_wire``. Raises ``Damaged``."""
+    fields = Fields(value, "a snapshot link", object, position)
+    return SnapshotLink(
+        fields.text(_NAME_CHARACTERS_MAX),
+        fields.whole(),
+        fields.raw(HASH_BYTES),
+        int.from_bytes(fields.raw(_DIGEST_BYTES), "big"),
+        fields.whole(),
+        fields.whole(),
+        fields.whole(),
+    )
+
+
+def _base(value: object, object: str, position: int) -> BaseLink:
+    fields = Fields(value, "a base link", object, position)
+    return BaseLink(fields.whole(), fields.whole(), fields.whole(), fields.whole(), fields.raw(HASH_BYTES))
+
+
+def encode_open(payload: OpenPayload) -> bytes:
+    """The payload of OPEN. Raises ``InvalidArgument`` for what ``decode_open`` would refuse."""
+    _check_changes(payload.ops, payload.rows)
+    if payload.mode not in MODE_NUMBERS:
+        raise InvalidArgument(f"mode must be 'slot' or 'append', not {payload.mode!r}", argument="mode")
+    raw = pack(
+        (
+            PAYLOAD_VERSION,
+            payload.epoch,
+            payload.token,
+            payload.previous_epoch,
+            payload.end_index,
+            payload.end_byte,
+            payload.last_lsn,
+            payload.last_hash,
+            payload.embedded,
+            tuple(payload.base),
+            None if payload.snapshot is None else link_to_wire(payload.snapshot),
+            MODE_NUMBERS[payload.mode],
+            payload.host,
+            payload.pid,
+            payload.boot_id,
+            payload.flags,
+            tuple(payload.ops),
+            tuple(payload.rows),
+        )
+    )
+    with must_be_readable("OPEN"):
+        decode_open(raw, object="OPEN", position=0)
+    return raw
+
+
+def decode_open(payload: bytes, *, object: str, position: int) -> OpenPayload:
+    """What an OPEN says. Raises ``Damaged``."""
+    fields = Fields(unpack(payload, object, position), "the payload of OPEN", object, position)
+    fields.version(PAYLOAD_VERSION)
+    epoch, token, previous_epoch = fields.whole(), fields.raw(TOKEN_BYTES), fields.whole()
+    end_index, end_byte = fields.whole(), fields.whole()
+    last_lsn, last_hash, embedded = fields.whole(), fields.raw(HASH_BYTES), fields.raw()
+    base = _base(fields.array(), object, position)
+    link = fields.take()
+    snapshot = None if link is None else link_from_wire(link, object, position)
+    mode = MODES.get(fields.whole())
+    if mode is None:
+        fields.wrong("a journal mode")
+    host, pid, boot_id = fields.text(_HOST_CHARACTERS_MAX), fields.whole(), fields.text(_HOST_CHARACTERS_MAX)
+    flags = fields.whole()
+    ops, rows = _changes(fields.array(), fields.array(), object, position)
+    return OpenPayload(
+        epoch, token, previous_epoch, end_index, end_byte, last_lsn, last_hash, embedded, base, snapshot, mode, host, pid,
+        boot_id, flags, ops, rows,
+    )  # fmt: skip
+
+
+def encode_seal(payload: SealPayload) -> bytes:
+    """The payload of SEAL. Raises ``InvalidArgument`` for what ``decode_seal`` would refuse."""
+    raw = pack((PAYLOAD_VERSION, *payload))
+    with must_be_readable("SEAL"):
+        decode_seal(raw, object="SEAL", position=0)
+    return raw
+
+
+def decode_seal(payload: bytes, *, object: str, position: int) -> SealPayload:
+    """What a SEAL says. Raises ``Damaged``."""
+    fields = Fields(unpack(payload, object, position), "the payload of SEAL", object, position)
+    fields.version(PAYLOAD_VERSION)
+    return SealPayload(fields.whole(), fields.raw(TOKEN_BYTES), fields.text(_HOST_CHARACTERS_MAX), fields.whole())

@@ -1,0 +1,342 @@
+"""Journal records as bytes: framing, checksums, the hash chain's links, and reading a file of them (protocol 3.2).
+
+Promises
+* ``encode_record`` is a pure function of its arguments; ``decode_record`` accepts exactly what it makes and raises
+  ``Damaged(object, position)`` for everything else. Nothing is believed before a checksum has covered it: first the
+  header's CRC, then the length it gives (bounded by ``LIMITS.record_bytes_max``), then payload CRC and record hash.
+* ``LogReader`` reads an APPEND file with bounded memory, and says where and how the good records end.
+
+Leaves out: what a payload means (``payloads``), whether records chain (the caller compares ``previous_hash``), and
+whether an invalid tail may be cut (recovery decides; ``LogReader.find_record_after`` gives it the evidence).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from struct import Struct
+from typing import Literal, NamedTuple
+
+from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore.config import LIMITS, MIB
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import RecordKind
+from chunkstore_journal.wire import HASH_BYTES
+
+__all__ = [
+    "EMBEDDABLE_BYTES_MAX",
+    "FORMAT_VERSION",
+    "HEADER_BYTES",
+    "MAGIC",
+    "OVERHEAD_BYTES",
+    "LogReader",
+    "Record",
+    "RecordHeader",
+    "decode_record",
+    "decode_slot",
+    "encode_record",
+    "peek_length",
+]
+
+MAGIC = b"CKSJ"
+FORMAT_VERSION = 1
+CRC32C_ALGORITHM = 1
+
+_HEADER = Struct(">4sBBBBII16sQQQQ16s32s16sQI")
+"""magic, format version, type, CRC algorithm, flags, payload length, header CRC, container, epoch, index, lsn,
+committed lsn, previous hash, state digest, token, time, payload CRC. FORMAT.md's table is tested against it."""
+_HEADER_CRC_AT = 12
+_BEHIND_HEADER_CRC = 16
+_U32 = Struct(">I")
+
+HEADER_BYTES = _HEADER.size
+OVERHEAD_BYTES = HEADER_BYTES + HASH_BYTES
+_PAYLOAD_BYTES_MAX = LIMITS.record_bytes_max - OVERHEAD_BYTES
+
+EMBEDDABLE_BYTES_MAX = LIMITS.record_bytes_max - MIB
+"""Any record but an OPEN: an OPEN must be able to embed it whole, beside its own fields (protocol A15)."""
+
+_KINDS: tuple[RecordKind | None, ...] = tuple(
+    RecordKind(number) if number in RecordKind._value2member_map_ else None for number in range(256)
+)
+
+
+# The constructors of named tuples are Python functions; replay makes two of them per record.
+_make = tuple.__new__
+_whole = int.from_bytes
+
+
+class RecordHeader(NamedTuple):
+    """Everything of a record but its payload.
+
+    ``container``: 16 bytes. ``index``: place in the stream of ``epoch``. ``lsn``: place in history (0 for SEAL).
+    ``committed_lsn``: highest lsn known to be decided when this record was built. ``previous_hash``: hash of the record
+    with the lsn below. ``digest``: state digest after this record. ``token``: 16 bytes, the writer's claim token.
+    ``time_ms``: a label.
+    """
+
+    kind: RecordKind
+    flags: int
+    container: bytes
+    epoch: int
+    index: int  # type: ignore[assignment]
+    lsn: int
+    committed_lsn: int
+    previous_hash: bytes
+    digest: int
+    token: bytes
+    time_ms: int
+
+
+class Record(NamedTuple):
+    """A whole record; ``hash`` is its 16-byte identity, ``size`` its length in bytes, framing included."""
+
+    header: RecordHeader
+    payload: bytes
+    hash: bytes
+    size: int
+
+
+class _Flaw(Exception):
+    """``torn`` is False when the header's CRC proves that the record was written so on purpose (a newer version)."""
+
+    def __init__(self, reason: str, *, torn: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.torn = torn
+
+
+class _Short(_Flaw):
+    """The record goes on behind the data; ``needed`` is its whole length in bytes."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__("the record is cut short")
+        self.needed = needed
+
+
+def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
+    """The record's bytes and its hash (16 bytes).
+
+    Raises: ``InvalidArgument`` when a field does not fit its place, or the record would exceed
+    ``LIMITS.record_bytes_max`` (``EMBEDDABLE_BYTES_MAX`` for any kind but OPEN).
+    """
+    kind, flags, container, epoch, index, lsn, committed_lsn, previous_hash, digest, token, time_ms = header
+    if not 0 <= kind < 256 or _KINDS[kind] is None:
+        raise InvalidArgument(f"{kind} is not a record kind", argument="header")
+    limit = LIMITS.record_bytes_max if kind == RecordKind.OPEN else EMBEDDABLE_BYTES_MAX
+    size = len(payload) + OVERHEAD_BYTES
+    if size > limit:
+        raise InvalidArgument(
+            f"a {RecordKind(kind).name} record of {size} bytes exceeds {limit} bytes; split the operation",
+            argument="payload",
+        )
+    if not len(container) == len(previous_hash) == len(token) == 16:
+        raise InvalidArgument("container, previous_hash and token of a record have 16 bytes each", argument="header")
+    try:
+        raw = _HEADER.pack(
+            MAGIC, FORMAT_VERSION, kind, CRC32C_ALGORITHM, flags, len(payload), 0, container, epoch, index, lsn,
+            committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms, crc32c(payload),
+        )  # fmt: skip
+    except (struct.error, OverflowError) as error:
+        raise InvalidArgument(f"a field of a record's header is out of range: {error}", argument="header") from error
+    front, rest = raw[:_HEADER_CRC_AT], raw[_BEHIND_HEADER_CRC:]
+    raw = front + _U32.pack(crc32c_extend(crc32c(front), rest)) + rest
+    state = blake2b(raw, digest_size=HASH_BYTES)
+    state.update(payload)
+    identity = state.digest()
+    return b"".join((raw, payload, identity)), identity
+
+
+def _decode(data: bytes, offset: int, container: bytes | None) -> Record:
+    """Decode one record; the hot path of replay. Raises ``_Flaw``."""
+    if len(data) - offset < HEADER_BYTES:
+        raise _Short(OVERHEAD_BYTES)
+    (
+        magic, version, kind_number, algorithm, flags, payload_length, header_crc, cid, epoch, index, lsn, committed_lsn,
+        previous_hash, digest, token, time_ms, payload_crc,
+    ) = _HEADER.unpack_from(data, offset)  # fmt: skip
+    if magic != MAGIC:
+        raise _Flaw("no record begins here")
+    behind_header = offset + HEADER_BYTES
+    if (
+        crc32c_extend(crc32c(data[offset : offset + _HEADER_CRC_AT]), data[offset + _BEHIND_HEADER_CRC : behind_header])
+        != header_crc
+    ):
+        raise _Flaw("the record's header has a wrong CRC")
+    if container is not None and cid != container:
+        raise _Flaw("the record belongs to another container")
+    if version != FORMAT_VERSION or algorithm != CRC32C_ALGORITHM:
+        raise _Flaw(
+            f"the record has format {version}.{algorithm}, which this program does not read; upgrade it", torn=False
+        )
+    kind = _KINDS[kind_number]
+    if kind is None:
+        raise _Flaw(f"the record has type {kind_number}, which this program does not know; upgrade it", torn=False)
+    if payload_length > _PAYLOAD_BYTES_MAX:
+        raise _Flaw(
+            f"the record claims a payload of {payload_length} bytes; {_PAYLOAD_BYTES_MAX} is the limit", torn=False
+        )
+    behind_payload = behind_header + payload_length
+    end = behind_payload + HASH_BYTES
+    if end > len(data):
+        raise _Short(end - offset)
+    payload = data[behind_header:behind_payload]
+    if crc32c(payload) != payload_crc:
+        raise _Flaw("the record's payload has a wrong CRC")
+    identity = data[behind_payload:end]
+    if blake2b(data[offset:behind_payload], digest_size=HASH_BYTES).digest() != identity:
+        raise _Flaw("the record's hash does not match its bytes")
+    header = _make(
+        RecordHeader,
+        (kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms),
+    )
+    return _make(Record, (header, payload, identity, end - offset))
+
+
+def decode_record(data: BytesLike, offset: int, *, object: str, container: bytes | None) -> Record:
+    """The record that begins at ``offset`` of ``data``; bytes behind it are not looked at.
+
+    ``container`` (16 bytes) must be the record's, unless None. Raises ``Damaged(object, offset)`` for anything wrong:
+    a bad magic, version, type, checksum or hash, a record longer than the data or the limit, another container.
+    """
+    try:
+        if type(data) is bytes:
+            return _decode(data, offset, container)
+        # Copies one record of a larger buffer, never the whole buffer.
+        size = peek_length(data, offset) or HEADER_BYTES
+        return _decode(bytes(data[offset : offset + size]), 0, container)
+    except _Flaw as flaw:
+        raise Damaged(flaw.reason, object=object, position=offset) from None
+
+
+def decode_slot(data: BytesLike, *, object: str, container: bytes | None) -> Record:
+    """The one record that a SLOT object consists of. Raises ``Damaged`` as ``decode_record``, and for bytes behind it."""
+    record = decode_record(data, 0, object=object, container=container)
+    if record.size != len(data):
+        raise Damaged(f"{len(data) - record.size} bytes follow the record", object=object, position=record.size)
+    return record
+
+
+def peek_length(data: BytesLike, offset: int) -> int | None:
+    """The whole length in bytes of the record at ``offset`` if its header is there, valid and within the limit; else None."""
+    raw = bytes(data[offset : offset + HEADER_BYTES])
+    try:
+        return _decode(raw, 0, None).size
+    except _Short as short:
+        return short.needed if len(raw) == HEADER_BYTES else None
+    except _Flaw:
+        return None
+
+
+class LogReader:
+    """Iterates the records of an APPEND file, from a byte offset, through ``read(offset, length)`` (short only at the end).
+
+    Memory is bounded by one window (or one record, where that is longer). When the iteration stops, ``offset`` lies
+    behind the last good record and
+
+    * ``ended == "clean"``: the file (or ``stop``) ends there;
+    * ``ended == "tail"``: ``tail_bytes`` bytes follow that are not a record, and ``reason`` says why not. A torn write
+      and zeros behind a crash look so, and damage in the middle too: ask ``find_record_after``.
+
+    Iterating again goes on from ``offset`` with fresh reads, so that a follower can poll. A record whose header is
+    intact but of a version, type or length this program refuses is no torn write: ``Damaged`` is raised.
+    Whatever ``read`` raises passes through.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        *,
+        object: str,
+        container: bytes | None,
+        offset: int = 0,
+        stop: int | None = None,
+        window_bytes: int = 4 * MIB,
+    ) -> None:
+        self._read = read
+        self._object = object
+        self._container = container
+        self._stop = stop
+        self._window_bytes = max(window_bytes, OVERHEAD_BYTES)
+        self.offset = offset
+        self.ended: Literal["clean", "tail"] | None = None
+        self.tail_bytes = 0
+        self.reason = ""
+
+    def _fetch(self, offset: int, length: int) -> bytes:
+        if self._stop is not None:
+            length = min(length, self._stop - offset)
+        return self._read(offset, length) if length > 0 else b""
+
+    def __iter__(self) -> Iterator[Record]:
+        self.ended, self.tail_bytes, self.reason = None, 0, ""
+        container = self._container
+        wanted = self._window_bytes
+        while True:
+            base = self.offset
+            data = self._fetch(base, wanted)
+            at = 0
+            try:
+                while True:
+                    record = _decode(data, at, container)
+                    at += record.size
+                    self.offset = base + at
+                    yield record
+            except _Short as short:
+                if len(data) < wanted:
+                    self._finish(base + len(data), short.reason)
+                    return
+                # Either the window ends inside a record (at > 0), or that record is longer than the window.
+                wanted = max(self._window_bytes, short.needed)
+            except _Flaw as flaw:
+                if not flaw.torn:
+                    raise Damaged(flaw.reason, object=self._object, position=self.offset) from None
+                self._finish(base + len(data), flaw.reason)
+                return
+
+    def _finish(self, known_end: int, reason: str) -> None:
+        end = known_end
+        while piece := self._fetch(end, self._window_bytes):
+            end += len(piece)
+        self.tail_bytes = end - self.offset
+        self.ended = "tail" if self.tail_bytes else "clean"
+        self.reason = reason if self.tail_bytes else ""
+
+    def find_record_after(self, offset: int, *, lsn: int, epoch: int) -> tuple[int, RecordHeader] | None:
+        """The first intact record header of this container and ``epoch`` with an lsn above ``lsn`` at or behind ``offset``.
+
+        Returns its byte offset and the header, or None when nothing of the kind is left: then the damage is the last
+        thing in the file, as a torn write leaves it. A header is proof enough that the records before it were once
+        whole: a record is written only after the one before it was made durable. Reads each byte once; bounded memory.
+        """
+        overlap = HEADER_BYTES - 1
+        while True:
+            data = self._fetch(offset, self._window_bytes + overlap)
+            at = data.find(MAGIC)
+            while at >= 0:
+                header = _intact_header(data, at, self._container)
+                if header is not None and header.lsn > lsn and header.epoch == epoch:
+                    return offset + at, header
+                at = data.find(MAGIC, at + 1)
+            if len(data) < self._window_bytes + overlap:
+                return None
+            offset += self._window_bytes
+
+
+def _intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader | None:
+    raw = data[at : at + HEADER_BYTES]
+    if len(raw) < HEADER_BYTES:
+        return None
+    (
+        _, _, number, _, flags, _, header_crc, cid, epoch, index, lsn, committed_lsn, previous_hash, digest, token, time_ms, _,
+    ) = _HEADER.unpack(raw)  # fmt: skip
+    if crc32c_extend(crc32c(raw[:_HEADER_CRC_AT]), raw[_BEHIND_HEADER_CRC:]) != header_crc:
+        return None
+    if container is not None and cid != container:
+        return None
+    # A type of a newer version is evidence, too; HEARTBEAT stands for it because there is no "unknown".
+    kind = _KINDS[number] or RecordKind.HEARTBEAT
+    return RecordHeader(
+        kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms
+    )

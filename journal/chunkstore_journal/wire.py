@@ -1,0 +1,140 @@
+"""Bounded msgpack for stored bytes: what every decoder of this package uses.
+
+Promises: ``unpack`` never allocates more than a small multiple of its input, whatever lengths the input claims, and
+raises ``Damaged`` for anything that is not exactly one msgpack value of arrays, maps with text keys, ints, bytes, text,
+booleans and nil. ``pack`` is canonical for what we pack (arrays and ints; maps only sorted, by the caller).
+Leaves out: meaning, checksums and size limits (the formats' own modules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import msgpack
+
+from chunkstore.errors import Damaged, InvalidArgument
+
+__all__ = ["HASH_BYTES", "TOKEN_BYTES", "Fields", "must_be_readable", "pack", "refuse", "unpack"]
+
+HASH_BYTES = 16
+TOKEN_BYTES = 16
+_U64_MAX = (1 << 64) - 1
+_packb = msgpack.packb
+_unpackb = msgpack.unpackb
+_Unpacker = msgpack.Unpacker
+_EXPECTED = (msgpack.UnpackException, ValueError, TypeError, OverflowError, RecursionError)
+
+
+def pack(value: object) -> bytes:
+    """The msgpack bytes of ``value``. Raises ``InvalidArgument`` for what msgpack cannot hold (ints beyond 64 bits, objects)."""
+    try:
+        packed: bytes = _packb(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidArgument(f"a value cannot be stored: {error}", argument="payload") from error
+    return packed
+
+
+def unpack(data: bytes, object: str, position: int) -> object:
+    """The one value that ``data`` holds; arrays as tuples. Raises ``Damaged`` (``object``, ``position``) for anything else."""
+    try:
+        # An array header of 16 or 32 bits makes the unpacker reserve room for as many elements as it *claims*, once per
+        # nesting level. Skipping builds nothing and proves that the claims are honest; only then is it safe to unpack.
+        if b"\xdd" in data or b"\xdc" in data:
+            scout = _Unpacker(max_buffer_size=len(data))
+            scout.feed(data)
+            scout.skip()
+        value = _unpackb(data, use_list=False, max_ext_len=0)
+    except _EXPECTED as error:
+        raise Damaged(
+            f"not a valid msgpack value ({error or type(error).__name__})", object=object, position=position
+        ) from error
+    return value
+
+
+def refuse(reason: str, object: str, position: int) -> NoReturn:
+    """Raise ``Damaged``."""
+    raise Damaged(reason, object=object, position=position)
+
+
+@contextmanager
+def must_be_readable(what: str) -> Iterator[None]:
+    """Around the decoding of what was just encoded: what readers would refuse is the caller's ``InvalidArgument``."""
+    try:
+        yield
+    except Damaged as error:
+        raise InvalidArgument(f"this {what} could not be read again: {error.message}", argument="payload") from error
+
+
+class Fields:
+    """Takes an array's elements one after another, each with its type; every surprise is ``Damaged``.
+
+    Elements behind the ones that are taken are ignored: a newer minor version may have added them.
+    """
+
+    __slots__ = ("_at", "_object", "_position", "_values", "_what")
+
+    def __init__(self, value: object, what: str, object: str, position: int) -> None:
+        self._what = what
+        self._object = object
+        self._position = position
+        if type(value) is not tuple:
+            refuse(f"{what} is not an array", object, position)
+        self._values = value
+        self._at = 0
+
+    def wrong(self, expected: str) -> NoReturn:
+        """Raise ``Damaged`` for the element taken last."""
+        refuse(f"element {self._at - 1} of {self._what} is not {expected}", self._object, self._position)
+
+    def take(self) -> object:
+        """The next element, whatever it is."""
+        at = self._at
+        self._at = at + 1
+        if at >= len(self._values):
+            self.wrong("there")
+        return self._values[at]
+
+    def version(self, known: int) -> None:
+        """The next element must be ``known``, the version this program reads."""
+        found = self.take()
+        if type(found) is not int or found != known:
+            refuse(
+                f"{self._what} has version {found!r}; this program reads version {known}", self._object, self._position
+            )
+
+    def whole(self, high: int = _U64_MAX) -> int:
+        """The next element, an int from 0 to ``high``."""
+        value = self.take()
+        if type(value) is not int or not 0 <= value <= high:
+            self.wrong(f"a whole number from 0 to {high}")
+        return value
+
+    def text(self, size_max: int) -> str:
+        """The next element, a str of at most ``size_max`` characters."""
+        value = self.take()
+        if type(value) is not str or len(value) > size_max:
+            self.wrong(f"text of at most {size_max} characters")
+        return value
+
+    def raw(self, size: int | None = None) -> bytes:
+        """The next element, bytes; exactly ``size`` of them where given."""
+        value = self.take()
+        if type(value) is not bytes or (size is not None and len(value) != size):
+            self.wrong("bytes" if size is None else f"{size} bytes")
+        return value
+
+    def flag(self) -> bool:
+        """The next element, a boolean."""
+        value = self.take()
+        if type(value) is not bool:
+            self.wrong("true or false")
+        return value
+
+    def array(self) -> tuple[object, ...]:
+        """The next element, an array."""
+        value = self.take()
+        if type(value) is not tuple:
+            self.wrong("an array")
+        return value
