@@ -20,6 +20,7 @@ __all__ = [
     "KIND_OBJECT",
     "AttributeValue",
     "ChunkRecord",
+    "Extra",
     "GarbageRecord",
     "LayoutChunk",
     "SegmentInfo",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 AttributeValue: TypeAlias = int | str | bytes
+Extra: TypeAlias = tuple[object, ...]
+"""Fields of a newer minor version; an alias because ``ChunkRecord`` has a field named ``object``."""
 
 FLAG_SEALED: Final = 1
 ACTIVE: Final = 1
@@ -89,7 +92,7 @@ class ChunkRecord(NamedTuple):
     state: int
     kind: int
     created_ms: int
-    extra: tuple[object, ...] = ()
+    extra: Extra = ()
 
 
 class GarbageRecord(NamedTuple):
@@ -101,7 +104,7 @@ class GarbageRecord(NamedTuple):
 
     first: bytes
     last: bytes
-    count: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody calls on a record
     size_bytes: int
     lsn: int
     time_ms: int

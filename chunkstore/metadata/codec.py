@@ -2,17 +2,28 @@
 
 Promises: encoding is canonical (arrays, ints, bytes, str; attributes sorted by name). A row of a newer minor version is
 read, its further fields survive in ``extra`` and are written back; a newer major version is refused. Decoding never
-trusts lengths: a damaged row raises ``Damaged`` naming the key. Leaves out: keys (``keys``).
+trusts lengths: a damaged row raises ``Damaged`` naming the key and the byte where the first wrong field lies.
+
+Invariants: minor version N of a row kind has exactly N fields more than minor version 0, so that the number of fields
+says the version and a rewrite by older code keeps it. Leaves out: keys (``keys``), and whether rows fit together
+(``invariants``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 
-from chunkstore.errors import Damaged
+from chunkstore.config import LIMITS
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.names import CHUNK_ID_BYTES
 from chunkstore.records import (
+    ACTIVE,
+    CLOSED,
+    KIND_FOREIGN,
+    KIND_OBJECT,
     AttributeValue,
     ChunkRecord,
     GarbageRecord,
@@ -36,5 +47,332 @@ __all__ = [
 
 MAJOR = 1
 MINOR = 0
-_packb = msgpack.packb
-_NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
+NUMBER_MAX = (1 << 63) - 1
+"""Largest id, offset, length, epoch or time in a row."""
+FIELDS_MAX = 64
+"""Fields of one row, those of newer minor versions included."""
+TEXT_MAX = 4096
+"""Characters of a foreign object's name, a session's holder."""
+
+_ARRAY_MAX = 2 * LIMITS.attribute_count_max + FIELDS_MAX
+_ROW_MAX = LIMITS.row_bytes_max
+_pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
+_unpack = msgpack.unpackb
+_new = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
+_POINTER_LENGTHS = frozenset((0, CHUNK_ID_BYTES))
+_STATES = frozenset((ACTIVE, CLOSED))
+_KINDS = frozenset(range(KIND_OBJECT, KIND_FOREIGN + 1))
+
+_NAME_MAX = LIMITS.segment_name_bytes_max
+_FALSE, _TRUE = b"\xc2", b"\xc3"
+"""msgpack's bytes for the two values that are ints to Python; where neither occurs, no bool can hide among the numbers."""
+_SEGMENT_WIDTH = 2 + len(SegmentRecord._fields) - 1
+_CHUNK_WIDTH = 2 + len(ChunkRecord._fields) - 1
+_U32_MAX = (1 << 32) - 1
+
+
+def encode_segment(record: SegmentRecord) -> bytes:
+    """The segment's row value. Raises ``InvalidArgument`` if it cannot be stored (too long, or not of the record's types)."""
+    (
+        name, segment_id, flags, start_offset, length, first, last, last_offset, skip, chunk_size_max, epoch, count,
+        attributes, created_ms, modified_ms, extra,
+    ) = record  # fmt: skip
+    flat: list[AttributeValue] = []
+    if attributes:
+        for key in sorted(attributes):
+            flat += (key, attributes[key])
+    return _pack(
+        (
+            MAJOR, len(extra), name, segment_id, flags, start_offset, length, first, last, last_offset, skip,
+            chunk_size_max, epoch, count, flat, created_ms, modified_ms, *extra,
+        )
+    )  # fmt: skip
+
+
+def encode_chunk(record: ChunkRecord) -> bytes:
+    """The chunk's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
+    return _pack((MAJOR, len(record[11]), *record[:11], *record[11]))
+
+
+def encode_garbage(record: GarbageRecord) -> bytes:
+    """The garbage range's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
+    return _pack((MAJOR, len(record[7]), *record[:7], *record[7]))
+
+
+def encode_table(record: TableRecord) -> bytes:
+    """The table row's value. Raises ``InvalidArgument`` as ``encode_segment``."""
+    return _pack((MAJOR, len(record[2]), *record[:2], *record[2]))
+
+
+def encode_session(record: SessionRecord) -> bytes:
+    """The session's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
+    return _pack((MAJOR, len(record[3]), *record[:3], *record[3]))
+
+
+def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
+    """The record of a segment row. ``key`` (or the name) only names the row in ``Damaged``."""
+    extra: tuple[object, ...] = ()
+    try:
+        row = _unpack(value, use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0)
+        if len(row) != _SEGMENT_WIDTH:
+            row, extra = row[:_SEGMENT_WIDTH], row[_SEGMENT_WIDTH:]
+        (
+            major, minor, name, segment_id, flags, start_offset, length, first, last, last_offset, skip,
+            chunk_size_max, epoch, count, flat, created_ms, modified_ms,
+        ) = row  # fmt: skip
+        numbers = (
+            major | segment_id | flags | start_offset | length | last_offset | skip
+            | chunk_size_max | epoch | count | created_ms | modified_ms
+        )  # fmt: skip
+        if (
+            major == MAJOR
+            and minor | 0 == len(extra) <= FIELDS_MAX
+            and 0 <= numbers <= NUMBER_MAX
+            and type(first) is type(last) is bytes
+            and len(first) in _POINTER_LENGTHS
+            and len(last) in _POINTER_LENGTHS
+            and type(name) is str
+            and 0 < len(name) <= _NAME_MAX
+            and type(flat) is tuple
+            and len(value) <= _ROW_MAX
+            and ((_FALSE not in value and _TRUE not in value) or bool not in map(type, row))
+        ):
+            attributes = _attributes(flat) if flat else {}
+            return _new(
+                SegmentRecord,
+                (
+                    name, segment_id, flags, start_offset, length, first, last, last_offset, skip, chunk_size_max,
+                    epoch, count, attributes, created_ms, modified_ms, extra,
+                ),
+            )  # fmt: skip
+    except (TypeError, ValueError):
+        pass  # the slow path finds out what is wrong, and where
+    raise _damage(key, value, SEGMENT_FIELDS)
+
+
+def decode_chunk(key: bytes | str, value: bytes) -> ChunkRecord:
+    """The record of a chunk row. Raises ``Damaged``."""
+    extra: tuple[object, ...] = ()
+    try:
+        row = _unpack(value, use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0)
+        if len(row) != _CHUNK_WIDTH:
+            row, extra = row[:_CHUNK_WIDTH], row[_CHUNK_WIDTH:]
+        major, minor, name, offset, length, crc, previous, following, segment_id, epoch, state, kind, created_ms = row
+        if (
+            major == MAJOR
+            and minor | 0 == len(extra) <= FIELDS_MAX
+            and 0 <= major | offset | length | segment_id | epoch | state | kind | created_ms <= NUMBER_MAX
+            and state in _STATES
+            and kind in _KINDS
+            and (crc is None or 0 <= crc | 0 <= _U32_MAX)
+            and type(previous) is type(following) is bytes
+            and len(previous) in _POINTER_LENGTHS
+            and len(following) in _POINTER_LENGTHS
+            and type(name) is str
+            and len(name) <= TEXT_MAX
+            and len(value) <= _ROW_MAX
+            and ((_FALSE not in value and _TRUE not in value) or bool not in map(type, row))
+        ):
+            return _new(
+                ChunkRecord,
+                (name, offset, length, crc, previous, following, segment_id, epoch, state, kind, created_ms, extra),
+            )
+    except (TypeError, ValueError):
+        pass
+    raise _damage(key, value, CHUNK_FIELDS)
+
+
+def decode_garbage(key: bytes | str, value: bytes) -> GarbageRecord:
+    """The record of a garbage row. Raises ``Damaged``."""
+    row = _checked(key, value, GARBAGE_FIELDS)
+    return _new(GarbageRecord, (*row[:7], row[7:]))
+
+
+def decode_table(key: bytes | str, value: bytes) -> TableRecord:
+    """The record of a table row. Raises ``Damaged``."""
+    row = _checked(key, value, TABLE_FIELDS)
+    return _new(TableRecord, (*row[:2], row[2:]))
+
+
+def decode_session(key: bytes | str, value: bytes) -> SessionRecord:
+    """The record of a session row. Raises ``Damaged``."""
+    row = _checked(key, value, SESSION_FIELDS)
+    return _new(SessionRecord, (*row[:3], row[3:]))
+
+
+def _checked(key: bytes | str, value: bytes, fields: Fields) -> tuple[Any, ...]:
+    """All fields of a row, checked one by one: fast enough for the kinds that are not on the way of every append."""
+    try:
+        row = _unpack(value, use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0)
+        major, minor, *values = row
+        if (
+            type(major) is type(minor) is int
+            and major == MAJOR
+            and minor == len(values) - len(fields) <= FIELDS_MAX
+            and len(value) <= _ROW_MAX
+            and all(field.holds(item) for field, item in zip(fields, values, strict=False))
+        ):
+            return tuple(values)
+    except (TypeError, ValueError):
+        pass
+    raise _damage(key, value, fields)
+
+
+def _pack(row: tuple[object, ...]) -> bytes:
+    try:
+        value: bytes = _pack_raw(row)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"a metadata row cannot be stored: {error}", argument="record") from error
+    if len(value) > _ROW_MAX:
+        raise InvalidArgument(
+            f"a metadata row of {len(value)} bytes is too long; at most {_ROW_MAX} fit", argument="record"
+        )
+    return value
+
+
+def _attributes(flat: tuple[AttributeValue, ...]) -> Mapping[str, AttributeValue]:
+    """The mapping of a flat ``(name, value, name, value, ...)``. Raises ``ValueError`` where a rule is broken."""
+    names = flat[::2]
+    values = flat[1::2]
+    if len(names) != len(values) or len(names) > LIMITS.attribute_count_max:
+        raise ValueError("attributes are not pairs, or too many")
+    found: dict[str, AttributeValue] = {}
+    before = ""
+    for name, value in zip(names, values, strict=True):
+        if type(name) is not str or (found and name <= before) or len(name) > LIMITS.attribute_bytes_max:
+            raise ValueError("attribute names are not text in ascending order")
+        if type(value) is not int and (
+            type(value) not in (str, bytes) or len(value) > LIMITS.attribute_bytes_max  # type: ignore[arg-type]
+        ):
+            raise ValueError("an attribute's value is neither number, text nor bytes, or is too long")
+        found[name] = value
+        before = name
+    return found
+
+
+# What follows is the slow path: the same rules once more, field by field, to say what is wrong and where. Fast and slow
+# rules are held together by a property test (a row is refused by both or by none).
+
+
+class Field(NamedTuple):
+    """One field of a row: its name in the record and in FORMAT.md, the rule in words, and the rule."""
+
+    name: str
+    rule: str
+    holds: Callable[[Any], bool]
+
+
+Fields: TypeAlias = tuple[Field, ...]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def _is_pointer(value: Any) -> bool:
+    return type(value) is bytes and len(value) in _POINTER_LENGTHS
+
+
+def _is_chunk(value: Any) -> bool:
+    return type(value) is bytes and len(value) == CHUNK_ID_BYTES
+
+
+def _is_name(value: Any) -> bool:
+    return type(value) is str and 0 < len(value) <= _NAME_MAX
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str and len(value) <= TEXT_MAX
+
+
+def _is_attributes(value: Any) -> bool:
+    if type(value) is not tuple:
+        return False
+    try:
+        _attributes(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_crc(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= _U32_MAX)
+
+
+def _is_version(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _number(name: str) -> Field:
+    return Field(name, "number", _is_number)
+
+
+SEGMENT_FIELDS: Fields = (
+    Field("name", "name", _is_name),
+    *map(_number, ("id", "flags", "start_offset", "length")),
+    Field("first_chunk", "pointer", _is_pointer),
+    Field("last_chunk", "pointer", _is_pointer),
+    *map(_number, ("last_chunk_offset", "first_chunk_skip", "chunk_size_bytes_max", "owner_epoch", "chunk_count")),
+    Field("attributes", "attributes", _is_attributes),
+    *map(_number, ("created_ms", "modified_ms")),
+)
+CHUNK_FIELDS: Fields = (
+    Field("object", "text", _is_text),
+    *map(_number, ("object_offset", "length")),
+    Field("crc32c", "u32 or nil", _is_crc),
+    Field("previous", "pointer", _is_pointer),
+    Field("next", "pointer", _is_pointer),
+    *map(_number, ("segment_id", "epoch")),
+    Field("state", "1 or 2", lambda value: type(value) is int and value in _STATES),
+    Field("kind", "1, 2 or 3", lambda value: type(value) is int and value in _KINDS),
+    _number("created_ms"),
+)
+GARBAGE_FIELDS: Fields = (
+    Field("first", "chunk id", _is_chunk),
+    Field("last", "chunk id", _is_chunk),
+    *map(_number, ("count", "size_bytes", "lsn", "time_ms", "ended_segment_id")),
+)
+TABLE_FIELDS: Fields = (
+    Field("version", "number above 0", _is_version),
+    Field("value", "bytes", lambda value: type(value) is bytes),
+)
+SESSION_FIELDS: Fields = (
+    Field("holder", "text", _is_text),
+    *map(_number, ("opened_ms", "expires_ms")),
+)
+
+
+def _damage(key: bytes | str, value: bytes, fields: Fields) -> Damaged:
+    """The error that names the first thing wrong with a row, and the byte where it begins."""
+    subject = f"metadata row {key!r}"
+    if len(value) > _ROW_MAX:
+        return Damaged(f"{len(value)} bytes are too many; a row has at most {_ROW_MAX}", object=subject)
+    reader = msgpack.Unpacker(
+        use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0, max_buffer_size=_ROW_MAX + 1
+    )
+    reader.feed(value)
+    position = 0
+    try:
+        count = reader.read_array_header()
+        position = reader.tell()
+        major = reader.unpack()
+        if type(major) is not int or major != MAJOR:
+            words = f"major version {major!r} is not {MAJOR}: written by another version of chunkstore, or damaged"
+            return Damaged(words, object=subject, position=position)
+        position = reader.tell()
+        minor = reader.unpack()
+        if type(minor) is not int or not 0 <= minor <= FIELDS_MAX or count != 2 + len(fields) + minor:
+            return Damaged(f"minor version {minor!r} does not have {count} fields", object=subject, position=position)
+        for field in fields:
+            position = reader.tell()
+            if not field.holds(reader.unpack()):
+                return Damaged(f"field {field.name!r} is not a valid {field.rule}", object=subject, position=position)
+        for _ in range(minor):
+            position = reader.tell()
+            reader.unpack()
+        position = reader.tell()
+    except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
+        damage = Damaged("not a complete msgpack row here", object=subject, position=position)
+        damage.__cause__ = error
+        return damage
+    return Damaged(f"{len(value) - position} bytes too many behind the last field", object=subject, position=position)
