@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from struct import Struct
 from typing import Literal, NamedTuple, TypeAlias
 
-from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import LeaseInfo
+from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header, encode_frame
 from chunkstore_journal.payloads import MODE_NUMBERS, MODES, SnapshotLink, link_from_wire, link_to_wire
 from chunkstore_journal.wire import TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
@@ -46,10 +46,6 @@ OBJECT_VERSION = 1
 CONTAINER_FORMAT_VERSION = 1
 """The version of the container's layout that this program writes; a higher one in FORMAT must be refused by ``open``."""
 
-_HEADER = Struct(">4sBBHII")
-"""magic, version, kind, zero, body length, CRC32C over the twelve bytes before it and the body."""
-_CRC_AT = 12
-_CRC = Struct(">I")
 _TEXT_MAX = 255
 _PLAIN_DEPTH_MAX = 8
 
@@ -109,34 +105,24 @@ LeaseHint: TypeAlias = LeaseInfo
 
 
 def _seal(kind: ObjectKind, fields: tuple[object, ...]) -> bytes:
-    body = pack(fields)
-    size = _HEADER.size + len(body)
-    if size > LIMITS.small_object_bytes_max:
+    raw = encode_frame(MAGIC, OBJECT_VERSION, kind, pack(fields))
+    if len(raw) > LIMITS.small_object_bytes_max:
         raise InvalidArgument(
-            f"a {kind.name} object of {size} bytes exceeds {LIMITS.small_object_bytes_max}; shorten its texts",
+            f"a {kind.name} object of {len(raw)} bytes exceeds {LIMITS.small_object_bytes_max}; shorten its texts",
             argument="payload",
         )
-    front = _HEADER.pack(MAGIC, OBJECT_VERSION, kind, 0, len(body), 0)[:_CRC_AT]
-    return front + _CRC.pack(crc32c_extend(crc32c(front), body)) + body
+    return raw
 
 
 def _body(data: BytesLike, kind: ObjectKind, object: str) -> Fields:
     raw = bytes(data[: LIMITS.small_object_bytes_max + 1])
-    if not _HEADER.size <= len(raw) <= LIMITS.small_object_bytes_max:
-        refuse(f"{len(raw)} bytes cannot be a {kind.name} object", object, 0)
-    magic, version, number, zero, length, crc = _HEADER.unpack_from(raw)
-    if magic != MAGIC:
-        refuse(f"this is not a {kind.name} object", object, 0)
-    body = raw[_HEADER.size :]
-    if length != len(body):
-        refuse(f"the object says {length} bytes, {len(body)} are there", object, 8)
-    if crc32c_extend(crc32c(raw[:_CRC_AT]), body) != crc:
-        refuse("wrong CRC", object, _CRC_AT)
-    if version != OBJECT_VERSION or zero:
-        refuse(f"version {version} is not {OBJECT_VERSION}; upgrade this program", object, 4)
-    if number != kind:
-        refuse(f"an object of kind {number}, where {kind.name} ({int(kind)}) belongs", object, 5)
-    return Fields(unpack(body, object, _HEADER.size), f"the {kind.name} object", object, _HEADER.size)
+    limit = LIMITS.small_object_bytes_max - FRAME_HEADER_BYTES
+    header = decode_frame_header(raw, MAGIC, limit, object=object, position=0)
+    body = raw[FRAME_HEADER_BYTES:]
+    check_frame(raw, body, version=OBJECT_VERSION, object=object, position=0)
+    if header.kind != kind:
+        refuse(f"an object of kind {header.kind}, where {kind.name} ({int(kind)}) belongs", object, 0)
+    return Fields(unpack(body, object, FRAME_HEADER_BYTES), f"the {kind.name} object", object, FRAME_HEADER_BYTES)
 
 
 def _canonical(value: Plain, depth: int = 0) -> object:
@@ -161,7 +147,7 @@ def _plain(value: object, object: str, depth: int = 0) -> Plain:
         return tuple(_plain(item, object, depth + 1) for item in value)
     if isinstance(value, dict) and depth < _PLAIN_DEPTH_MAX and all(type(key) is str for key in value):
         return {key: _plain(item, object, depth + 1) for key, item in value.items()}
-    raise Damaged("a probe result is not plain data", object=object, position=_HEADER.size)
+    raise Damaged("a probe result is not plain data", object=object, position=FRAME_HEADER_BYTES)
 
 
 def encode_format(value: ContainerFormat) -> bytes:
@@ -237,7 +223,7 @@ def encode_latest(value: LatestHint) -> bytes:
 def decode_latest(data: BytesLike, *, object: str) -> LatestHint:
     """``snap/LATEST``. Raises ``Damaged`` (for a hint: ignore it)."""
     fields = _body(data, ObjectKind.LATEST, object)
-    return LatestHint(link_from_wire(fields.array(), object, _HEADER.size), fields.whole())
+    return LatestHint(link_from_wire(fields.array(), object, FRAME_HEADER_BYTES), fields.whole())
 
 
 def encode_lease(value: LeaseHint) -> bytes:

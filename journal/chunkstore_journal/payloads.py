@@ -73,9 +73,9 @@ _SHAPES: dict[int, _Shape] = {
     OpCode.COLLECT: (bytes,),
     OpCode.REPLACE: _WITH_CHUNKS,
 }
-_LISTING = (int, *_WITH_CHUNKS)
 _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
-_NAMED = {int(number): (OpCode, *shape) for number, shape in _SHAPES.items()}
+_LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
+_NUMBERS = (int, OpCode)
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
@@ -157,7 +157,7 @@ class SealPayload(NamedTuple):
 
 def _op_flaw(op: object) -> str | None:
     """Why this is not an operation's header, or None."""
-    if type(op) is not tuple or not op or type(op[0]) not in (int, OpCode) or op[0] not in _SHAPES:
+    if type(op) is not tuple or not op or type(op[0]) not in _NUMBERS or op[0] not in _SHAPES:
         return f"{op!r:.100} is not an operation this program knows"
     name = OpCode(op[0]).name
     shape = _SHAPES[op[0]]
@@ -175,17 +175,21 @@ def _op_flaw(op: object) -> str | None:
 def _sound_op(op: Op) -> bool:
     """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
     number = op[0]
-    exact = _EXACT[number]  # type: ignore[index]
-    kinds = tuple(map(type, op))
-    if kinds != exact and kinds != _NAMED[number]:  # type: ignore[index]
-        return False
-    if exact == _LISTING:
-        _, first, second, third, chunks = op
-        for offset, identity in chunks:  # type: ignore[attr-defined]
-            if type(offset) is not int or type(identity) is not bytes or offset < 0:
+    if number in _LISTING:
+        _, segment_id, offset, length, chunks = op
+        if (
+            type(segment_id) is not int
+            or type(offset) is not int
+            or type(length) is not int
+            or type(chunks) is not tuple
+        ):
+            return False
+        for start, identity in chunks:
+            if type(start) is not int or type(identity) is not bytes or start < 0:
                 return False
-        return first >= 0 and second >= 0 and third >= 0  # type: ignore[operator]
-    return all(value >= 0 for value in op if type(value) is int)
+        return segment_id >= 0 and offset >= 0 and length >= 0 and type(number) in _NUMBERS
+    kinds = tuple(map(type, op))
+    return kinds == _EXACT[number] and all(value >= 0 for value in op if type(value) is int)  # type: ignore[index]
 
 
 def _flaw(ops: Sequence[object], rows: Sequence[object]) -> str | None:

@@ -1,0 +1,280 @@
+"""Snapshots: the whole state at one point of history, in one self-certifying object (protocol 3.11, A8).
+
+Promises
+* A snapshot is written from one consistent view, in key order, and read back in full before anybody is told of it;
+  what fails that is deleted again. Names are unique, nothing is ever overwritten.
+* Reading uses bounded memory (one block), and believes nothing before its checksum: blocks have CRCs; row count, state
+  digest and the hash of all bytes are compared at the end. Whoever consumes the pairs must reach that end (``verified``)
+  before using them; ``load_snapshot`` does.
+
+Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the
+chain), when to write one, which to keep.
+
+Where a storage cannot append, a snapshot of more than ``part_bytes`` is split: parts ``<name>.p0000`` and so on hold
+blocks; the object itself, written last, holds the header, the list of parts, the last blocks and the trailer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
+from chunkstore.journal import SnapshotReport
+from chunkstore.metadata.port import Head, MetadataStore, MetadataView
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.frame import encode_frame
+from chunkstore_journal.payloads import SnapshotLink
+from chunkstore_journal.snapshot_reader import (
+    DIGEST_BYTES,
+    FILE_HASH_BYTES,
+    MAGIC,
+    SNAPSHOT_HEADER_BYTES_MAX,
+    SNAPSHOT_VERSION,
+    FrameKind,
+    SnapshotHeader,
+    SnapshotReader,
+    Tally,
+    decode_snapshot_header,
+    part_name,
+    read_snapshot,
+    read_snapshot_header,
+)
+from chunkstore_journal.wire import pack
+
+__all__ = [
+    "SNAPSHOT_HEADER_BYTES_MAX",
+    "SnapshotHeader",
+    "SnapshotReader",
+    "decode_snapshot_header",
+    "delete_snapshot",
+    "load_snapshot",
+    "main_name",
+    "read_snapshot",
+    "read_snapshot_header",
+    "write_snapshot",
+]
+
+PART_BYTES = 64 * MIB
+_BLOCK_BYTES = 1 * MIB
+"""A block is closed when its rows reach this; with the longest row on top it stays below the readers' limit."""
+_SYNC_BYTES = 64 * MIB
+"""Sync at least this often, so that a long write does not pile up in the page cache and stall the journal's syncs."""
+_SCAN_START, _SCAN_STOP = b"\x01", b"\xff"
+
+
+class _Part(NamedTuple):
+    size: int
+    hash: bytes
+
+
+def main_name(name: str) -> str:
+    """The snapshot that an object under ``snap/`` belongs to: parts lose their suffix, everything else stays."""
+    front, dot, suffix = name.rpartition(".p")
+    return front if dot and suffix.isdecimal() and front.endswith(".sn") else name
+
+
+class _AppendSink:
+    """Writes pieces to one object as they come."""
+
+    def __init__(self, storage: ChunkStorage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+        self._handle = storage.create(name)
+        self._hash = blake2b(digest_size=FILE_HASH_BYTES)
+        self._unsynced = 0
+        self.size = 0
+
+    def write(self, frame: bytes) -> None:
+        self._storage.write(self._handle, self.size, frame)
+        self._hash.update(frame)
+        self.size += len(frame)
+        self._unsynced += len(frame)
+        if self._unsynced >= _SYNC_BYTES:
+            self._storage.sync([self._name])
+            self._unsynced = 0
+
+    def finish(self) -> bytes:
+        return self._hash.digest()
+
+    def end(self, trailer: bytes) -> None:
+        self.write(trailer)
+        self._storage.sync([self._name])
+
+
+class _PartsSink:
+    """Gathers pieces into part objects of ``part_bytes``; header, list of parts and the rest go into the main object."""
+
+    def __init__(self, storage: ChunkStorage, name: str, part_bytes: int) -> None:
+        self._storage = storage
+        self._name = name
+        self._part_bytes = part_bytes
+        self._header = b""
+        self._parts: list[_Part] = []
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self.size = 0
+
+    def write(self, frame: bytes) -> None:
+        if not self._header:
+            self._header = frame
+            return
+        self._pending.append(frame)
+        self._pending_bytes += len(frame)
+        if self._pending_bytes >= self._part_bytes:
+            data = b"".join(self._pending)
+            self._storage.create(part_name(self._name, len(self._parts)), data)
+            self._parts.append(_Part(len(data), blake2b(data, digest_size=FILE_HASH_BYTES).digest()))
+            self.size += len(data)
+            self._pending.clear()
+            self._pending_bytes = 0
+
+    def finish(self) -> bytes:
+        if self._parts:
+            self._pending.insert(0, _frame(FrameKind.PARTS, tuple(tuple(part) for part in self._parts)))
+        self._pending.insert(0, self._header)
+        state = blake2b(digest_size=FILE_HASH_BYTES)
+        for piece in self._pending:
+            state.update(piece)
+        return state.digest()
+
+    def end(self, trailer: bytes) -> None:
+        data = b"".join((*self._pending, trailer))
+        self._storage.create(self._name, data)
+        self.size += len(data)
+
+
+def _frame(kind: FrameKind, body: object) -> bytes:
+    return encode_frame(MAGIC, SNAPSHOT_VERSION, kind, pack(body))
+
+
+def _blocks(view: MetadataView) -> Iterator[list[bytes]]:
+    """The view's pairs as flat lists [key, value, key, value, ...] of about ``_BLOCK_BYTES``."""
+    flat: list[bytes] = []
+    size = 0
+    for pair in view.scan(_SCAN_START, _SCAN_STOP):
+        flat += pair
+        size += len(pair[0]) + len(pair[1])
+        if size >= _BLOCK_BYTES:
+            yield flat
+            flat = []
+            size = 0
+    if flat:
+        yield flat
+
+
+def _write(sink: _AppendSink | _PartsSink, name: str, container: bytes, view: MetadataView, epoch: int) -> Tally:
+    head = view.head
+    position = head.position
+    digest = head.digest.to_bytes(DIGEST_BYTES, "big")
+    sink.write(_frame(FrameKind.HEADER, (container, epoch, tuple(position), digest, runtime.now_ms())))
+    tally = Tally()
+    blocks = 0
+    for flat in _blocks(view):
+        tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
+        sink.write(_frame(FrameKind.BLOCK, (blocks, flat)))
+        blocks += 1
+    if tally.digest != head.digest:
+        raise Damaged(
+            "the metadata rows do not have the state digest of their head; drop the cache and open again", object=name
+        )
+    sink.end(_frame(FrameKind.TRAILER, (blocks, tally.rows, tally.index_entries, digest, sink.finish())))
+    return tally
+
+
+def write_snapshot(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    *,
+    container: bytes,
+    view: MetadataView,
+    epoch: int,
+    part_bytes: int = PART_BYTES,
+) -> SnapshotReport:
+    """Write everything ``view`` shows into a new snapshot, make it durable, read it all back, and report it.
+
+    ``container`` is the 16-byte uuid, ``epoch`` the writer's. Memory: a few blocks; on storages without append about
+    twice ``part_bytes``. Atomicity: until it returns nobody knows the name; after any error the objects are deleted as far as
+    that is possible. Retry: safe (a new name each time).
+
+    Raises: ``Damaged`` (the view's rows do not have its digest, or what was read back differs), and what the storage
+    raises.
+    """
+    lsn = view.head.position.lsn
+    name = names.snapshot(lsn, epoch, runtime.token(8).hex())
+    try:
+        sink = _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
+        tally = _write(sink, name, container, view, epoch)
+        reader = read_snapshot(storage, name, container=container)
+        for _ in reader.blocks():
+            pass
+        if reader.header.position != view.head.position or (reader.rows, reader.index_entries) != (
+            tally.rows,
+            tally.index_entries,
+        ):
+            raise Damaged("the snapshot read back is not the one written", object=name)
+    except Exception:
+        _try_delete(storage, name)
+        raise
+    return SnapshotReport(name, lsn, view.head.position.hash, view.head.digest, tally.rows, sink.size)
+
+
+def _try_delete(storage: ChunkStorage, name: str) -> None:
+    try:
+        delete_snapshot(storage, name)
+    except ChunkstoreError:
+        # The failure that brought us here matters more; the collector sweeps what stays.
+        return
+
+
+def delete_snapshot(storage: ChunkStorage, name: str) -> int:
+    """Delete a snapshot, the main object first (without it, nothing of it can be used), then its parts.
+
+    Returns the bytes deleted. Deleting what is not there is success. Retry: safe. Raises what the storage raises.
+    """
+    page = storage.list(name)
+    found = list(page.items)
+    while page.next_after is not None:
+        page = storage.list(name, after=page.next_after)
+        found += page.items
+    size = 0
+    for info in found:
+        if main_name(info.name) != name:
+            continue
+        try:
+            storage.delete(info.name)
+        except ChunkNotFound:
+            continue
+        size += info.length
+    return size
+
+
+def load_snapshot(
+    storage: ChunkStorage,
+    name: str,
+    store: MetadataStore,
+    *,
+    container: bytes,
+    expected: SnapshotLink | None = None,
+) -> Head:
+    """Load a snapshot into an empty store and, only if everything was found right, set the store's head and return it.
+
+    ``expected`` is what a note, an OPEN or LATEST says of it; any difference is damage. The head's owner epoch is 0: the
+    take-over sets it. Atomicity: none; after an error the store must be discarded. Retry: safe with a new store.
+
+    Raises: ``Damaged``, ``ChunkNotFound`` (collected meanwhile), and what the storage and the store raise.
+    """
+    reader = read_snapshot(storage, name, container=container)
+    header = reader.header
+    if expected is not None and header.link(expected.name) != expected:
+        raise Damaged("the snapshot does not stand where its link says", object=name)
+    store.load(reader)
+    if not reader.verified:
+        raise Damaged("the snapshot was not read to its end", object=name)
+    head = Head(header.position, header.digest, 0)
+    store.finish_load(head)
+    return head

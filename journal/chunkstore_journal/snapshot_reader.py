@@ -1,0 +1,294 @@
+"""Reading snapshots: frames, blocks and the verdict at the end (protocol 3.11).
+
+Promises: bounded memory (one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
+checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. Whoever consumes
+the pairs must reach that end (``verified``) before using them.
+Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the chain).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from hashlib import blake2b
+from operator import lt
+from typing import NamedTuple
+
+from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
+from chunkstore.config import LIMITS, MIB
+from chunkstore.metadata.keys import EXTENT, ROW_KINDS, RUN
+from chunkstore.metadata.port import Position
+from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
+from chunkstore_journal.payloads import KEY_BYTES_MAX, SnapshotLink
+from chunkstore_journal.wire import HASH_BYTES, Fields, refuse, unpack
+
+__all__ = [
+    "DIGEST_BYTES",
+    "FILE_HASH_BYTES",
+    "MAGIC",
+    "SNAPSHOT_HEADER_BYTES_MAX",
+    "SNAPSHOT_VERSION",
+    "FrameKind",
+    "SnapshotHeader",
+    "SnapshotReader",
+    "Tally",
+    "decode_snapshot_header",
+    "part_name",
+    "read_snapshot",
+    "read_snapshot_header",
+]
+
+MAGIC = b"CKSS"
+SNAPSHOT_VERSION = 1
+SNAPSHOT_HEADER_BYTES_MAX = 4096
+"""Reading this many bytes of a snapshot is enough for ``decode_snapshot_header``."""
+FILE_HASH_BYTES = 32
+DIGEST_BYTES = 32
+_WINDOW_BYTES = 1 * MIB
+_KINDS = ROW_KINDS | {RUN[0], EXTENT[0]}
+
+
+class FrameKind(IntEnum):
+    """Kinds of frames in a snapshot. Zero is never valid."""
+
+    HEADER = 1
+    PARTS = 2
+    BLOCK = 3
+    TRAILER = 4
+
+
+class SnapshotHeader(NamedTuple):
+    """What a snapshot says of itself. ``epoch`` wrote it; ``position`` is where it stands; ``time_ms`` is a label."""
+
+    container: bytes
+    epoch: int
+    position: Position
+    digest: int
+    time_ms: int
+
+    def link(self, name: str) -> SnapshotLink:
+        """The link to this snapshot, stored as ``name``, for notes, OPEN and LATEST."""
+        lsn, identity, epoch, index, end = self.position
+        return SnapshotLink(name, lsn, identity, self.digest, epoch, index, end)
+
+
+def part_name(name: str, number: int) -> str:
+    """The object that holds part ``number`` of snapshot ``name``."""
+    return f"{name}.p{number:04d}"
+
+
+class Tally:
+    """Counts and sums what passes; the same code for the writer and the reader."""
+
+    __slots__ = ("digest", "index_entries", "last_key", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.index_entries = 0
+        self.digest = 0
+        self.last_key = b""
+
+    def add(self, keys: tuple[bytes, ...], values: tuple[bytes, ...], object: str, position: int) -> None:
+        """Count one block. Raises ``Damaged`` for keys out of order or of unknown kind, and rows beyond the limits."""
+        if keys[0] <= self.last_key or not all(map(lt, keys, keys[1:])):
+            refuse("keys are not in ascending order", object, position)
+        if max(map(len, keys)) > KEY_BYTES_MAX or max(map(len, values)) > LIMITS.row_bytes_max:
+            refuse("a row is longer than any row may be", object, position)
+        kinds = {key[0] for key in keys}
+        if not kinds <= _KINDS:
+            refuse(f"keys of unknown kinds {sorted(kinds - _KINDS)}; a newer program wrote them", object, position)
+        self.last_key = keys[-1]
+        digest = self.digest
+        rows = 0
+        if kinds & ROW_KINDS:
+            for key, value in zip(keys, values, strict=True):
+                if key[0] in ROW_KINDS:
+                    rows += 1
+                    digest += row_digest(key, value)
+        self.rows += rows
+        self.index_entries += len(keys) - rows
+        self.digest = digest % DIGEST_MODULUS
+
+
+def _header(value: object, object: str, position: int) -> SnapshotHeader:
+    fields = Fields(value, "the snapshot's header", object, position)
+    container, epoch = fields.raw(16), fields.whole()
+    place = Fields(fields.array(), "the snapshot's position", object, position)
+    where = Position(place.whole(), place.raw(HASH_BYTES), place.whole(), place.whole(), place.whole())
+    return SnapshotHeader(container, epoch, where, int.from_bytes(fields.raw(DIGEST_BYTES), "big"), fields.whole())
+
+
+class _Source:
+    """Frames of one object, read in windows."""
+
+    def __init__(self, storage: ChunkStorage, name: str) -> None:
+        self._storage = storage
+        self._handle = ChunkHandle(name, False)
+        self._name = name
+        self._data = b""
+        self._at = 0
+        self._next_read = 0
+        self.hash = blake2b(digest_size=FILE_HASH_BYTES)
+
+    @property
+    def position(self) -> int:
+        """Byte offset of the next frame."""
+        return self._next_read - len(self._data) + self._at
+
+    def _peek(self, length: int) -> bytes:
+        """Up to ``length`` bytes from the present position, without moving; short only at the object's end."""
+        missing = length - (len(self._data) - self._at)
+        if missing > 0:
+            more = self._storage.read(self._handle, self._next_read, max(missing, _WINDOW_BYTES))
+            self._next_read += len(more)
+            self._data = self._data[self._at :] + more
+            self._at = 0
+        return self._data[self._at : self._at + length]
+
+    def at_end(self) -> bool:
+        return not self._peek(1)
+
+    def frame(self, *, hashed_unless: FrameKind | None) -> tuple[FrameKind, object]:
+        """The next frame's kind and value; its bytes go into ``hash`` unless it is of kind ``hashed_unless``. Raises ``Damaged``."""
+        position = self.position
+        raw = self._peek(FRAME_HEADER_BYTES)
+        header = decode_frame_header(raw, MAGIC, LIMITS.snapshot_block_bytes_max, object=self._name, position=position)
+        raw = self._peek(FRAME_HEADER_BYTES + header.body_bytes)
+        body = raw[FRAME_HEADER_BYTES:]
+        check_frame(raw, body, version=SNAPSHOT_VERSION, object=self._name, position=position)
+        self._at += len(raw)
+        if header.kind != hashed_unless:
+            self.hash.update(raw)
+        try:
+            kind = FrameKind(header.kind)
+        except ValueError:
+            refuse(f"frame kind {header.kind} is unknown; upgrade this program", self._name, position)
+        return kind, unpack(body, self._name, position + FRAME_HEADER_BYTES)
+
+
+class SnapshotReader:
+    """One pass over a snapshot. ``header`` is there at once; iterate for (key, value) pairs in key order.
+
+    The end of the iteration is the verdict: ``verified`` is True only after counts, digest and hash were found right.
+    Errors: ``Damaged(object, position)``; ``ChunkNotFound`` when a collector was faster; what the storage raises.
+    """
+
+    def __init__(self, storage: ChunkStorage, name: str, *, container: bytes) -> None:
+        self._storage = storage
+        self._name = name
+        self._source = _Source(storage, name)
+        kind, value = self._source.frame(hashed_unless=None)
+        if kind is not FrameKind.HEADER:
+            refuse("a snapshot must begin with its header", name, 0)
+        self.header = _header(value, name, FRAME_HEADER_BYTES)
+        if self.header.container != container:
+            refuse("the snapshot belongs to another container", name, 0)
+        self._tally = Tally()
+        self._block_count = 0
+        self.verified = False
+
+    @property
+    def rows(self) -> int:
+        """Rows seen so far."""
+        return self._tally.rows
+
+    @property
+    def index_entries(self) -> int:
+        """Offset index entries seen so far."""
+        return self._tally.index_entries
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        for keys, values in self.blocks():
+            yield from zip(keys, values, strict=True)
+
+    def blocks(self) -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
+        """The pairs, a block of keys and its values at a time."""
+        source = self._source
+        first = True
+        while True:
+            position = source.position
+            kind, value = source.frame(hashed_unless=FrameKind.TRAILER)
+            if kind is FrameKind.BLOCK:
+                yield self._block(value, self._name, position)
+            elif kind is FrameKind.PARTS and first:
+                yield from self._parts(value, position)
+            elif kind is FrameKind.TRAILER:
+                self._finish(value, position)
+                return
+            else:
+                refuse(f"a {kind.name} frame does not belong here", self._name, position)
+            first = False
+
+    def _block(self, value: object, object: str, position: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        fields = Fields(value, "a block", object, position)
+        if fields.whole() != self._block_count:
+            refuse(f"this is not block {self._block_count}", object, position)
+        flat = fields.array()
+        if not flat or len(flat) % 2 or set(map(type, flat)) != {bytes} or not all(flat[::2]):
+            refuse("a block does not hold pairs of keys and values", object, position)
+        keys: tuple[bytes, ...] = flat[::2]  # type: ignore[assignment]
+        values: tuple[bytes, ...] = flat[1::2]  # type: ignore[assignment]
+        self._tally.add(keys, values, object, position)
+        self._block_count += 1
+        return keys, values
+
+    def _parts(self, value: object, position: int) -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
+        if type(value) is not tuple:
+            refuse("the list of parts is not an array", self._name, position)
+        for number, item in enumerate(value):
+            fields = Fields(item, f"part {number} of the list", self._name, position)
+            size, expected = fields.whole(), fields.raw(FILE_HASH_BYTES)
+            name = part_name(self._name, number)
+            source = _Source(self._storage, name)
+            while source.position < size:
+                at = source.position
+                kind, body = source.frame(hashed_unless=None)
+                if kind is not FrameKind.BLOCK:
+                    refuse(f"a {kind.name} frame does not belong into a part", name, at)
+                yield self._block(body, name, at)
+            if source.position != size or source.hash.digest() != expected:
+                refuse("the part is not the one its snapshot lists", name, source.position)
+
+    def _finish(self, value: object, position: int) -> None:
+        fields = Fields(value, "the snapshot's trailer", self._name, position)
+        blocks, rows, index_entries = fields.whole(), fields.whole(), fields.whole()
+        digest, file_hash = int.from_bytes(fields.raw(DIGEST_BYTES), "big"), fields.raw(FILE_HASH_BYTES)
+        tally = self._tally
+        if (blocks, rows, index_entries) != (self._block_count, tally.rows, tally.index_entries):
+            refuse(
+                f"{rows} rows and {index_entries} index entries are announced, others were read", self._name, position
+            )
+        if not digest == self.header.digest == tally.digest:
+            refuse("the rows do not have the state digest that the snapshot names", self._name, position)
+        if self._source.hash.digest() != file_hash:
+            refuse("the hash of the snapshot's bytes is wrong", self._name, position)
+        if not self._source.at_end():
+            refuse("bytes follow the trailer", self._name, self._source.position)
+        self.verified = True
+
+
+def read_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
+    """Open a snapshot of ``container`` (16 bytes) and read its header. Raises as ``SnapshotReader`` says."""
+    return SnapshotReader(storage, name, container=container)
+
+
+def decode_snapshot_header(data: BytesLike, *, object: str, container: bytes | None) -> SnapshotHeader:
+    """The header, from the first ``SNAPSHOT_HEADER_BYTES_MAX`` bytes (or more) of a snapshot. Raises ``Damaged``."""
+    raw = bytes(data[:SNAPSHOT_HEADER_BYTES_MAX])
+    limit = SNAPSHOT_HEADER_BYTES_MAX - FRAME_HEADER_BYTES
+    frame = decode_frame_header(raw, MAGIC, limit, object=object, position=0)
+    body = raw[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + frame.body_bytes]
+    check_frame(raw, body, version=SNAPSHOT_VERSION, object=object, position=0)
+    if frame.kind != FrameKind.HEADER:
+        refuse("a snapshot must begin with its header", object, 0)
+    header = _header(unpack(body, object, FRAME_HEADER_BYTES), object, FRAME_HEADER_BYTES)
+    if container is not None and header.container != container:
+        refuse("the snapshot belongs to another container", object, 0)
+    return header
+
+
+def read_snapshot_header(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotHeader:
+    """Read a snapshot's header only. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
+    raw = storage.read(ChunkHandle(name, False), 0, SNAPSHOT_HEADER_BYTES_MAX)
+    return decode_snapshot_header(raw, object=name, container=container)
