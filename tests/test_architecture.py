@@ -227,16 +227,11 @@ def test_docstring_and_sorted_exports(name: str) -> None:
         return
     exports = None
     for node in module.tree.body:
-        target = (
-            node.targets[0]
-            if isinstance(node, ast.Assign)
-            else node.target
-            if isinstance(node, ast.AnnAssign)
-            else None
-        )
-        if isinstance(target, ast.Name) and target.id == "__all__" and isinstance(node, ast.Assign | ast.AnnAssign):
-            assert node.value is not None
-            exports = ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                assert node.value is not None
+                exports = ast.literal_eval(node.value)
     if exports is None and module.is_package and len(module.tree.body) == 1:
         return  # a docstring alone exports nothing
     assert exports is not None, f"{name} has no __all__"

@@ -1,0 +1,59 @@
+"""Opening a container for a verb: as a replica that never claims, or as its owner, politely.
+
+Promises: a verb that only reads follows the journal once and leaves no trace; a verb that changes refuses a container
+whose owner looks alive (``ContainerBusy``) unless it was told to take over. Leaves out: what the verb then does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+import chunkstore
+from chunkstore.config import Settings
+
+__all__ = ["owner", "replica", "settings_for"]
+
+_LEASES_WATCHED = 2.2
+"""A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
+
+
+def settings_for(cache_dir: str | None) -> Settings:
+    """The default settings, with the cache where the user wants it."""
+    return Settings(cache_dir=cache_dir)
+
+
+@contextmanager
+def replica(root: str, container: str, cache_dir: str | None) -> Iterator[chunkstore.Replica]:
+    """The container's present state, read-only. Raises ``ContainerNotFound``, ``Damaged``, ``StorageUnavailable``."""
+    with chunkstore.open_replica(root, container=container, settings=settings_for(cache_dir)) as opened:
+        yield opened
+
+
+@contextmanager
+def owner(
+    root: str, container: str, cache_dir: str | None, *, take_over: bool, create: bool = False, quiet: bool = False
+) -> Iterator[chunkstore.ChunkedSegmentStorage]:
+    """The container as its new owner; closed, and so released, when the block ends.
+
+    Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
+    ``create``, and whatever opening raises.
+    """
+    settings = settings_for(cache_dir)
+    wait_s = 0.0 if take_over else _LEASES_WATCHED * settings.lease_s
+    with _note(f"opening {container}", quiet=quiet):
+        store = chunkstore.open(root, container=container, create=create, settings=settings, wait_s=wait_s)
+    with store:
+        yield store
+
+
+@contextmanager
+def _note(text: str, *, quiet: bool) -> Iterator[None]:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield

@@ -1,0 +1,130 @@
+"""The verbs as one command, and the one place where errors become exit codes.
+
+Promises: 0 done, 1 damaged or failed, 2 misuse, 130 interrupted, 141 nobody reads our output any more; a failure is one
+line on stderr (with ``--json`` one object ``{error, message, fields}``), never a traceback for a condition that has a
+name. Leaves out: the verbs themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib.metadata import version as distribution_version
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
+
+from chunkstore.cli import change, look, transfer, upkeep
+from chunkstore.cli.output import print_error
+from chunkstore.cli.showcase import demo
+from chunkstore.errors import ChunkstoreError, InvalidArgument
+
+__all__ = ["app", "main"]
+
+DONE, FAILED, MISUSE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Typer brings its own copy of click in newer versions and imports click in older ones: the base class of usage errors
+# is found through a name that both export.
+_USAGE_ERROR = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+class _PipeClosed(Exception):
+    """Whoever read our output is gone (typer would take a BrokenPipeError away from us)."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C (typer's answer to KeyboardInterrupt differs between versions)."""
+
+
+def _guarded(verb: Callable[P, T]) -> Callable[P, T]:
+    @wraps(verb)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            result = verb(*args, **kwargs)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _PipeClosed from error
+        except KeyboardInterrupt as error:
+            raise _Interrupted from error
+        return result
+
+    return call
+
+
+app = typer.Typer(
+    name="chunkstore",
+    help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+_PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
+    ("Bytes", (transfer.put, transfer.cat)),
+    ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
+    ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
+    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot)),
+    ("Try it", (demo,)),
+)
+for _panel, _verbs in _PANELS:
+    for _verb in _verbs:
+        app.command(_verb.__name__, rich_help_panel=_panel)(_guarded(_verb))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"chunkstore {distribution_version('chunkstore-engine')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in before
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. ``argv`` defaults to the process's own arguments."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json = _wants_json(arguments)
+    try:
+        result = typer.main.get_command(app).main(args=arguments, prog_name="chunkstore", standalone_mode=False)
+        sys.stdout.flush()
+    except (_PipeClosed, BrokenPipeError):
+        # Python flushes stdout once more at exit; give it something that does not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except (_Interrupted, KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except ChunkstoreError as error:
+        print_error(error, as_json=as_json)
+        return MISUSE if isinstance(error, InvalidArgument) else FAILED
+    except _USAGE_ERROR as error:
+        _print_misuse(error, as_json=as_json)
+        return MISUSE
+    return result if isinstance(result, int) else DONE
+
+
+def _print_misuse(error: Exception, *, as_json: bool) -> None:
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    if context is not None and not text:  # no verb at all: the help is the message
+        sys.stderr.write(context.get_help() + "\n")
+        return
+    print_error(InvalidArgument(text), as_json=as_json)
+    if context is not None and not as_json:
+        sys.stderr.write(f"chunkstore: see {context.command_path} --help\n")

@@ -1,0 +1,151 @@
+"""Verbs that look: ``ls``, ``stat``, ``layout``, ``containers``, ``owner``.
+
+Promises: nothing is claimed or changed; lists are streamed, so a million rows need no more memory than ten.
+Leaves out: segment contents (``transfer``), health (``upkeep``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from chunkstore import assembly
+from chunkstore.cli import access, options
+from chunkstore.cli.output import (
+    fields_of,
+    human_bytes,
+    human_time,
+    is_terminal,
+    print_facts,
+    print_json,
+    print_table,
+    shown,
+)
+from chunkstore.records import LayoutChunk, SegmentInfo
+
+__all__ = ["containers", "layout", "layout_rows", "ls", "owner", "stat"]
+
+_BAR_CELLS = 24
+_SHOWN_AT_EACH_END = 50
+
+
+def ls(
+    root: options.Root,
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin so.", show_default=False)
+    ] = "",
+    *,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List segments, in name order."""
+    with access.replica(root, container, cache_dir) as store:
+        if as_json:
+            for info in store.segments(prefix=prefix):
+                print_json(info)
+            return
+        columns = ("segment", "start", "length", "state", "chunks", "epoch", "modified")
+        print_table(columns, map(_ls_row, store.segments(prefix=prefix)), right=("start", "length", "chunks", "epoch"))
+
+
+def _ls_row(info: SegmentInfo) -> tuple[object, ...]:
+    state = "sealed" if info.sealed else "open"
+    modified = human_time(info.modified_at)
+    return (info.name, info.start_offset, info.length, state, info.chunk_count, info.owner_epoch, modified)
+
+
+def stat(
+    root: options.Root,
+    segment: options.Segment,
+    *,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show one segment."""
+    with access.replica(root, container, cache_dir) as store:
+        info = store.info(segment)
+    if as_json:
+        print_json(info)
+        return
+    facts = fields_of(info)
+    facts["stored"] = human_bytes(info.length - info.start_offset)
+    facts["created_at"] = human_time(info.created_at)
+    facts["modified_at"] = human_time(info.modified_at)
+    facts["attributes"] = ", ".join(f"{key}={value!r}" for key, value in info.attributes.items()) or "none"
+    print_facts(facts)
+
+
+def layout(
+    root: options.Root,
+    segment: options.Segment,
+    *,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the chunks a segment is stitched together from, in order."""
+    with access.replica(root, container, cache_dir) as store:
+        if as_json:
+            for chunk in store.layout(segment):
+                print_json(chunk)
+            return
+        columns = ("offset", "length", "", "crc32c", "epoch", "state", "chunk")
+        rows = layout_rows(store.layout(segment), shorten=is_terminal())
+        print_table(columns, rows, right=("offset", "length", "epoch"))
+
+
+def layout_rows(chunks: Iterable[LayoutChunk], *, shorten: bool) -> Iterator[tuple[object, ...]]:
+    """Table rows of a chunk list; ``shorten`` keeps the two ends of a long one and draws a bar of each chunk's length."""
+    if not shorten:
+        for chunk in chunks:
+            yield (chunk.offset, chunk.length, chunk.kind, _crc(chunk), chunk.epoch, chunk.state, chunk.name)
+        return
+    remaining = iter(chunks)
+    head = list(islice(remaining, 2 * _SHOWN_AT_EACH_END))
+    left_out = 0
+    tail: deque[LayoutChunk] = deque(maxlen=_SHOWN_AT_EACH_END)
+    for chunk in remaining:
+        left_out += len(tail) == tail.maxlen
+        tail.append(chunk)
+    longest = max((chunk.length for chunk in (*head, *tail)), default=0)
+    for chunk in head:
+        yield _drawn(chunk, longest)
+    if left_out:
+        yield ("", "", f"... {left_out} more ...", "", "", "", "all of them: --json, or a pipe")
+    for chunk in tail:
+        yield _drawn(chunk, longest)
+
+
+def _drawn(chunk: LayoutChunk, longest: int) -> tuple[object, ...]:
+    cells = max(1, round(_BAR_CELLS * chunk.length / longest)) if longest else 0
+    bar = Text("\u2588" * cells, style="green" if chunk.state == "active" else "blue")
+    return (chunk.offset, human_bytes(chunk.length), bar, _crc(chunk), chunk.epoch, chunk.state, chunk.name)
+
+
+def _crc(chunk: LayoutChunk) -> str:
+    return "unknown" if chunk.crc32c is None else f"{chunk.crc32c:08x}"
+
+
+def containers(root: options.Root, *, as_json: options.AsJson = False) -> None:
+    """List the containers under a root."""
+    for name in assembly.list_containers(root):
+        if as_json:
+            print_json({"container": name})
+        else:
+            typer.echo(shown(name))
+
+
+def owner(root: options.Root, *, container: options.Container = "default", as_json: options.AsJson = False) -> None:
+    """Show who claimed the container last, and whether that process looked alive."""
+    facts = assembly.describe_owner(root, container)
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)

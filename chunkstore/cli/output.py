@@ -1,0 +1,203 @@
+"""How the command line speaks: JSON, tables, sizes, progress and errors.
+
+Promises: names from a store are shown with control characters escaped, so that a hostile name cannot steer a terminal;
+in a pipe a table is tab-separated lines without a heading; progress is shown on a terminal only.
+Leaves out: what is said (the verbs).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from chunkstore.errors import ChunkstoreError, ContainerBusy
+
+__all__ = [
+    "Meter",
+    "fields_of",
+    "human_bytes",
+    "human_time",
+    "is_terminal",
+    "jsonable",
+    "meter",
+    "print_error",
+    "print_facts",
+    "print_json",
+    "print_table",
+    "shown",
+]
+
+_ROWS_PER_TABLE = 1_000
+
+
+def jsonable(value: object) -> object:
+    """``value`` in JSON's types: records become objects, bytes ``{"base64": ...}``, anything else its text."""
+    if value is None or isinstance(value, str | float | bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"base64": b64encode(value).decode()}
+    if hasattr(value, "_asdict") or (is_dataclass(value) and not isinstance(value, type)):
+        return {key: jsonable(item) for key, item in fields_of(value).items()}
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [jsonable(item) for item in value]
+    return str(value)
+
+
+def fields_of(record: object) -> dict[str, object]:
+    """The fields of a named tuple, a dataclass or a mapping, by name, in order."""
+    if isinstance(record, Mapping):
+        return {str(key): value for key, value in record.items()}
+    if is_dataclass(record) and not isinstance(record, type):
+        return {item.name: getattr(record, item.name) for item in dataclass_fields(record)}
+    names: Sequence[str] = getattr(record, "_fields", ())
+    return {name: getattr(record, name) for name in names}
+
+
+def print_json(document: object) -> None:
+    """One JSON document on one line of stdout."""
+    sys.stdout.write(json.dumps(jsonable(document), ensure_ascii=False) + "\n")
+
+
+def shown(value: object) -> str:
+    """``value`` for people: control characters, line separators and lone surrogates escaped."""
+    text = "" if value is None else str(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
+    )
+
+
+def human_bytes(size_bytes: int) -> str:
+    """A size in the largest binary unit that keeps it at least 1."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    size = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} PiB"
+
+
+def human_time(time_ms: int) -> str:
+    """Milliseconds since 1970 as UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)
+
+
+def is_terminal() -> bool:
+    """Whether results are read by a person at a terminal."""
+    return sys.stdout.isatty()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """Rows as a table on a terminal, as tab-separated lines in a pipe. ``right`` names right-aligned columns.
+
+    A long table is printed in parts, so that memory stays bounded.
+    """
+    if not is_terminal():
+        for row in rows:
+            sys.stdout.write("\t".join(shown(cell) for cell in row) + "\n")
+        return
+    console = Console(highlight=False)
+    table = _new_table(columns, right)
+    for row in rows:
+        if table.row_count == _ROWS_PER_TABLE:
+            console.print(table)
+            table = _new_table(columns, right)
+        table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+    console.print(table)
+
+
+def _new_table(columns: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """One fact a line: its name, then its value."""
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        sys.stdout.write(f"{name:<{width}}  {shown(value)}\n")
+
+
+def print_error(error: BaseException, *, as_json: bool) -> None:
+    """An error on stderr: one line for people, or ``{error, message, fields}``."""
+    fields = error.to_fields() if isinstance(error, ChunkstoreError) else {}
+    message = str(error) or type(error).__name__
+    if as_json:
+        document = {"error": type(error).__name__, "message": message, "fields": jsonable(fields)}
+        sys.stderr.write(json.dumps(document) + "\n")
+        return
+    sys.stderr.write(f"chunkstore: {shown(message)}\n")
+    if isinstance(error, ContainerBusy):
+        sys.stderr.write("chunkstore: with --take-over it is claimed all the same, and that process is fenced\n")
+
+
+class Meter(Protocol):
+    """Something that is told about progress in bytes."""
+
+    def advance(self, size_bytes: int) -> None:
+        """``size_bytes`` more are done."""
+
+
+class _Silent:
+    def advance(self, size_bytes: int) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def advance(self, size_bytes: int) -> None:
+        self._progress.update(self._task, advance=size_bytes)
+
+
+@contextmanager
+def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Meter]:
+    """A progress bar on stderr while the block runs; silent in a pipe and with ``--json``."""
+    console = Console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield _Silent()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield _Bar(progress, progress.add_task(shown(title), total=total_bytes))

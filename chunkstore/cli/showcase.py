@@ -1,0 +1,27 @@
+"""The verb ``demo``. Leaves out: the demonstration (``chunkstore.demo``), loaded only when it is wanted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from chunkstore.cli import options
+
+__all__ = ["demo"]
+
+
+def demo(
+    root: Annotated[
+        str | None, typer.Argument(metavar="[ROOT]", help="Default: a new temporary directory.", show_default=False)
+    ] = None,
+    *,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Decides when the writer is killed.", show_default=False)
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a real file, kill the writer with SIGKILL, recover without its cache, and compare."""
+    from chunkstore import demo as demonstration
+
+    demonstration.run(root, seed=seed, as_json=as_json)

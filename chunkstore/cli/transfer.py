@@ -1,0 +1,265 @@
+"""``put`` and ``cat``: bytes into a segment and out of it, in bounded memory.
+
+Promises: ``put`` appends pieces of 8 MiB, each durable and acknowledged before the next is read; killed at any moment,
+``put --resume`` goes on where the stored bytes end, after it has compared them with the file. ``cat`` writes exactly
+the segment's bytes. Leaves out: compression, framing, anything that is not bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, BinaryIO
+
+import typer
+
+import chunkstore
+from chunkstore import runtime
+from chunkstore.cli import access, options
+from chunkstore.cli.output import Meter, meter, print_facts, print_json
+from chunkstore.config import MIB, RollingPolicy
+from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.names import check_segment_name
+
+__all__ = ["ContentDiffers", "PutResult", "cat", "copy_in", "put"]
+
+PIECE_BYTES = 8 * MIB
+"""One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
+_FOLLOW_POLL_S = 0.2
+
+
+class ContentDiffers(ChunkstoreError):
+    """``put --resume``: what is stored is not the file's beginning; nothing was appended."""
+
+    fields = ("segment", "file", "offset")
+
+    def __init__(self, segment: str, *, file: str, offset: int) -> None:
+        super().__init__(
+            f"segment {segment!r} is not the beginning of {file}: they differ at offset {offset}; "
+            "name the right file, or use --append"
+        )
+        self.segment = segment
+        self.file = file
+        self.offset = offset
+
+
+class FileUnreadable(ChunkstoreError):
+    """The local file could not be read; what was appended before stays."""
+
+    fields = ("file",)
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"cannot read {file}: {reason}")
+        self.file = file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutResult:
+    """What ``put`` did: the bytes ``[offset, offset + length)`` of ``segment`` were appended under ``epoch``."""
+
+    segment: str
+    offset: int
+    length: int
+    epoch: int
+
+
+class _Source:
+    """A file, or standard input, read from its beginning to its end in pieces of at most ``PIECE_BYTES``."""
+
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self.name = name
+        self._file = file
+        self._buffer = memoryview(bytearray(PIECE_BYTES))
+        status = os.fstat(file.fileno()) if name != "-" else None
+        self.size_bytes = status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+
+    def read(self, size_bytes: int = PIECE_BYTES) -> memoryview:
+        """The next ``size_bytes``, fewer only at the end. The view is valid until the next call."""
+        wanted = min(size_bytes, PIECE_BYTES)
+        have = 0
+        while have < wanted:
+            try:
+                got = self._file.readinto(self._buffer[have:wanted])  # type: ignore[attr-defined]
+            except OSError as error:
+                raise FileUnreadable(self.name, error.strerror or str(error)) from error
+            if not got:
+                break
+            have += got
+        return self._buffer[:have]
+
+
+@contextmanager
+def _open_source(name: str) -> Iterator[_Source]:
+    if name == "-":
+        yield _Source(name, sys.stdin.buffer)
+        return
+    try:
+        file = open(name, "rb", buffering=0)  # noqa: SIM115  (closed below; only the opening is misuse)
+    except OSError as error:
+        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
+    with file:
+        yield _Source(name, file)
+
+
+def put(
+    root: options.Root,
+    segment: options.Segment,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="File to store; - is standard input.", show_default=False)
+    ],
+    *,
+    append: Annotated[bool, typer.Option("--append", help="Append to the segment if it exists.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Compare what is stored with the file's beginning, then go on behind it.")
+    ] = False,
+    seal: Annotated[bool, typer.Option("--seal", help="Seal the segment when everything is stored.")] = False,
+    chunk_size: Annotated[
+        int | None,
+        typer.Option(
+            "--chunk-size", metavar="BYTES", help="A new segment's chunks grow to this size.", show_default=False
+        ),
+    ] = None,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Store a file as a segment, durably.
+
+    An existing segment is refused unless --append or --resume is given. The container is created where there is none.
+    """
+    if append and resume:
+        raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
+    check_segment_name(segment)
+    rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
+    with (
+        _open_source(file) as source,
+        access.owner(root, container, cache_dir, take_over=take_over, create=True, quiet=as_json) as store,
+        meter(f"put {segment}", source.size_bytes, as_json=as_json) as progress,
+    ):
+        result = copy_in(store, segment, source, append=append, resume=resume, rolling=rolling, progress=progress)
+        if seal and not store.info(segment).sealed:
+            store.seal(segment)
+    if as_json:
+        print_json(result)
+    else:
+        print_facts({"segment": segment, "offset": result.offset, "length": result.length, "epoch": result.epoch})
+
+
+def copy_in(
+    store: chunkstore.ChunkedSegmentStorage,
+    segment: str,
+    source: _Source,
+    *,
+    append: bool,
+    resume: bool,
+    rolling: RollingPolicy | None,
+    progress: Meter,
+) -> PutResult:
+    """Append all of ``source`` behind what the mode allows to be there already; see ``put``."""
+    if not store.exists(segment):
+        store.create(segment, rolling=rolling)
+    elif not (append or resume):
+        raise SegmentExists(segment, f"segment {segment!r} exists already; use --append or --resume, or another name")
+    elif resume:
+        _compare(store, segment, source, progress)
+    info = store.info(segment)
+    offset = info.length
+    while piece := source.read():
+        store.append(segment, piece, expected_offset=offset)
+        offset += len(piece)
+        progress.advance(len(piece))
+    return PutResult(segment=segment, offset=info.length, length=offset - info.length, epoch=store.epoch)
+
+
+def _compare(store: chunkstore.ChunkedSegmentStorage, segment: str, source: _Source, progress: Meter) -> None:
+    """Read ``source`` up to the segment's length, comparing it with every byte that is still stored."""
+    info = store.info(segment)
+    stored = memoryview(bytearray(PIECE_BYTES))
+    offset = 0
+    while offset < info.length:
+        # Bytes below the start offset were truncated away: the file's are passed over.
+        limit = info.start_offset if offset < info.start_offset else info.length
+        piece = source.read(limit - offset)
+        if not piece:
+            raise ContentDiffers(segment, file=source.name, offset=offset)
+        if offset >= info.start_offset:
+            got = store.read_into(segment, offset, stored[: len(piece)])
+            if stored[:got] != piece:
+                raise ContentDiffers(segment, file=source.name, offset=offset + _first_difference(stored[:got], piece))
+        offset += len(piece)
+        progress.advance(len(piece))
+
+
+def _first_difference(left: memoryview, right: memoryview) -> int:
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[:middle] == right[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def cat(
+    root: options.Root,
+    segment: options.Segment,
+    *,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="N", help="First byte; default: the start.", show_default=False)
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option("--length", metavar="N", help="At most so many bytes; default: all.", show_default=False),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
+    ] = False,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Errors as JSON; the bytes stay bytes.")] = False,
+) -> None:
+    """Write a segment's bytes to standard output."""
+    for name, value in (("--offset", offset), ("--length", length)):
+        if value is not None and value < 0:
+            raise InvalidArgument(f"{name} must not be negative", argument=name)
+    out = sys.stdout.buffer
+    with access.replica(root, container, cache_dir) as store:
+        info = store.info(segment)
+        position = info.start_offset if offset is None else offset
+        left = length
+        shown_bytes = info.length - position if left is None else min(left, info.length - position)
+        with meter(f"cat {segment}", max(shown_bytes, 0), as_json=as_json or sys.stdout.isatty()) as progress:
+            while True:
+                position, left = _copy_out(store, segment, position, left, out, progress)
+                out.flush()
+                if not follow or left == 0 or info.sealed:
+                    return
+                runtime.sleep_s(_FOLLOW_POLL_S)
+                store.refresh()
+                try:
+                    info = store.info(segment)
+                except SegmentNotFound:
+                    return
+
+
+def _copy_out(
+    store: chunkstore.Replica, segment: str, position: int, left: int | None, out: BinaryIO, progress: Meter
+) -> tuple[int, int | None]:
+    """Write what there is from ``position`` on; where that ended, and how many bytes are still wanted."""
+    buffer = memoryview(bytearray(PIECE_BYTES if left is None else min(PIECE_BYTES, left)))
+    while left is None or left > 0:
+        wanted = len(buffer) if left is None else min(len(buffer), left)
+        got = store.read_into(segment, position, buffer[:wanted])
+        if got == 0:
+            break
+        out.write(buffer[:got])
+        position += got
+        left = None if left is None else left - got
+        progress.advance(got)
+    return position, left

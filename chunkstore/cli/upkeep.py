@@ -1,0 +1,103 @@
+"""Verbs about health and history: ``check``, ``journal``, ``snapshot``.
+
+Promises: ``check`` and ``journal`` read only; ``check`` exits 1 when it finds anything broken, also when the container
+cannot be followed at all. Leaves out: repair, which writes a new epoch and is never a side effect of looking.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from chunkstore import assembly
+from chunkstore.cli import access, options
+from chunkstore.cli.output import fields_of, human_bytes, jsonable, print_facts, print_json, print_table, shown
+from chunkstore.errors import Damaged
+
+__all__ = ["check", "journal", "snapshot"]
+
+_FINDING_COLUMNS = ("severity", "invariant", "segment", "chunk", "object", "position", "message")
+
+
+def check(
+    root: options.Root,
+    *,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Metadata only; the default, and the one level so far.")
+    ] = True,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
+    level = "quick"
+    assert quick
+    try:
+        with access.replica(root, container, cache_dir) as store:
+            findings = [fields_of(finding) for finding in store.check(level)]
+    except Damaged as error:
+        findings = [_unreadable(error)]
+    ok = not any(finding["severity"] == "error" for finding in findings)
+    if as_json:
+        print_json({"ok": ok, "level": level, "findings": findings})
+    else:
+        if findings:
+            print_table(_FINDING_COLUMNS, ([finding[column] for column in _FINDING_COLUMNS] for finding in findings))
+        typer.echo(f"{container}: {'sound' if ok else 'DAMAGED'} ({level}, {len(findings)} findings)")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _unreadable(error: Damaged) -> dict[str, object]:
+    return {
+        "invariant": "readable",
+        "severity": "error",
+        "segment": None,
+        "chunk": None,
+        "object": error.object,
+        "position": error.position,
+        "message": error.message,
+    }
+
+
+def journal(
+    root: options.Root,
+    *,
+    epoch: Annotated[
+        int | None, typer.Option("--epoch", metavar="E", help="Only this epoch's stream.", show_default=False)
+    ] = None,
+    container: options.Container = "default",
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the journal's records, oldest first."""
+    for record in assembly.journal_records(root, container, epoch):
+        if as_json:
+            print_json(record)
+        else:
+            typer.echo("  ".join(f"{key}={shown(jsonable(value))}" for key, value in record.items()))
+
+
+def snapshot(
+    root: options.Root,
+    *,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a snapshot of the metadata now, read it back, and note it in the journal."""
+    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as store:
+        report = store.snapshot()
+    facts = {
+        "name": report.name,
+        "lsn": report.lsn,
+        "hash": report.hash.hex(),
+        "digest": f"{report.digest:064x}",
+        "rows": report.rows,
+        "size_bytes": report.size_bytes,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts({**facts, "size_bytes": human_bytes(report.size_bytes)})
