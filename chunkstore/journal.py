@@ -189,14 +189,24 @@ class LeaseInfo(NamedTuple):
 
 
 class SnapshotReport(NamedTuple):
-    """A written and validated snapshot."""
+    """A written and validated snapshot, and where it stands: ``position`` and ``digest`` of the head it shows."""
 
     name: str
-    lsn: int
-    hash: bytes
+    position: Position
     digest: int
     rows: int
     size_bytes: int
+
+    @property
+    def lsn(self) -> int:
+        """The last record it contains."""
+        return self.position.lsn
+
+    @property
+    def note(self) -> tuple[object, ...]:
+        """What its SNAPSHOT_NOTE record says: name, lsn, hash, digest, epoch, index, end."""
+        lsn, identity, epoch, index, end = self.position
+        return (self.name, lsn, identity, self.digest, epoch, index, end)
 
 
 class JournalService(ABC):

@@ -220,7 +220,7 @@ def write_snapshot(
     except Exception:
         _try_delete(storage, name)
         raise
-    return SnapshotReport(name, lsn, view.head.position.hash, view.head.digest, tally.rows, sink.size)
+    return SnapshotReport(name, view.head.position, view.head.digest, tally.rows, sink.size)
 
 
 def _try_delete(storage: ChunkStorage, name: str) -> None:

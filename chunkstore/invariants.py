@@ -1,0 +1,107 @@
+"""The invariants of a segment and its chunk list, named once (protocol section 4, numbers 14 to 19).
+
+Promises: pure predicates over records; they never raise on bad data but report it. Used by ``check`` and by tests.
+Leaves out: anything that needs storage I/O or the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from chunkstore.names import NO_CHUNK, chunk_epoch
+from chunkstore.records import ACTIVE, CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
+
+__all__ = ["Finding", "segment_findings"]
+
+
+class Finding(NamedTuple):
+    """One violated invariant. ``severity`` is "damage" (data or safety) or "leak" (space only)."""
+
+    invariant: int
+    severity: str
+    segment: str
+    chunk: str
+    object: str
+    position: int
+    message: str
+
+
+def segment_findings(
+    segment: SegmentRecord,
+    find: Callable[[bytes], ChunkRecord | None],
+    name_of: Callable[[bytes], str],
+    *,
+    epoch: int,
+    seen: set[bytes],
+) -> Iterator[Finding]:
+    """Walk one segment's list and report what is wrong. ``seen`` collects chunk ids over all segments (invariant 17)."""
+    where = segment.name
+
+    def finding(number: int, message: str, identity: bytes = NO_CHUNK, position: int = 0) -> Finding:
+        chunk = name_of(identity) if identity else ""
+        return Finding(number, "damage", where, chunk, chunk, position, message)
+
+    first_offset = segment.start_offset - segment.first_chunk_skip
+    if not 0 <= segment.start_offset <= segment.length:
+        yield finding(16, f"start offset {segment.start_offset} lies outside [0, {segment.length}]")
+    if (segment.chunk_count == 0) != (segment.first_chunk == NO_CHUNK) or (segment.chunk_count == 0) != (
+        segment.last_chunk == NO_CHUNK
+    ):
+        yield finding(14, "chunk count and first/last pointers disagree about being empty")
+        return
+    if segment.chunk_count == 0:
+        if segment.start_offset != segment.length or segment.first_chunk_skip:
+            yield finding(15, f"no chunks, but bytes [{segment.start_offset}, {segment.length}) should be there")
+        return
+    identity, previous, offset = segment.first_chunk, NO_CHUNK, first_offset
+    for number in range(segment.chunk_count):
+        record = find(identity) if identity else None
+        if record is None:
+            yield finding(14, f"chunk {number} of {segment.chunk_count} has no record", identity, offset)
+            return
+        if identity in seen:
+            yield finding(17, "the chunk belongs to two places", identity, offset)
+            return
+        seen.add(identity)
+        yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch)
+        if number == 0 and not offset <= segment.start_offset < offset + record.length:
+            yield finding(16, "the start offset is not inside the first chunk", identity, offset)
+        if number == segment.chunk_count - 1:
+            if identity != segment.last_chunk:
+                yield finding(14, "the list does not end at the last chunk", identity, offset)
+            if record.next:
+                yield finding(14, "the last chunk has a successor", identity, offset)
+            if offset != segment.last_chunk_offset:
+                yield finding(15, f"the last chunk begins at {offset}, recorded {segment.last_chunk_offset}", identity, offset)
+            if offset + record.length != segment.length:
+                yield finding(15, f"the list ends at {offset + record.length}, the segment at {segment.length}", identity, offset)
+        elif not record.next:
+            yield finding(14, f"the list ends after {number + 1} of {segment.chunk_count} chunks", identity, offset)
+            return
+        identity, previous, offset = record.next, identity, offset + record.length
+
+
+def _chunk_findings(
+    finding: Callable[[int, str, bytes, int], Finding],
+    segment: SegmentRecord,
+    identity: bytes,
+    record: ChunkRecord,
+    previous: bytes,
+    offset: int,
+    epoch: int,
+) -> Iterator[Finding]:
+    if record.previous != previous:
+        yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
+    if record.length < 1:
+        yield finding(15, f"a chunk of {record.length} bytes", identity, offset)
+    if record.state not in (ACTIVE, CLOSED) or record.kind not in (KIND_OBJECT, KIND_INLINE, KIND_FOREIGN):
+        yield finding(18, f"unknown state {record.state} or kind {record.kind}", identity, offset)
+    named = chunk_epoch(identity)
+    if record.epoch > epoch or (named and named != record.epoch):
+        yield finding(18, f"epoch {record.epoch}, its name says {named}, the container has {epoch}", identity, offset)
+    if record.state == ACTIVE and record.epoch == epoch:
+        if identity != segment.last_chunk:
+            yield finding(18, "a growing chunk that is not the last one", identity, offset)
+        elif segment.sealed:
+            yield finding(19, "a sealed segment with a growing chunk", identity, offset)

@@ -1,0 +1,76 @@
+"""Pure planning: where bytes of an append go, and which pieces of which chunks a read needs. No I/O, no clock.
+
+Promises: pieces and slices are half-open, in order, without gaps or overlaps, and cover exactly what was asked.
+Leaves out: names, records, errors about offsets (the operations check those first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from chunkstore.config import KIB
+
+__all__ = ["AppendPiece", "ReadSlice", "plan_append", "split_for_parallel_read"]
+
+_READ_PIECE_BYTES_MIN = 1024 * KIB
+
+
+class AppendPiece(NamedTuple):
+    """Bytes ``[start, stop)`` of the caller's data go to ``offset_in_chunk`` of the tail chunk or, if ``new``, of a new one."""
+
+    start: int
+    stop: int
+    offset_in_chunk: int
+    new: bool
+
+
+class ReadSlice(NamedTuple):
+    """``[offset, offset + length)`` of object ``name`` goes to ``[start, start + length)`` of the caller's buffer.
+
+    ``crc32c`` is set when the slice is a whole chunk whose CRC is known: the reader then verifies it.
+    """
+
+    name: str
+    offset: int
+    length: int
+    start: int
+    crc32c: int | None
+
+
+def plan_append(length: int, *, tail_room: int, tail_length: int, chunk_size_bytes_max: int) -> tuple[AppendPiece, ...]:
+    """Cut ``length`` (> 0) bytes into pieces: first what fits the growing tail chunk, then full new chunks, then the rest.
+
+    ``tail_room`` is how much the tail may still take (0 when there is none to grow), ``tail_length`` its present length.
+    """
+    if length <= tail_room:
+        return (AppendPiece(0, length, tail_length, False),)
+    pieces: list[AppendPiece] = []
+    position = 0
+    if tail_room > 0:
+        pieces.append(AppendPiece(0, tail_room, tail_length, False))
+        position = tail_room
+    while position < length:
+        stop = min(length, position + chunk_size_bytes_max)
+        pieces.append(AppendPiece(position, stop, 0, True))
+        position = stop
+    return tuple(pieces)
+
+
+def split_for_parallel_read(slices: Sequence[ReadSlice], *, ways: int) -> list[ReadSlice]:
+    """Cut long slices so that about ``ways`` readers have equal work; whole chunks with a CRC are kept whole."""
+    total = sum(item.length for item in slices)
+    target = max(_READ_PIECE_BYTES_MIN, -(-total // max(1, ways)))
+    result: list[ReadSlice] = []
+    for item in slices:
+        if item.crc32c is not None or item.length <= target:
+            result.append(item)
+            continue
+        parts = -(-item.length // target)
+        step = -(-item.length // parts)
+        done = 0
+        while done < item.length:
+            length = min(step, item.length - done)
+            result.append(ReadSlice(item.name, item.offset + done, length, item.start + done, None))
+            done += length
+    return result

@@ -1,0 +1,3 @@
+"""The operations on segments, one verb a module, over the ports. ``chunkstore.engine`` is the face in front of them."""
+
+__all__: list[str] = []

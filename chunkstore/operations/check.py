@@ -1,0 +1,164 @@
+"""Checking: do metadata, index and storage say what they must (protocol section 4)?
+
+Promises: read-only, from one consistent view, bounded memory but for one set of chunk ids; every problem becomes a
+``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22 and the offset index); ``exists`` adds
+a stat of every referenced chunk (20); ``deep`` adds reading every byte and comparing CRCs.
+Leaves out: repair; the journal's own invariants (1 to 6, 11, 25, 28), which ``chunkstore_journal`` checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from chunkstore.checksum import crc32c_extend
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
+from chunkstore.invariants import Finding, segment_findings
+from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
+from chunkstore.metadata.index import check_index
+from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.read import ReadContext
+from chunkstore.records import KIND_FOREIGN, ChunkRecord, SegmentRecord
+from chunkstore.storage import ChunkHandle
+
+__all__ = ["CHECK_LEVELS", "CheckLevel", "check"]
+
+CheckLevel: TypeAlias = Literal["quick", "exists", "deep"]
+CHECK_LEVELS = ("quick", "exists", "deep")
+_READ_BYTES = 4 * MIB
+
+
+def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
+    """Findings, in no promised order. Raises ``InvalidArgument`` for an unknown level."""
+    with context.store().view() as view:
+        seen: set[bytes] = set()
+        for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
+            name = key[1:].decode("utf-8", "replace")
+            try:
+                segment = decode_segment(name, raw)
+            except Damaged as error:
+                yield _of_error(name, error)
+                continue
+            yield from _check_segment(context, view, segment, seen, level, epoch)
+        yield from _check_garbage(context, view, seen)
+        yield from _check_strays(context, view, seen)
+
+
+def _of_error(segment: str, error: ChunkstoreError) -> Finding:
+    fields = error.to_fields()
+    position = fields.get("position")
+    return Finding(
+        14, "damage", segment, "", str(fields.get("object") or ""), position if isinstance(position, int) else 0, error.message
+    )
+
+
+class _Finder:
+    def __init__(self, context: ReadContext, view: MetadataView) -> None:
+        self._context = context
+        self._view = view
+
+    def __call__(self, identity: bytes) -> ChunkRecord | None:
+        raw = self._view.get(chunk_key(identity))
+        if raw is None:
+            return None
+        try:
+            return decode_chunk(self._context.names.chunk(identity), raw)
+        except Damaged:
+            return None
+
+
+def _check_segment(
+    context: ReadContext, view: MetadataView, segment: SegmentRecord, seen: set[bytes], level: CheckLevel, epoch: int
+) -> Iterator[Finding]:
+    find = _Finder(context, view)
+    broken = False
+    for finding in segment_findings(segment, find, context.names.chunk, epoch=epoch, seen=seen):
+        broken = True
+        yield finding
+    if broken:
+        return
+    for message in check_index(view, segment):
+        yield Finding(15, "damage", segment.name, "", "offset index", 0, message)
+    if level == "quick":
+        return
+    identity = segment.first_chunk
+    while identity:
+        record = find(identity)
+        if record is None:
+            return
+        yield from _check_object(context, segment, identity, record, deep=level == "deep")
+        identity = record.next
+
+
+def _check_object(
+    context: ReadContext, segment: SegmentRecord, identity: bytes, record: ChunkRecord, *, deep: bool
+) -> Iterator[Finding]:
+    name = record.object or context.names.chunk(identity)
+
+    def finding(message: str, position: int = 0) -> Finding:
+        return Finding(20, "damage", segment.name, name, name, position, message)
+
+    needed = record.object_offset + record.length
+    try:
+        length = context.storage.stat(name).length
+        if length < needed:
+            yield finding(f"{length} bytes long, the record needs {needed}", length)
+            return
+        if not deep or record.crc32c is None:
+            return
+        crc, position = 0, record.object_offset
+        while position < needed:
+            data = context.storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, needed - position))
+            if not data:
+                yield finding("ended while being read", position)
+                return
+            crc = crc32c_extend(crc, data)
+            position += len(data)
+        if crc != record.crc32c:
+            yield finding(f"CRC32C {crc:08x}, recorded {record.crc32c:08x}")
+    except ChunkNotFound:
+        yield finding("absent from the storage")
+
+
+def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
+    head_lsn = view.head.position.lsn
+    find = _Finder(context, view)
+    for key, raw in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
+        try:
+            garbage = decode_garbage(repr(key), raw)
+        except Damaged as error:
+            yield _of_error("", error)
+            continue
+        if garbage.lsn > head_lsn:
+            yield Finding(22, "damage", "", "", "garbage", 0, f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}")
+        identity = garbage.first
+        for number in range(garbage.count):
+            record = find(identity) if identity else None
+            if record is None:
+                yield Finding(22, "leak", "", "", "garbage", 0, f"a garbage range ends after {number} of {garbage.count} chunks")
+                break
+            if identity in seen:
+                name = context.names.chunk(identity)
+                yield Finding(22, "damage", "", name, name, 0, "a garbage chunk is also live, or garbage twice")
+                break
+            seen.add(identity)
+            if number == garbage.count - 1 and identity != garbage.last:
+                yield Finding(22, "damage", "", "", "garbage", 0, "a garbage range does not end at its last chunk")
+            identity = record.next
+
+
+def _check_strays(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
+    for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
+        identity = key[1:]
+        if identity in seen:
+            continue
+        name = context.names.chunk(identity) if len(identity) == 28 else repr(identity)
+        try:
+            kind = decode_chunk(name, raw).kind
+        except Damaged as error:
+            yield _of_error("", error)
+            continue
+        severity = "leak" if kind != KIND_FOREIGN else "damage"
+        yield Finding(17, severity, "", name, name, 0, "a chunk record that neither a segment nor garbage refers to")

@@ -1,0 +1,470 @@
+"""Group commit: many threads' operations become one journal record, then one metadata transaction (protocol 3.5, 3.7, A6).
+
+Promises
+* Law of the order: bytes durable -> journal durable -> fence known -> metadata -> acknowledged.
+* The first waiter commits for everybody in the queue, in its own thread: no hand-over when there is no company. A leader
+  with company waits briefly for the crowd of the last batch (at most a fifth of the last commit's time, 2 ms at most), since
+  clients that were just answered are about to come back.
+* An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
+* When a batch fails, its segments fall back to what is committed, and everything queued behind it on them fails too.
+
+Leaves out: planning; what to do about a broken journal (``lifecycle``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from chunkstore import runtime
+from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.config import LIMITS
+from chunkstore.errors import (
+    ChunkstoreError,
+    DeadlineExceeded,
+    NotOwner,
+    OutcomeUnknown,
+    StorageUnavailable,
+)
+from chunkstore.journal import Batch, JournalBroken, RecordKind
+from chunkstore.metadata.codec import (
+    encode_chunk,
+    encode_garbage,
+    encode_segment,
+    encode_session,
+    encode_table,
+)
+from chunkstore.metadata.keys import CHUNK, garbage_key
+from chunkstore.metadata.port import Commit, Op, RowChange
+from chunkstore.operations.pending import PendingOp, RowRecord, SegmentState, Waiter
+from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+
+if TYPE_CHECKING:
+    from chunkstore.operations.core import Core
+
+__all__ = ["Committer"]
+
+_GATHER_SHARE: Final = 0.2
+_GATHER_S_MAX: Final = 0.002
+_CROWD_SHARE: Final = 0.9
+_DIGESTS_KEPT: Final = 65_536
+_UNCHECKED_OPS_MAX: Final = 1
+_CHUNK_KIND: Final = CHUNK[0]
+
+
+class Committer:
+    """The commit queue of one store. Thread-safe."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = runtime.lock()
+        self._queue: list[PendingOp] = []
+        self._notes_queued = 0
+        self._leading = False
+        self._gathering: Waiter | None = None
+        self._gather_target = 0
+        self._last_crowd = 1
+        self._last_commit_s = 0.0
+        self._inflight = 0
+        self._last_time_ms = 0
+        self._digests: dict[bytes, int] = {}
+        self.records_since_snapshot = 0
+        self.bytes_since_snapshot = 0
+        self.last_commit_at_s = runtime.monotonic_s()
+        self.listeners: list[Callable[[], None]] = []
+
+    # Entering and waiting
+
+    def reserve(self) -> None:
+        """Count an operation as under way before its data is written; it must end in ``enter`` or ``give_up``."""
+        with self._lock:
+            self._inflight += 1
+
+    def give_up(self) -> None:
+        """An operation ended before it entered the queue."""
+        with self._lock:
+            self._inflight -= 1
+
+    def enter(self, op: PendingOp) -> None:
+        """Put an operation into the queue. Called in reservation order, under its segments' locks, after ``reserve``."""
+        with self._lock:
+            op.entered = True
+            if op.kind is not RecordKind.OPS:
+                self._notes_queued += 1
+            self._queue.append(op)
+            gathering = self._gathering
+            if gathering is not None and len(self._queue) >= self._gather_target:
+                self._gathering = None
+                gathering.wake()
+            if not self._leading and op.waiter is not None:
+                # Another thread entered it on behalf of a caller that waits already.
+                self._leading = True
+                op.leads = True
+                waiter, op.waiter = op.waiter, None
+                waiter.wake()
+
+    def inflight(self) -> int:
+        """Operations reserved and not decided."""
+        with self._lock:
+            return self._inflight
+
+    def wait(self, op: PendingOp, deadline_s: float) -> None:
+        """Wait until ``op`` is decided, leading commits when nobody else does; then raise its error, if any.
+
+        ``deadline_s`` is a point of the monotonic clock. Raises the operation's own error, or ``OutcomeUnknown`` when the
+        deadline passes first.
+        """
+        while not op.decided:
+            with self._lock:
+                if op.decided:
+                    break
+                lead = op.leads or (op.entered and not self._leading)
+                if lead:
+                    self._leading = True
+                    op.leads = False
+                    op.waiter = None
+                else:
+                    waiter = op.waiter = Waiter()
+            if lead:
+                self._lead(op)
+                continue
+            if not waiter.wait(deadline_s - runtime.monotonic_s()):
+                with self._lock:
+                    op.waiter = None
+                    op.abandoned = True
+                    hand_on = op.leads and not op.decided
+                    op.leads = False
+                if hand_on:
+                    with self._lock:
+                        self._leading = False
+                    self._pass_leadership()
+                if not op.decided:
+                    raise OutcomeUnknown(
+                        "the deadline passed while the commit was under way; it may still happen: "
+                        "retry with an expected offset or an event number"
+                    )
+        if op.error is not None:
+            raise op.error.copy()
+
+    def wait_decided(self, op: PendingOp, deadline_s: float) -> bool:
+        """Wait, as somebody who depends on ``op`` without being its caller. False when the deadline passed first."""
+        pause_s = 0.0002
+        while not op.decided:
+            if runtime.monotonic_s() > deadline_s:
+                return False
+            # Rare: structural operations behind an append under way. The op's own caller drives it.
+            runtime.sleep_s(pause_s)
+            pause_s = min(0.005, pause_s * 1.5)
+        return True
+
+    def notify(self) -> None:
+        """Wake those who wait for changes."""
+        for listener in self.listeners:
+            listener()
+
+    def _lead(self, op: PendingOp) -> None:
+        try:
+            while not op.decided:
+                self._gather()
+                batch = self._take()
+                if batch:
+                    self._commit(batch)
+                elif not op.decided:
+                    # Our operation was failed together with its segment between two batches.
+                    break
+        finally:
+            with self._lock:
+                self._leading = False
+            self._pass_leadership()
+
+    def _pass_leadership(self) -> None:
+        """Give the lead to a waiting caller, or to a background task when everyone queued has gone."""
+        with self._lock:
+            if self._leading or not self._queue:
+                return
+            for op in self._queue:
+                if op.waiter is not None:
+                    self._leading = True
+                    op.leads = True
+                    waiter, op.waiter = op.waiter, None
+                    waiter.wake()
+                    return
+            if not all(op.abandoned for op in self._queue):
+                # Its caller has not begun to wait yet and will lead then.
+                return
+            self._leading = True
+        runtime.spawn(self._lead_in_background, "chunkstore-committer")
+
+    def _lead_in_background(self) -> None:
+        try:
+            while batch := self._take():
+                self._commit(batch)
+        finally:
+            with self._lock:
+                self._leading = False
+            self._pass_leadership()
+
+    def _gather(self) -> None:
+        linger_s = self._core.settings.linger_s
+        crowd = self._last_crowd
+        if crowd <= 1 and linger_s == 0.0:
+            return
+        wait_s = linger_s if linger_s > 0.0 else min(_GATHER_S_MAX, _GATHER_SHARE * self._last_commit_s)
+        with self._lock:
+            target = int(crowd * _CROWD_SHARE) if linger_s == 0.0 else max(2, int(crowd * _CROWD_SHARE))
+            if len(self._queue) >= target:
+                return
+            waiter = self._gathering = Waiter()
+            self._gather_target = target
+        waiter.wait(wait_s)
+        with self._lock:
+            if self._gathering is waiter:
+                self._gathering = None
+
+    def _take(self) -> list[PendingOp]:
+        with self._lock:
+            queue = self._queue
+            if not queue:
+                return []
+            if self._notes_queued == 0 and len(queue) <= _UNCHECKED_OPS_MAX:
+                self._queue = []
+                return queue
+            size_bytes = 0
+            count = 0
+            for op in queue[: LIMITS.batch_ops_max]:
+                size_bytes += op.size_bytes_estimate()
+                # A note has a record of its own; an operation with more than a batch's worth goes alone.
+                if count and (size_bytes > LIMITS.batch_bytes_max or op.kind is not RecordKind.OPS):
+                    break
+                count += 1
+                if op.kind is not RecordKind.OPS:
+                    self._notes_queued -= 1
+                    break
+            batch, self._queue = queue[:count], queue[count:]
+            return batch
+
+    # One batch
+
+    def _commit(self, batch: list[PendingOp]) -> None:
+        core = self._core
+        began_s = runtime.monotonic_s()
+        try:
+            core.check_cache_space()
+            self._sync(batch)
+        except ChunkstoreError as error:
+            self._fail(batch, error)
+            return
+        except BaseException as error:
+            self._fail(batch, _unexpected(error))
+            raise
+        try:
+            journal = core.ensure_journal()
+            previous = journal.head
+            record, digests = self._build(batch, previous.lsn + 1)
+            position = journal.append(record)
+        except JournalBroken as broken:
+            core.lifecycle.after_broken_journal(broken, batch)
+            return
+        except OutcomeUnknown as error:
+            core.lifecycle.after_fenced_commit(error, batch, previous.lsn + 1)
+            return
+        except NotOwner as error:
+            core.fence(error)
+            self._fail(batch, error)
+            return
+        except ChunkstoreError as error:
+            self._fail(batch, error)
+            return
+        except BaseException as error:
+            # What happened to the record is not known, and this stream must not be used again.
+            broken = JournalBroken(_unexpected(error), happened=None)
+            core.lifecycle.after_broken_journal(broken, batch)
+            raise
+        commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
+        if not core.lifecycle.apply(commit, batch):
+            return
+        self._remember(digests)
+        now_s = runtime.monotonic_s()
+        self._last_commit_s = now_s - began_s
+        self.last_commit_at_s = now_s
+        self.records_since_snapshot += 1
+        self._decide(batch, None, position.lsn)
+        if core.maintenance_due():
+            core.lifecycle.maintain()
+
+    def _sync(self, batch: Sequence[PendingOp]) -> None:
+        first = batch[0].sync_names
+        if len(batch) == 1:
+            names: Sequence[str] = first
+        else:
+            names = list(dict.fromkeys(name for op in batch for name in op.sync_names))
+        if names:
+            try:
+                self._core.storage.sync(names)
+            except ChunkstoreError:
+                for op in batch:
+                    poison(op)
+                raise
+
+    def _build(self, batch: Sequence[PendingOp], lsn: int) -> tuple[Batch, list[tuple[bytes, int | None]]]:
+        kind = batch[0].kind
+        time_ms = self._last_time_ms = max(self._last_time_ms, runtime.now_ms())
+        if len(batch) == 1:
+            headers: Sequence[Op] = batch[0].headers
+            merged = batch[0].rows
+        else:
+            headers = [header for op in batch for header in op.headers]
+            merged = {}
+            for op in batch:
+                merged.update(op.rows)
+        garbage = [item for op in batch for item in op.garbage]
+        if garbage:
+            merged = dict(merged)
+            for sequence, item in enumerate(garbage):
+                merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
+        rows: list[RowChange] = []
+        digests: list[tuple[bytes, int | None]] = []
+        digest = self._core.digest
+        for key, record in merged.items():
+            value = None if record is None else _encode(record, lsn)
+            rows.append((key, value))
+            old = self._row_digest(key)
+            new = None if value is None else row_digest(key, value)
+            digest += (new or 0) - old
+            digests.append((key, new))
+        digest %= DIGEST_MODULUS
+        notes = batch[0].notes
+        return Batch(kind, headers, rows, digest, time_ms, notes), digests
+
+    def _row_digest(self, key: bytes) -> int:
+        known = self._digests.get(key)
+        if known is not None:
+            return known
+        value = self._core.store.get(key)
+        return 0 if value is None else row_digest(key, value)
+
+    def _remember(self, digests: Sequence[tuple[bytes, int | None]]) -> None:
+        known = self._digests
+        for key, value in digests:
+            if value is None:
+                known.pop(key, None)
+            else:
+                known[key] = value
+        if len(known) > _DIGESTS_KEPT:
+            for key in list(known)[: _DIGESTS_KEPT // 2]:
+                del known[key]
+
+    def forget_digests(self) -> None:
+        """After a take-over: the state may have moved without us."""
+        self._digests.clear()
+
+    # Deciding
+
+    def _decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int) -> None:
+        with self._lock:
+            self._inflight -= len(batch)
+            self._last_crowd = len(batch)
+            for op in batch:
+                op.lsn = lsn
+                op.error = error
+                op.decided = True
+                waiter = op.waiter
+                if waiter is not None:
+                    op.waiter = None
+                    waiter.wake()
+        if error is None:
+            for op in batch:
+                if op.table_keys:
+                    self._core.tables.forget(op)
+            self.notify()
+
+    def succeed(self, batch: Sequence[PendingOp], lsn: int) -> None:
+        """Acknowledge a batch whose record was found in history."""
+        self._decide(batch, None, lsn)
+
+    def fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
+        """Fail a batch and everything queued behind it on the same segments."""
+        self._fail(batch, error)
+
+    def _fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
+        victims: list[PendingOp] = list(batch)
+        states: dict[int, SegmentState] = {id(state): state for op in batch for state in op.states}
+        grew = True
+        while grew:
+            grew = False
+            for state in list(states.values()):
+                with state.lock:
+                    state.dead = True
+                    state.writers.clear()
+                    while state.reserved:
+                        victims.append(state.reserved.popleft())
+            with self._lock:
+                kept: list[PendingOp] = []
+                for op in self._queue:
+                    if op.kind is RecordKind.OPS and any(id(state) in states for state in op.states):
+                        victims.append(op)
+                        for state in op.states:
+                            if id(state) not in states:
+                                states[id(state)] = state
+                                grew = True
+                    else:
+                        kept.append(op)
+                self._queue = kept
+        for op in victims:
+            poison(op)
+            if op.table_keys:
+                self._core.tables.forget(op)
+        self._decide(victims, error, 0)
+
+    def fail_reserved(self, victims: Sequence[PendingOp], error: ChunkstoreError) -> None:
+        """Fail operations that never entered the queue, and what was queued behind them on the same segments."""
+        self._fail(victims, error)
+
+    def fail_everything(self, error: ChunkstoreError) -> None:
+        """Fail all queued operations (the stream they were planned for is gone)."""
+        with self._lock:
+            queued, self._queue = self._queue, []
+        if queued:
+            self._fail(queued, error)
+
+    def drain(self, deadline_s: float) -> None:
+        """Called by the leader: commit until nothing is reserved any more. Raises ``DeadlineExceeded``."""
+        while self.inflight():
+            batch = self._take()
+            if batch:
+                self._commit(batch)
+            elif runtime.monotonic_s() > deadline_s:
+                raise DeadlineExceeded("draining the commit queue", deadline_s=self._core.settings.op_deadline_s)
+            else:
+                runtime.sleep_s(0.0005)
+
+
+def poison(op: PendingOp) -> None:
+    """Remember that chunks this operation wrote may hold more, or less, than their records will say (protocol A2)."""
+    if not op.sync_names:
+        return
+    written = {key[1:] for key in op.rows if key[0] == _CHUNK_KIND}
+    for state in op.states:
+        state.poisoned = written if state.poisoned is None else state.poisoned | written
+
+
+def _unexpected(error: BaseException) -> StorageUnavailable:
+    wrapped = StorageUnavailable(f"an unexpected {type(error).__name__} stopped the commit: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _encode(record: RowRecord, lsn: int) -> bytes:
+    kind = type(record)
+    if kind is SegmentRecord:
+        return encode_segment(record)  # type: ignore[arg-type]
+    if kind is ChunkRecord:
+        return encode_chunk(record)  # type: ignore[arg-type]
+    if kind is TableRecord:
+        return encode_table(record._replace(version=lsn))  # type: ignore[union-attr]
+    if kind is GarbageRecord:
+        return encode_garbage(record)  # type: ignore[arg-type]
+    assert isinstance(record, SessionRecord)
+    return encode_session(record)
+
+

@@ -1,0 +1,278 @@
+"""What all operations of one owned container share: the parts, the present ownership, and the gates in front of it.
+
+Promises: ``journal``, ``store`` and ``epoch`` change only during a take-over, while the gate is shut and nothing is
+reserved. Order of checks in every operation: argument, closed, not owner, then the segment (api: order of checks).
+Leaves out: what to do at faults (``lifecycle``), the verbs themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, NoReturn
+
+from chunkstore import runtime
+from chunkstore.config import Settings
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Closed,
+    Damaged,
+    DeadlineExceeded,
+    NotOwner,
+    SegmentNotFound,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.journal import Journal, JournalService, Ownership
+from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.metadata.port import MetadataStore
+from chunkstore.names import ContainerNames, check_segment_name, chunk_epoch, chunk_id
+from chunkstore.operations.committer import Committer
+from chunkstore.operations.pending import PendingOp, SegmentState, SegmentStates
+from chunkstore.records import ACTIVE, ChunkRecord, SegmentRecord
+from chunkstore.storage import ChunkStorage
+
+if TYPE_CHECKING:
+    from chunkstore.operations.lifecycle import Lifecycle
+    from chunkstore.operations.table import PendingTables
+
+__all__ = ["Core", "Outdated"]
+
+_SPACE_CHECK_S = 0.05
+
+
+class Core:
+    """The shared heart. Built by the engine after a take-over; ``lifecycle`` and ``tables`` are set right after."""
+
+    lifecycle: Lifecycle
+    tables: PendingTables
+
+    def __init__(
+        self,
+        *,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        settings: Settings,
+        service: JournalService,
+        ownership: Ownership,
+    ) -> None:
+        self.storage = storage
+        self.names = names
+        self.settings = settings
+        self.service = service
+        self.appendable = storage.capabilities.append
+        self.states = SegmentStates()
+        self.pool = runtime.pool("chunkstore-io", settings.io_workers)
+        self.committer = Committer(self)
+        self.closed = False
+        self.fenced: NotOwner | None = None
+        self.broken: ChunkstoreError | None = None
+        """Why there is no usable journal at the moment; the next change tries to take over again."""
+        self.maintaining = False
+        self._gate_open = runtime.event()
+        self._gate_open.set()
+        self._space_checked_s = -1.0
+        self.adopt(ownership)
+
+    def adopt(self, ownership: Ownership) -> None:
+        """Start serving with a fresh ownership."""
+        self.journal: Journal = ownership.journal
+        self.store: MetadataStore = ownership.store
+        self.epoch = ownership.journal.epoch
+        self.report = ownership.report
+        self.digest = ownership.store.head().digest
+        self._chunk_numbers = itertools.count(1)
+        self._id_numbers = itertools.count(1)
+        self.opened_s = runtime.monotonic_s()
+        self.opened_ms = runtime.now_ms()
+        self.broken = None
+
+    # Gates
+
+    def deadline_s(self) -> float:
+        """The end of an operation that begins now, on the monotonic clock."""
+        return runtime.monotonic_s() + self.settings.op_deadline_s
+
+    def check_open(self) -> None:
+        """Raise ``Closed`` after ``close``."""
+        if self.closed:
+            raise Closed(f"container {self.names.container!r}")
+
+    def check_owner(self) -> None:
+        """Raise ``Closed``, or ``NotOwner`` once a newer owner has been seen."""
+        if self.closed:
+            raise Closed(f"container {self.names.container!r}")
+        if self.fenced is not None:
+            raise self.fenced.copy()
+
+    def pass_gate(self, deadline_s: float) -> None:
+        """Wait while a take-over of our own is under way. Raises ``DeadlineExceeded``."""
+        self.check_owner()
+        if not self._gate_open.is_set():
+            if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
+                raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
+            self.check_owner()
+
+    def shut_gate(self) -> None:
+        """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate."""
+        self._gate_open = runtime.event()
+        for state in self.states.all():
+            with state.lock:
+                state.dead = True
+                state.writers.clear()
+
+    def open_gate(self) -> None:
+        """Serve again, with fresh pending states."""
+        poisoned = {state.name: state.poisoned for state in self.states.all() if state.poisoned}
+        self.states = SegmentStates()
+        for name, chunks in poisoned.items():
+            state = self.states.acquire(name)
+            state.poisoned = chunks
+            self.states.release(state)
+        self._gate_open.set()
+
+    def gate_is_open(self) -> bool:
+        """Whether operations may be reserved now."""
+        return self._gate_open.is_set()
+
+    def fence(self, error: NotOwner) -> None:
+        """We were deposed: every later change and fenced read says so."""
+        if self.fenced is None:
+            self.fenced = error
+            self.committer.notify()
+
+    def check_cache_space(self) -> None:
+        """Raise ``StorageFull`` while the cache disk is nearly full, before anything is written anywhere."""
+        now_s = runtime.monotonic_s()
+        if now_s - self._space_checked_s < _SPACE_CHECK_S:
+            return
+        free_bytes = self.store.free_bytes()
+        if free_bytes is not None and free_bytes < self.settings.cache_free_bytes_min:
+            raise StorageFull(
+                f"the cache disk has {free_bytes} bytes left, fewer than cache_free_bytes_min="
+                f"{self.settings.cache_free_bytes_min}; free some space or move cache_dir",
+                object="cache",
+            )
+        self._space_checked_s = now_s
+
+    def ensure_journal(self) -> Journal:
+        """The usable journal; after a fault that could not be mended at once, try again to take over."""
+        if self.broken is not None:
+            self.lifecycle.recover()
+        return self.journal
+
+    def maintenance_due(self) -> bool:
+        """Whether the journal should be rolled now."""
+        return not self.maintaining and self.lifecycle.roll_due()
+
+    # Segments
+
+    def load(self, state: SegmentState, deadline_s: float) -> None:
+        """With ``state.lock`` held: make the pending fields usable, waiting for what is undecided. May release the lock."""
+        while state.dead:
+            if not self._gate_open.is_set() or self.states_outdated(state):
+                state.lock.release()
+                try:
+                    self.pass_gate(deadline_s)
+                finally:
+                    state.lock.acquire()
+                if self.states_outdated(state):
+                    raise Outdated
+                continue
+            undecided = state.undecided()
+            if undecided is not None:
+                self.wait_unlocked(state, undecided, deadline_s)
+                continue
+            raw = self.store.get(segment_key(state.name))
+            if raw is None:
+                state.segment, state.tail, state.growing = None, None, False
+            else:
+                state.segment = decode_segment(state.name, raw)
+                self._load_tail(state, state.segment)
+            state.dead = False
+
+    def _load_tail(self, state: SegmentState, segment: SegmentRecord) -> None:
+        last = segment.last_chunk
+        if not last:
+            state.tail, state.growing = None, False
+            return
+        tail = state.tail = self.chunk(last)
+        state.growing = (
+            self.appendable
+            and tail.state == ACTIVE
+            and tail.epoch == self.epoch
+            and chunk_epoch(last) == self.epoch
+            and not (state.poisoned and last in state.poisoned)
+        )
+        state.tail_name = self.names.chunk(last)
+
+    def states_outdated(self, state: SegmentState) -> bool:
+        """Whether a take-over has replaced the registry this state belonged to."""
+        return self.states.peek(state.name) is not state
+
+    def wait_unlocked(self, state: SegmentState, op: PendingOp, deadline_s: float) -> None:
+        """Release ``state.lock``, wait until ``op`` is decided, take the lock again. Raises ``DeadlineExceeded``."""
+        state.lock.release()
+        try:
+            if not self.committer.wait_decided(op, deadline_s):
+                raise DeadlineExceeded("waiting for an earlier operation", deadline_s=self.settings.op_deadline_s)
+        finally:
+            state.lock.acquire()
+
+    def chunk(self, identity: bytes) -> ChunkRecord:
+        """A chunk's committed record. Raises ``Damaged`` if it is missing or unreadable."""
+        raw = self.store.get(chunk_key(identity))
+        name = self.names.chunk(identity)
+        if raw is None:
+            raise Damaged("the metadata refers to a chunk it has no record of; run check", object=name)
+        return decode_chunk(name, raw)
+
+    def new_chunk(self, segment_id: int) -> bytes:
+        """A fresh chunk id of this epoch."""
+        random = int.from_bytes(runtime.token(4), "big")
+        return chunk_id(segment_id, self.epoch, next(self._chunk_numbers), random)
+
+    def new_id(self) -> int:
+        """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""
+        return (self.epoch << 32) | next(self._id_numbers)
+
+    def resolve_name(self, target: object) -> tuple[str, int | None]:
+        """Name and (for a handle) id of what a call was given."""
+        if isinstance(target, str):
+            check_segment_name(target)
+            return target, None
+        name = getattr(target, "name", None)
+        identity = getattr(target, "segment_id", None)
+        if not isinstance(name, str) or not isinstance(identity, int):
+            check_segment_name(target)  # type: ignore[arg-type]
+        return str(name), identity
+
+    @staticmethod
+    def require(state_segment: SegmentRecord | None, name: str, identity: int | None) -> SegmentRecord:
+        """The record, or ``SegmentNotFound`` (also when a handle's segment was deleted and the name re-created)."""
+        if state_segment is None or (identity is not None and state_segment.id != identity):
+            raise SegmentNotFound(name)
+        return state_segment
+
+    def raise_deadline(self, what: str) -> NoReturn:
+        """Raise ``DeadlineExceeded``: nothing was done."""
+        raise DeadlineExceeded(what, deadline_s=self.settings.op_deadline_s)
+
+    @staticmethod
+    def unexpected(error: BaseException) -> StorageUnavailable:
+        """Wrap something no binding should have raised, so that foreign exceptions do not reach other callers."""
+        wrapped = StorageUnavailable(f"unexpected {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+
+    @staticmethod
+    def vanished(error: ChunkNotFound) -> Damaged:
+        """A chunk that is referenced by committed metadata and absent."""
+        damaged = Damaged("referenced by the metadata, but absent from the storage", object=error.chunk)
+        damaged.__cause__ = error
+        return damaged
+
+
+class Outdated(Exception):
+    """A take-over replaced the pending states while we waited: look the state up again."""

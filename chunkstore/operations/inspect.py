@@ -1,0 +1,130 @@
+"""Looking at segments without reading their bytes: info, listing, layout, offset by time.
+
+Promises: each answer comes from one consistent view; nothing is written. Leaves out: checks (``check``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chunkstore.errors import InvalidArgument
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import ContainerNames
+from chunkstore.operations.read import ReadContext, find_chunk, find_segment
+from chunkstore.records import (
+    ACTIVE,
+    KIND_FOREIGN,
+    KIND_INLINE,
+    KIND_OBJECT,
+    LayoutChunk,
+    SegmentInfo,
+    SegmentRecord,
+)
+
+__all__ = ["info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
+
+_PAGE = 1000
+_KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline", KIND_FOREIGN: "foreign"}
+
+
+def info_of(segment: SegmentRecord) -> SegmentInfo:
+    """The public face of a segment record."""
+    return SegmentInfo(
+        name=segment.name,
+        id=segment.id,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        sealed=segment.sealed,
+        chunk_count=segment.chunk_count,
+        owner_epoch=segment.owner_epoch,
+        attributes=dict(segment.attributes),
+        created_at=segment.created_ms,
+        modified_at=segment.modified_ms,
+    )
+
+
+def list_segments(context: ReadContext, prefix: str, after: str | None, limit: int | None) -> Iterator[SegmentInfo]:
+    """Segments in name order (UTF-8 bytes), page by page: each page is consistent, and no view stays open between them."""
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise InvalidArgument(f"limit must be a whole number from 0 on, not {limit!r}", argument="limit")
+    base = SEGMENT + prefix.encode()
+    stop = base + b"\xff\xff\xff\xff\xff"
+    start = base if after is None else max(base, SEGMENT + after.encode() + b"\0")
+    left = limit
+    while left is None or left > 0:
+        page: list[SegmentInfo] = []
+        want = _PAGE if left is None else min(_PAGE, left)
+        with context.store().view() as view:
+            for key, raw in view.scan(start, stop):
+                page.append(info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw)))
+                start = key + b"\0"
+                if len(page) >= want:
+                    break
+        context.check()
+        yield from page
+        if len(page) < want:
+            return
+        if left is not None:
+            left -= len(page)
+
+
+def walk_chunks(
+    view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int
+) -> Iterator[LayoutChunk]:
+    """The chunks of a segment in order. Raises ``Damaged`` where the list is broken."""
+    identity = segment.first_chunk
+    offset = segment.start_offset - segment.first_chunk_skip
+    for _ in range(segment.chunk_count):
+        record = find_chunk(view, names, identity)
+        growing = record.state == ACTIVE and record.epoch == epoch and identity == segment.last_chunk
+        yield LayoutChunk(
+            name=record.object or names.chunk(identity),
+            offset=offset,
+            length=record.length,
+            crc32c=record.crc32c,
+            epoch=record.epoch,
+            state="active" if growing else "closed",
+            kind=_KINDS.get(record.kind, str(record.kind)),
+        )
+        identity, offset = record.next, offset + record.length
+
+
+def layout(context: ReadContext, name: str, identity: int | None, epoch: int) -> Iterator[LayoutChunk]:
+    """The chunks of a segment, from one view that stays open while the iterator is used."""
+    with context.store().view() as view:
+        segment = find_segment(view, name, identity)
+        context.check()
+        yield from walk_chunks(view, context.names, segment, epoch)
+
+
+def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: int) -> int:
+    """The start of the chunk that was growing at ``time_ms``: nothing below it was written later. O(log n) lookups.
+
+    Chunk-granular, from commit times, which are labels of the owners' clocks. Before the first chunk: the start offset;
+    for a time after the last append, the last chunk's start.
+    """
+    with context.store().view() as view:
+        segment = find_segment(view, name, identity)
+        context.check()
+        if not segment.chunk_count:
+            return segment.start_offset
+        low, high = segment.start_offset, segment.last_chunk_offset
+        if find_chunk(view, context.names, segment.last_chunk).created_ms <= time_ms:
+            return max(segment.start_offset, high)
+        best = segment.start_offset
+        # Chunks are created in time order within a segment, so "created at or before" is a prefix of the list.
+        while low < high:
+            middle = (low + high) // 2
+            found = view.locate(segment.id, middle)
+            if found is None:
+                break
+            chunk, chunk_offset = found
+            record = find_chunk(view, context.names, chunk)
+            if record.created_ms <= time_ms:
+                best = max(best, chunk_offset)
+                low = chunk_offset + record.length
+            else:
+                high = chunk_offset
+        return best

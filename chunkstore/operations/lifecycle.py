@@ -1,0 +1,321 @@
+"""What happens between operations: faults, self-take-overs, rolls, snapshots, heartbeats, the lease, closing.
+
+Promises
+* Everything is a take-over (protocol 3.9): a broken stream, a roll and a restart run the same code. A self-take-over resolves
+  its undecided batch: what is found in history is acknowledged, the rest did not happen.
+* A deposed owner never climbs (A1); before it reports ``OutcomeUnknown`` it tries for ``resolve_s`` to learn the outcome (A5).
+* A failure of the metadata cache never makes a committed operation "not happened" (A12): the cache is rebuilt from the journal.
+* Maintenance runs off the commit path, except the roll, which needs the commit queue to be empty.
+
+Leaves out: policies and pins ("Upkeep"), deletion of garbage (``collect``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown, StorageUnavailable
+from chunkstore.journal import JournalBroken, RecordKind, SnapshotReport
+from chunkstore.metadata.port import Commit, Position
+from chunkstore.operations.core import Core
+from chunkstore.operations.pending import PendingOp
+
+__all__ = ["Lifecycle"]
+
+_TICK_S: Final = 0.5
+_HEARTBEAT_S: Final = 1.0
+_SMALL_STATE_BYTES: Final = 1 << 20
+_TIMED_SNAPSHOT_S: Final = 300.0
+
+
+class Lifecycle:
+    """One per core. ``start`` begins the keeper (a background task); ``close`` ends everything."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._rolled_s = runtime.monotonic_s()
+        self._stopping = runtime.event()
+        self._keeper: runtime.Task | None = None
+        self._snapshot_lock = runtime.lock()
+        self._snapshot_s = runtime.monotonic_s()
+        self._snapshot_bytes = 0
+        self._heartbeat_lsn = core.journal.head.lsn
+
+    # Faults on the commit path; always called by the thread that leads the committer.
+
+    def after_broken_journal(self, broken: JournalBroken, batch: Sequence[PendingOp]) -> None:
+        """The stream is unusable: take over from ourselves, and decide the batch by what history says."""
+        core = self._core
+        lsn = core.journal.head.lsn + 1
+        core.broken = broken.error
+        if broken.happened is False:
+            core.committer.fail(batch, broken.error)
+            try:
+                self.recover()
+            except ChunkstoreError:
+                # Still no journal (a full disk, say). The next change tries again and reports what it meets.
+                return
+            return
+        deadline_s = runtime.monotonic_s() + core.settings.undecided_s_max
+        pause_s = 0.01
+        while True:
+            try:
+                adopted = self.recover(keep=batch)
+            except NotOwner as error:
+                self._decide_by_successor(batch, lsn, error)
+                return
+            except ChunkstoreError as error:
+                if runtime.monotonic_s() > deadline_s:
+                    unknown = OutcomeUnknown("the journal failed and could not be taken over in time; it may still happen")
+                    unknown.__cause__ = error
+                    core.committer.fail(batch, unknown)
+                    return
+                runtime.sleep_s(pause_s)
+                pause_s = min(1.0, pause_s * 2)
+                continue
+            if adopted is not None and adopted.lsn == lsn:
+                core.committer.succeed(batch, lsn)
+            else:
+                core.committer.fail(batch, broken.error)
+            return
+
+    def after_fenced_commit(self, error: OutcomeUnknown, batch: Sequence[PendingOp], lsn: int) -> None:
+        """A newer claim was seen after our record was written: only the successor's OPEN knows whether it counts."""
+        core = self._core
+        core.fence(NotOwner(epoch=core.epoch, owner=core.epoch + 1))
+        self._decide_by_successor(batch, lsn, error)
+
+    def _decide_by_successor(self, batch: Sequence[PendingOp], lsn: int, error: ChunkstoreError) -> None:
+        core = self._core
+        fenced = error if isinstance(error, NotOwner) else NotOwner(epoch=core.epoch, owner=core.epoch + 1)
+        core.fence(fenced)
+        position = Position(lsn, bytes(16), core.epoch, 0, 0)
+        deadline_s = runtime.monotonic_s() + core.settings.resolve_s
+        while True:
+            try:
+                outcome = core.service.resolve(position)
+            except ChunkstoreError:
+                outcome = None
+            if outcome is True:
+                core.committer.succeed(batch, lsn)
+                return
+            if outcome is False:
+                core.committer.fail(batch, fenced)
+                return
+            if runtime.monotonic_s() >= deadline_s:
+                break
+            runtime.sleep_s(0.02)
+        unknown = OutcomeUnknown(
+            "a newer owner claimed the container while this was being committed; it may be part of history: "
+            "open again and retry with an expected offset or an event number"
+        )
+        unknown.__cause__ = error
+        core.committer.fail(batch, unknown)
+
+    def apply(self, commit: Commit, batch: Sequence[PendingOp]) -> bool:
+        """Apply a committed record to the metadata. Returns False when the batch has been decided otherwise."""
+        core = self._core
+        try:
+            applied = core.store.apply([commit], owner_epoch=core.epoch, verify=False)
+        except ChunkstoreError as error:
+            # Committed is committed: rebuild the cache from the journal, by a take-over from ourselves.
+            self._rebuild_after(error, batch, commit.position.lsn)
+            return False
+        if not applied:
+            # A newer owner on this host has the cache. The record was decided before it came: acknowledge, then stop.
+            core.fence(NotOwner(epoch=core.epoch, owner=core.epoch + 1))
+            core.committer.succeed(batch, commit.position.lsn)
+            return False
+        core.digest = commit.digest
+        return True
+
+    def _rebuild_after(self, error: ChunkstoreError, batch: Sequence[PendingOp], lsn: int) -> None:
+        core = self._core
+        core.broken = error
+        try:
+            adopted = self.recover(keep=batch)
+        except NotOwner as fenced:
+            core.fence(fenced)
+            core.committer.succeed(batch, lsn)
+            return
+        except ChunkstoreError as second:
+            unknown = OutcomeUnknown("committed, but the metadata cache failed and could not be rebuilt; open again")
+            unknown.__cause__ = second
+            core.committer.fail(batch, unknown)
+            return
+        if adopted is not None and adopted.lsn >= lsn:
+            core.committer.succeed(batch, lsn)
+        else:
+            core.committer.fail(batch, error)
+
+    def recover(self, *, keep: Sequence[PendingOp] = ()) -> Position | None:
+        """Take over from ourselves. Returns the last record of our former stream that counts.
+
+        Everything reserved (but ``keep``) fails: its data lies in chunks of the former epoch.
+        Raises ``NotOwner`` (fenced; the core knows), or why it could not be done now.
+        """
+        core = self._core
+        core.shut_gate()
+        try:
+            reason = core.broken or StorageUnavailable("the journal was taken over; retry")
+            lost = reason if isinstance(reason, StorageUnavailable) else StorageUnavailable(f"not committed: {reason}")
+            lost.__cause__ = reason if lost is not reason else None
+            core.committer.fail_everything(lost)
+            for state in core.states.all():
+                with state.lock:
+                    victims = [op for op in state.reserved if op not in keep]
+                    state.reserved.clear()
+                if victims:
+                    core.committer.fail_reserved(victims, lost)
+            return self._take_over()
+        finally:
+            core.open_gate()
+
+    def _take_over(self) -> Position:
+        core = self._core
+        try:
+            ownership = core.service.take_over(own=core.journal)
+        except NotOwner as error:
+            core.fence(error)
+            raise
+        old = core.journal
+        core.adopt(ownership)
+        old.close()
+        core.committer.forget_digests()
+        self._rolled_s = runtime.monotonic_s()
+        self._heartbeat_lsn = core.journal.head.lsn
+        return ownership.adopted
+
+    # The roll
+
+    def roll_due(self) -> bool:
+        """Whether the stream is long enough, and the last roll long enough ago (protocol A11)."""
+        core = self._core
+        journal = core.journal
+        settings = core.settings
+        long = journal.bytes_written > settings.log_roll_bytes or (
+            journal.mode == "slot" and journal.records_written > settings.slot_roll_records
+        )
+        return long and runtime.monotonic_s() - self._rolled_s >= settings.roll_interval_s_min
+
+    def maintain(self) -> None:
+        """Called by the leader between two batches: roll the journal with nothing reserved."""
+        core = self._core
+        core.maintaining = True
+        try:
+            core.shut_gate()
+            try:
+                core.committer.drain(core.deadline_s())
+                if core.fenced is None and core.broken is None:
+                    self._take_over()
+            except ChunkstoreError as error:
+                # The old stream is still good unless the take-over got as far as claiming; then the next change mends it.
+                if core.fenced is None and not isinstance(error, NotOwner):
+                    core.broken = error
+            finally:
+                core.open_gate()
+        finally:
+            core.maintaining = False
+
+    # Snapshots
+
+    def snapshot(self) -> SnapshotReport:
+        """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits."""
+        core = self._core
+        with self._snapshot_lock:
+            records = core.committer.records_since_snapshot
+            bytes_before = core.journal.bytes_written
+            report = core.service.write_snapshot(core.store, epoch=core.epoch)
+            self.note(RecordKind.SNAPSHOT_NOTE, report.note)
+            core.service.publish_latest(report, epoch=core.epoch)
+            core.committer.records_since_snapshot -= records
+            self._snapshot_bytes = report.size_bytes
+            self._journal_bytes_at_snapshot = bytes_before
+            self._snapshot_s = runtime.monotonic_s()
+            return report
+
+    _journal_bytes_at_snapshot = 0
+
+    def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
+        """Commit a record without operations (snapshot and collection notes, heartbeat, close); returns its lsn."""
+        core = self._core
+        core.pass_gate(core.deadline_s())
+        op = PendingOp([], {}, (), ())
+        op.kind = kind
+        op.notes = notes
+        core.committer.reserve()
+        core.committer.enter(op)
+        core.committer.wait(op, core.deadline_s())
+        return op.lsn
+
+    def snapshot_due(self) -> bool:
+        """Protocol A8: by journal bytes or slots; by time only while the state is small."""
+        core = self._core
+        records = core.committer.records_since_snapshot
+        if records <= 0:
+            return False
+        since = core.journal.bytes_written - self._journal_bytes_at_snapshot
+        if since > max(core.settings.snapshot_bytes_min, self._snapshot_bytes // 2):
+            return True
+        if core.journal.mode == "slot" and records >= max(core.settings.snapshot_slots_min, self._snapshot_bytes // 15_000):
+            return True
+        return self._snapshot_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._snapshot_s > _TIMED_SNAPSHOT_S
+
+    # The keeper
+
+    def start(self) -> None:
+        """Begin the background task: lease, heartbeat, snapshots when due."""
+        self._keeper = runtime.spawn(self._keep, "chunkstore-keeper")
+
+    def _keep(self) -> None:
+        core = self._core
+        leased_s = runtime.monotonic_s()
+        while not self._stopping.wait(_TICK_S):
+            if core.fenced is not None or core.closed:
+                return
+            now_s = runtime.monotonic_s()
+            if core.settings.lease_s and now_s - leased_s >= core.settings.lease_s:
+                leased_s = now_s
+                core.service.renew_lease(core.epoch, released=False)
+            try:
+                self._heartbeat(now_s)
+                if core.gate_is_open() and core.broken is None and self.snapshot_due():
+                    self.snapshot()
+            except ChunkstoreError:
+                # Nobody waits for these; the next tick tries again, and operations report their own errors.
+                continue
+
+    def _heartbeat(self, now_s: float) -> None:
+        """One empty record a second after the last one, so that replicas need not wait for the next commit (A15)."""
+        core = self._core
+        head = core.journal.head.lsn
+        if (
+            core.journal.mode == "append"
+            and core.broken is None
+            and head != self._heartbeat_lsn
+            and now_s - core.committer.last_commit_at_s >= _HEARTBEAT_S
+            and core.committer.inflight() == 0
+        ):
+            self._heartbeat_lsn = self.note(RecordKind.HEARTBEAT, ())
+
+    def close(self) -> None:
+        """Finish what is under way, write CLOSE, release the lease and all resources. Never raises."""
+        core = self._core
+        self._stopping.set()
+        if self._keeper is not None:
+            self._keeper.join(timeout=core.settings.op_deadline_s)
+        clean = core.fenced is None and core.broken is None
+        if clean:
+            try:
+                self.note(RecordKind.CLOSE, ())
+            except ChunkstoreError:
+                clean = False
+        core.closed = True
+        core.committer.notify()
+        if clean and core.settings.lease_s:
+            core.service.renew_lease(core.epoch, released=True)
+        core.journal.close()
+        core.store.close(clean=True)
+        core.pool.close()

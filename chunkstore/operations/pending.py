@@ -1,0 +1,183 @@
+"""What is reserved but not decided: pending operations, and the pending state of each segment in use.
+
+Promises (protocol A6): a segment's pending state is memory only and changes under that segment's lock; operations enter the
+commit queue in the order of their reservations; when one fails, everything reserved behind it on that segment fails with
+the same error and the pending state falls back to what is committed.
+Leaves out: committing (``committer``), planning (``append``, ``draft``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, TypeAlias
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkstoreError
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Op
+from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+
+__all__ = ["PendingOp", "RowRecord", "SegmentState", "SegmentStates", "Waiter"]
+
+RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | None
+
+_IDLE_STATES_MAX: Final = 32_768
+
+
+class Waiter:
+    """One thread's wait for one event; a lock used as a one-shot flag, because that is the cheapest wake-up there is."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Let the waiting thread go on (once)."""
+        self._lock.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for ``wake``; False when ``timeout_s`` passed first."""
+        return self._lock.acquire(True, max(0.0, timeout_s))
+
+
+class PendingOp:
+    """One operation between reservation and decision.
+
+    ``rows`` are the records as they shall be; the committer encodes them, so that ten appends to one segment in one batch
+    cost one row. Table rows and garbage get the record's lsn there. ``sync_names`` are the chunk objects to be made
+    durable first. ``decided`` is set last; ``error`` is None then for a committed operation.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "decided",
+        "entered",
+        "error",
+        "garbage",
+        "headers",
+        "kind",
+        "leads",
+        "lsn",
+        "notes",
+        "rows",
+        "states",
+        "sync_names",
+        "table_keys",
+        "waiter",
+        "written",
+    )
+
+    def __init__(
+        self, headers: list[Op], rows: dict[bytes, RowRecord], states: tuple[SegmentState, ...], sync_names: tuple[str, ...]
+    ) -> None:
+        self.kind = RecordKind.OPS
+        self.notes: tuple[object, ...] = ()
+        self.headers = headers
+        self.rows = rows
+        self.states = states
+        self.sync_names = sync_names
+        self.garbage: list[GarbageRecord] = []
+        self.table_keys: tuple[bytes, ...] = ()
+        self.written = False
+        self.entered = False
+        self.decided = False
+        self.error: ChunkstoreError | None = None
+        self.lsn = 0
+        self.waiter: Waiter | None = None
+        self.leads = False
+        self.abandoned = False
+
+    def size_bytes_estimate(self) -> int:
+        """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""
+        total = 100 * len(self.headers) + 64 * len(self.garbage)
+        for key, record in self.rows.items():
+            total += len(key) + 150
+            if type(record) is TableRecord:
+                total += len(record.value)
+            elif type(record) is SegmentRecord and record.attributes:
+                total += sum(len(name) * 4 + 16 for name in record.attributes)
+                total += sum(len(item) * 4 for item in record.attributes.values() if not isinstance(item, int))
+        return total
+
+
+class SegmentState:
+    """The pending state of one segment name. All fields change under ``lock``.
+
+    ``dead`` says that the pending fields are not to be used before they are loaded again from the committed state.
+    ``segment`` is None while no segment of this name exists. ``tail`` is the last chunk's pending record (None without
+    chunks). ``growing`` says that this process may extend the tail: it is ours, of this epoch, and never failed.
+    ``poisoned`` names chunks whose last write did not succeed: they are never written again (protocol A2).
+    ``reserved`` holds operations whose data is still being written, in order (only storages without append let several
+    of them write at once). ``last`` is the newest operation that entered the commit queue.
+    """
+
+    __slots__ = ("dead", "growing", "last", "lock", "name", "poisoned", "reserved", "segment", "tail", "tail_name", "users", "writers")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = runtime.lock()
+        self.segment: SegmentRecord | None = None
+        self.tail: ChunkRecord | None = None
+        self.tail_name = ""
+        self.growing = False
+        self.poisoned: set[bytes] | None = None
+        self.dead = True
+        self.users = 0
+        self.last: PendingOp | None = None
+        self.reserved: deque[PendingOp] = deque()
+        self.writers: dict[bytes, tuple[int, int, PendingOp]] = {}
+
+    def undecided(self) -> PendingOp | None:
+        """The newest operation that is not decided yet, or None when the pending state is the committed one."""
+        if self.reserved:
+            return self.reserved[-1]
+        last = self.last
+        return last if last is not None and not last.decided else None
+
+
+class SegmentStates:
+    """The pending states in use, by name. Idle ones are forgotten, least recently used first."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._states: OrderedDict[str, SegmentState] = OrderedDict()
+
+    def acquire(self, name: str) -> SegmentState:
+        """The state of ``name``, protected from being forgotten until ``release``. Not loaded yet if it is ``dead``."""
+        with self._lock:
+            state = self._states.get(name)
+            if state is None:
+                state = self._states[name] = SegmentState(name)
+                if len(self._states) > _IDLE_STATES_MAX:
+                    self._forget_idle()
+            else:
+                self._states.move_to_end(name)
+            state.users += 1
+            return state
+
+    def release(self, state: SegmentState) -> None:
+        """End the protection that ``acquire`` gave."""
+        with self._lock:
+            state.users -= 1
+
+    def peek(self, name: str) -> SegmentState | None:
+        """The state of ``name`` if there is one, unprotected."""
+        return self._states.get(name)
+
+    def all(self) -> list[SegmentState]:
+        """Every state in use, for take-overs."""
+        with self._lock:
+            return list(self._states.values())
+
+    def _forget_idle(self) -> None:
+        # A poisoned tail must be remembered: nothing in the metadata says yet that its chunk is closed for ever.
+        for _ in range(16):
+            name, state = next(iter(self._states.items()))
+            if state.users or state.poisoned or state.undecided() is not None:
+                self._states.move_to_end(name)
+            else:
+                del self._states[name]
+                if len(self._states) <= _IDLE_STATES_MAX:
+                    return

@@ -1,0 +1,224 @@
+"""Reading: one consistent view, slices of chunks, straight into the caller's buffer (house.md section 6).
+
+Promises: a read sees one point of history; it is short only at the segment's end; a whole chunk that is read is verified
+against its CRC; a chunk that vanished because defrag or truncate won is looked up once more, and still referenced means
+``Damaged``. Reads never write metadata. Fenced reads check the fence after the local part, so that a deposed owner never
+answers with an old state as if it were the present one.
+Leaves out: read-ahead (``chunkstore.reader``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.checksum import crc32c
+from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.layout import ReadSlice, split_for_parallel_read
+from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.metadata.port import MetadataStore, MetadataView
+from chunkstore.names import ContainerNames
+from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.storage import ChunkHandle, ChunkStorage
+
+__all__ = ["ReadContext", "ReadPlan", "plan_read", "read", "read_into"]
+
+_READ_WAYS = 2
+
+
+class ReadContext(NamedTuple):
+    """What reading needs; the same for an owner and a replica."""
+
+    storage: ChunkStorage
+    names: ContainerNames
+    pool: runtime.Pool
+    parallel_read_bytes_min: int
+    store: Callable[[], MetadataStore]
+    check_open: Callable[[], None]
+    """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
+    check: Callable[[], None]
+    """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read."""
+
+
+class ReadPlan(NamedTuple):
+    """Slices that cover ``length`` bytes from ``offset``."""
+
+    slices: list[ReadSlice]
+    length: int
+
+
+def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
+    """The committed record of a segment. Raises ``SegmentNotFound``."""
+    raw = view.get(segment_key(name))
+    if raw is None:
+        raise SegmentNotFound(name)
+    segment = decode_segment(name, raw)
+    if identity is not None and segment.id != identity:
+        raise SegmentNotFound(name)
+    return segment
+
+
+def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> ChunkRecord:
+    """A chunk's record. Raises ``Damaged``."""
+    raw = view.get(chunk_key(identity))
+    if raw is None:
+        raise Damaged("the metadata refers to a chunk it has no record of; run check", object=names.chunk(identity))
+    return decode_chunk("chunk", raw)
+
+
+def plan_read(
+    view: MetadataView, names: ContainerNames, name: str, identity: int | None, offset: int, length: int
+) -> ReadPlan:
+    """The slices for up to ``length`` bytes from ``offset``.
+
+    Raises ``SegmentNotFound``, ``SegmentTruncated`` below the start, ``BadOffset`` beyond the length.
+    """
+    segment = find_segment(view, name, identity)
+    if offset < segment.start_offset:
+        raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
+    if offset > segment.length:
+        raise BadOffset(name, expected=segment.length, given=offset)
+    stop = min(segment.length, offset + length)
+    if stop == offset:
+        return ReadPlan([], 0)
+    if offset >= segment.last_chunk_offset:
+        chunk, chunk_offset = segment.last_chunk, segment.last_chunk_offset
+    else:
+        found = view.locate(segment.id, offset)
+        if found is None:
+            raise Damaged("the offset index has no entry; run check", object=f"segment {name}", position=offset)
+        chunk, chunk_offset = found
+    slices: list[ReadSlice] = []
+    position = offset
+    while position < stop:
+        if not chunk:
+            raise Damaged("the chunk list ends before the segment does; run check", object=f"segment {name}", position=position)
+        record = find_chunk(view, names, chunk)
+        inside = position - chunk_offset
+        if not 0 <= inside < record.length:
+            raise Damaged("the offset index and the chunk list differ; run check", object=f"segment {name}", position=position)
+        take = min(stop - position, record.length - inside)
+        whole = inside == 0 and take == record.length
+        slices.append(
+            ReadSlice(
+                record.object or names.chunk(chunk),
+                record.object_offset + inside,
+                take,
+                position - offset,
+                record.crc32c if whole else None,
+            )
+        )
+        position += take
+        chunk, chunk_offset = record.next, chunk_offset + record.length
+    return ReadPlan(slices, stop - offset)
+
+
+def check_range(offset: object, length: object) -> None:
+    """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
+    for value, argument in ((offset, "offset"), (length, "length")):
+        if type(value) is not int or value < 0:
+            raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
+    """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``."""
+    check_range(offset, length)
+    with context.store().view() as view:
+        plan = plan_read(view, context.names, name, identity, offset, length)
+    context.check()
+    if not plan.slices:
+        return b""
+    if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
+        piece = plan.slices[0]
+        try:
+            data = context.storage.read(ChunkHandle(piece.name, False), piece.offset, piece.length)
+        except ChunkNotFound:
+            buffer = bytearray(plan.length)
+            _again(context, name, identity, offset, memoryview(buffer))
+            return bytes(buffer)
+        _verify(piece, data, len(data))
+        return data
+    buffer = bytearray(plan.length)
+    _fill(context, plan, name, identity, offset, memoryview(buffer))
+    return bytes(buffer)
+
+
+def read_into(
+    context: ReadContext, name: str, identity: int | None, offset: int, buffer: bytearray | memoryview
+) -> int:
+    """Fill the buffer; see ``ChunkedSegmentStorage.read_into``."""
+    view_of_buffer = memoryview(buffer)
+    if view_of_buffer.readonly or not view_of_buffer.c_contiguous:
+        raise InvalidArgument("buffer must be writable and contiguous", argument="buffer")
+    target = view_of_buffer.cast("B") if view_of_buffer.format != "B" or view_of_buffer.ndim != 1 else view_of_buffer
+    check_range(offset, len(target))
+    with context.store().view() as view:
+        plan = plan_read(view, context.names, name, identity, offset, len(target))
+    context.check()
+    if plan.slices:
+        _fill(context, plan, name, identity, offset, target)
+    return plan.length
+
+
+def _fill(
+    context: ReadContext, plan: ReadPlan, name: str, identity: int | None, offset: int, target: memoryview
+) -> None:
+    try:
+        _read_slices(context, plan, target)
+    except ChunkNotFound:
+        _again(context, name, identity, offset, target[: plan.length])
+
+
+def _again(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> None:
+    """A chunk vanished under us: the metadata has moved on, or the chunk is lost."""
+    with context.store().view() as view:
+        plan = plan_read(view, context.names, name, identity, offset, len(target))
+    context.check()
+    try:
+        _read_slices(context, plan, target)
+    except ChunkNotFound as error:
+        raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
+
+
+def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> None:
+    slices = plan.slices
+    if plan.length >= context.parallel_read_bytes_min:
+        slices = split_for_parallel_read(slices, ways=_READ_WAYS)
+    if len(slices) == 1:
+        _read_slice(context.storage, slices[0], target)
+        return
+    if plan.length < context.parallel_read_bytes_min and context.storage.capabilities.append:
+        # Local storage: a hand-over to the pool costs more than a small read.
+        for piece in slices:
+            _read_slice(context.storage, piece, target)
+        return
+    context.pool.run_all([_SliceRead(context.storage, piece, target) for piece in slices])
+
+
+class _SliceRead:
+    __slots__ = ("piece", "storage", "target")
+
+    def __init__(self, storage: ChunkStorage, piece: ReadSlice, target: memoryview) -> None:
+        self.storage = storage
+        self.piece = piece
+        self.target = target
+
+    def __call__(self) -> None:
+        _read_slice(self.storage, self.piece, self.target)
+
+
+def _read_slice(storage: ChunkStorage, piece: ReadSlice, target: memoryview) -> None:
+    part = target[piece.start : piece.start + piece.length]
+    count = storage.read_into(ChunkHandle(piece.name, False), piece.offset, part)
+    _verify(piece, part, count)
+
+
+def _verify(piece: ReadSlice, data: bytes | memoryview, count: int) -> None:
+    if count != piece.length:
+        raise Damaged(
+            f"the chunk is shorter than its record: {count} of {piece.length} bytes", object=piece.name, position=piece.offset
+        )
+    if piece.crc32c is not None and crc32c(data) != piece.crc32c:
+        raise Damaged("the chunk's bytes do not have the recorded CRC32C", object=piece.name, position=piece.offset)

@@ -1,0 +1,123 @@
+"""Committing a draft: locks, data writes, reservation and the wait, the same for one change or many.
+
+Promises: all segments named are locked in name order (no deadlocks) and have nothing undecided while the draft is planned, so
+the committed view is the pending state; the draft becomes one record or nothing. When planning or a data write fails,
+nothing was changed. Raises what planning raises, and the errors of commit (see ``committer``).
+Leaves out: which changes (``draft``, ``engine``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidOffset
+from chunkstore.operations.append import write_pieces
+from chunkstore.operations.core import Core, Outdated
+from chunkstore.operations.draft import Draft
+from chunkstore.operations.pending import PendingOp, SegmentState
+from chunkstore.operations.table import KeyBusy
+
+__all__ = ["transact"]
+
+T = TypeVar("T")
+
+
+def transact(core: Core, names: Iterable[str], plan: Callable[[Draft], T], *, tables: bool = False) -> T:
+    """Plan and commit changes of ``names`` (segments) and, with ``tables``, of table rows. Returns what ``plan`` returned.
+
+    ``plan`` may be called several times; it must not have effects of its own.
+    """
+    deadline_s = core.deadline_s()
+    ordered = sorted(set(names))
+    while True:
+        core.pass_gate(deadline_s)
+        states = [core.states.acquire(name) for name in ordered]
+        try:
+            op, result = _attempt(core, states, plan, deadline_s, tables=tables)
+        except Outdated:
+            continue
+        except KeyBusy as busy:
+            if not core.committer.wait_decided(busy.op, deadline_s):
+                core.raise_deadline("waiting for an earlier change of the same table row")
+            continue
+        finally:
+            for state in states:
+                core.states.release(state)
+        if op is not None:
+            core.committer.wait(op, deadline_s)
+        return result
+
+
+def _attempt(
+    core: Core, states: list[SegmentState], plan: Callable[[Draft], T], deadline_s: float, *, tables: bool
+) -> tuple[PendingOp | None, T]:
+    held: list[SegmentState] = []
+    try:
+        for state in states:
+            if not state.lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
+                core.raise_deadline(f"waiting for the lock of segment {state.name!r}")
+            held.append(state)
+        _settle(core, states, deadline_s)
+        if not tables:
+            return _plan_and_enter(core, states, plan)
+        with core.tables.lock:
+            return _plan_and_enter(core, states, plan)
+    finally:
+        for state in held:
+            state.lock.release()
+
+
+def _settle(core: Core, states: list[SegmentState], deadline_s: float) -> None:
+    """Until every state is loaded and nothing is undecided: waiting for one may let another move, so look again."""
+    settled = False
+    while not settled:
+        settled = True
+        for state in states:
+            undecided = state.undecided()
+            if undecided is not None:
+                core.wait_unlocked(state, undecided, deadline_s)
+                settled = False
+            if state.dead:
+                core.load(state, deadline_s)
+                settled = False
+    if not core.gate_is_open():
+        raise Outdated
+
+
+def _plan_and_enter(core: Core, states: list[SegmentState], plan: Callable[[Draft], T]) -> tuple[PendingOp | None, T]:
+    poisoned = {state.name: state.poisoned for state in states if state.poisoned}
+    with core.store.view() as view:
+        draft = Draft(core, view, poisoned)
+        result = plan(draft)
+    if not draft.headers:
+        return None, result
+    sync_names: list[str] = []
+    core.committer.reserve()
+    try:
+        for planned, data in draft.appends:
+            write_pieces(core, planned, data)
+            sync_names.extend(planned.sync_names)
+    except BaseException as error:
+        core.committer.give_up()
+        written = draft.changed_chunks()
+        for state in states:
+            state.poisoned = written if state.poisoned is None else state.poisoned | written
+            state.dead = True
+        if isinstance(error, (InvalidOffset, ChunkNotFound, ChunkExists)):
+            # The tail differs from its record: it is closed for ever; plan again, with a new chunk.
+            raise Outdated from error
+        raise
+    op = PendingOp(draft.headers, draft.rows, tuple(states), tuple(sync_names) if core.appendable else ())
+    op.garbage = draft.garbage
+    for state in states:
+        # Whoever comes next loads what this commit made; until then the pending state is not known here.
+        state.last = op
+        state.dead = True
+        state.writers.clear()
+    if draft.table_keys:
+        op.table_keys = tuple(draft.table_keys)
+        core.tables.remember(op)
+    core.committer.enter(op)
+    return op, result

@@ -1,0 +1,211 @@
+"""The reading half of a store, shared by the owner and by replicas.
+
+Promises: every method is thread-safe, reads one consistent point of history and never writes to the container.
+A segment is named by its name or by a handle; a handle of a deleted segment gets ``SegmentNotFound`` even if the name
+exists again. Leaves out: changing anything (``chunkstore.engine``), following (``chunkstore.replica``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from chunkstore import runtime
+from chunkstore.errors import InvalidArgument
+from chunkstore.invariants import Finding
+from chunkstore.metadata.keys import segment_key
+from chunkstore.names import check_segment_name
+from chunkstore.operations import inspect
+from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
+from chunkstore.operations.read import ReadContext, check_range, find_segment, read, read_into
+from chunkstore.operations.table import TableEntry, check_key, check_namespace, read_entry, scan_entries
+from chunkstore.reader import StorageReader
+from chunkstore.records import LayoutChunk, SegmentInfo
+
+__all__ = ["ReadingHalf", "SegmentHandle", "SegmentRef", "TableReader"]
+
+_POLL_S = 0.05
+
+
+class SegmentHandle(NamedTuple):
+    """An opened segment: binds the segment's id, so that a re-created segment of the same name is not mistaken for it."""
+
+    name: str
+    segment_id: int
+    writable: bool
+
+
+SegmentRef: TypeAlias = str | SegmentHandle
+
+
+def resolve(target: SegmentRef) -> tuple[str, int | None]:
+    """Name and (for a handle) id. Raises ``InvalidArgument``."""
+    if isinstance(target, SegmentHandle):
+        return target.name, target.segment_id
+    check_segment_name(target)
+    return target, None
+
+
+class TableReader:
+    """The reading half of ``table(namespace)``."""
+
+    def __init__(self, context: ReadContext, namespace: str) -> None:
+        self._context = context
+        self.namespace = check_namespace(namespace)
+
+    def get(self, key: bytes) -> TableEntry | None:
+        """One row (key, value, version), or None. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``."""
+        check_key(key)
+        with self._context.store().view() as view:
+            entry = read_entry(view, self.namespace, key)
+        self._context.check()
+        return entry
+
+    def scan(self, prefix: bytes = b"", *, after: bytes | None = None) -> Iterator[TableEntry]:
+        """Rows whose key begins with ``prefix``, in key order, from one view that stays open while iterating."""
+        with self._context.store().view() as view:
+            self._context.check()
+            yield from scan_entries(view, self.namespace, prefix, after)
+
+
+class ReadingHalf:
+    """See the module. Subclasses set ``_context`` and ``_epoch``."""
+
+    _context: ReadContext
+
+    def _present_epoch(self) -> int:
+        raise NotImplementedError
+
+    def _refresh(self) -> None:
+        """Bring the view up to date before waiting on; an owner is always up to date."""
+
+    def open_read(self, name: str) -> SegmentHandle:
+        """A read handle. Never writes. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
+        check_segment_name(name)
+        return SegmentHandle(name, self.info(name).id, False)
+
+    def exists(self, name: str) -> bool:
+        """Whether a segment of this name exists. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``."""
+        check_segment_name(name)
+        self._context.check_open()
+        with self._context.store().view() as view:
+            found = view.get(segment_key(name)) is not None
+        self._context.check()
+        return found
+
+    def info(self, segment: SegmentRef) -> SegmentInfo:
+        """What is known about a segment. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
+        name, identity = resolve(segment)
+        self._context.check_open()
+        with self._context.store().view() as view:
+            record = find_segment(view, name, identity)
+        self._context.check()
+        return inspect.info_of(record)
+
+    def segments(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Iterator[SegmentInfo]:
+        """Segments whose name begins with ``prefix``, in order of their UTF-8 bytes, those above ``after`` only.
+
+        Pages of 1,000 are read at a time; each page is consistent. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``.
+        """
+        if not isinstance(prefix, str):
+            raise InvalidArgument(f"prefix must be a str, not {type(prefix).__name__}", argument="prefix")
+        self._context.check_open()
+        return inspect.list_segments(self._context, prefix, after, limit)
+
+    def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
+        """The chunks of a segment in order. Raises ``InvalidArgument``, ``SegmentNotFound``, ``Damaged``, ``NotOwner``, ``Closed``."""
+        name, identity = resolve(segment)
+        self.info(segment)
+        return inspect.layout(self._context, name, identity, self._present_epoch())
+
+    def read(self, segment: SegmentRef, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``; short only at the segment's end, ``b""`` at it.
+
+        Raises ``InvalidArgument``, ``Closed``, ``NotOwner`` (fenced reads), ``SegmentNotFound``, ``SegmentTruncated``
+        (``start_offset`` is the first readable byte), ``BadOffset`` (beyond the length), ``Damaged``, ``StorageUnavailable``.
+        Retry: safe.
+        """
+        name, identity = resolve(segment)
+        self._context.check_open()
+        return read(self._context, name, identity, offset, length)
+
+    def read_into(self, segment: SegmentRef, offset: int, buffer: bytearray | memoryview) -> int:
+        """Fill ``buffer`` (writable, contiguous, bytes of shape (n,)) from ``offset``; returns the count. As ``read``."""
+        name, identity = resolve(segment)
+        self._context.check_open()
+        return read_into(self._context, name, identity, offset, buffer)
+
+    def offset_at(self, segment: SegmentRef, time_ms: int) -> int:
+        """The start of the chunk that was growing at ``time_ms`` (milliseconds since 1970): no byte below it is younger.
+
+        Chunk-granular and from labels of the owners' clocks. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``.
+        """
+        name, identity = resolve(segment)
+        check_range(time_ms, 0)
+        self._context.check_open()
+        return inspect.offset_at(self._context, name, identity, time_ms)
+
+    def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
+        """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
+
+        Raises ``SegmentNotFound`` (also when it is deleted meanwhile), ``NotOwner``, ``Closed``, ``InvalidArgument``.
+        """
+        check_range(offset, 0)
+        if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
+            raise InvalidArgument(f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s")
+        deadline_s = runtime.monotonic_s() + timeout_s
+        while True:
+            waiter = self._arm()
+            try:
+                info = self.info(segment)
+                left_s = deadline_s - runtime.monotonic_s()
+                if info.length > offset or info.sealed or left_s <= 0:
+                    return info
+                waiter.wait(min(left_s, self._poll_s()))
+            finally:
+                self._disarm(waiter)
+            self._refresh()
+
+    def _poll_s(self) -> float:
+        return _POLL_S
+
+    def _arm(self) -> runtime.Event:
+        return runtime.event()
+
+    def _disarm(self, waiter: runtime.Event) -> None:
+        return None
+
+    def reader(
+        self,
+        segment: SegmentRef,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        prefetch_bytes: int = 8 << 20,
+        follow: bool = False,
+        piece_bytes: int = 1 << 20,
+    ) -> StorageReader:
+        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises ``InvalidArgument``, ``SegmentNotFound``."""
+        info = self.info(segment)
+        handle = SegmentHandle(info.name, info.id, False)
+        return StorageReader(
+            self,
+            handle,
+            start=info.start_offset if start is None else start,
+            stop=stop,
+            prefetch_bytes=prefetch_bytes,
+            follow=follow,
+            piece_bytes=piece_bytes,
+        )
+
+    def check(self, level: CheckLevel = "quick") -> list[Finding]:
+        """Compare metadata, index and (``exists``, ``deep``) storage; returns every violated invariant, or an empty list.
+
+        Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``.
+        """
+        if level not in CHECK_LEVELS:
+            raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
+        self._context.check_open()
+        findings = list(check(self._context, level, epoch=self._present_epoch()))
+        self._context.check()
+        return findings

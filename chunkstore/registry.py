@@ -1,0 +1,102 @@
+"""From a root's URL to its chunk storage.
+
+Promises: ``memory://NAME`` and ``file:///PATH`` are built in; other installed packages add schemes through the entry-point
+group ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the settings, returns a ``ChunkStorage``).
+A binding is imported when a root needs it, never before. Credentials in a URL never reach a message.
+Leaves out: containers (``assembly``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+from chunkstore.config import Settings
+from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["ENTRY_POINT_GROUP", "open_storage"]
+
+ENTRY_POINT_GROUP = "chunkstore.bindings"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_ABSENT = {"s3": "S3 and its look-alikes", "hdfs": "HDFS"}
+_EXAMPLES = "write file:///absolute/path or memory://NAME"
+
+
+def open_storage(root_url: str, settings: Settings) -> ChunkStorage:
+    """The chunk storage that ``root_url`` names.
+
+    Raises: ``InvalidArgument`` for a plain path, an unknown scheme or a malformed URL; ``Unsupported`` for a scheme whose
+    binding is not in this version; what the binding's constructor raises. Changes nothing; retry: safe.
+    """
+    if not isinstance(root_url, str) or not root_url:
+        raise InvalidArgument(f"a root is a URL; {_EXAMPLES}", argument="root")
+    match = _SCHEME.match(root_url)
+    if match is None:
+        hint = f"; write file://{root_url}" if root_url.startswith("/") else ""
+        raise InvalidArgument(f"root {_shown(root_url)!r} is not a URL{hint or '; ' + _EXAMPLES}", argument="root")
+    scheme = match[1].lower()
+    if scheme == "file":
+        return _open_file(root_url, settings)
+    if scheme == "memory":
+        return _open_memory(root_url)
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
+        maker = cast("Callable[[str, Settings], ChunkStorage]", entry.load())
+        return maker(root_url, settings)
+    if scheme in _ABSENT:
+        raise Unsupported(
+            f"{scheme}:// roots need the binding for {_ABSENT[scheme]} (extra {scheme!r}), which is not in this version; "
+            f"{_EXAMPLES}",
+            feature=scheme,
+        )
+    raise InvalidArgument(f"no binding for {scheme}:// roots ({_shown(root_url)!r}); {_EXAMPLES}", argument="root")
+
+
+def _shown(root_url: str) -> str:
+    """The URL as it may appear in a message: without user, password and query."""
+    head, separator, rest = root_url.partition("://")
+    if not separator:
+        return root_url
+    rest = rest.partition("?")[0]
+    host, slash, path = rest.partition("/")
+    return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _open_file(root_url: str, settings: Settings) -> ChunkStorage:
+    try:
+        parts = urlsplit(root_url)
+    except ValueError as error:
+        raise InvalidArgument(f"root {_shown(root_url)!r} is not a URL: {error}", argument="root") from error
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidArgument(
+            f"root {_shown(root_url)!r} names the host {parts.netloc.rpartition('@')[2]!r}; a path on this machine has "
+            "three slashes: file:///absolute/path",
+            argument="root",
+        )
+    if parts.query or parts.fragment or root_url[-1] in "?#":
+        raise InvalidArgument(
+            f"root {_shown(root_url)!r}: write '?' as %3F and '#' as %23 in the path; a file root takes no options",
+            argument="root",
+        )
+    path = unquote(parts.path, errors="surrogateescape")
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidArgument(
+            f"root {_shown(root_url)!r} needs an absolute path: file:///absolute/path", argument="root"
+        )
+
+    from chunkstore_bindings.filesystem import FilesystemChunkStorage
+
+    return FilesystemChunkStorage(path, open_files_max=settings.open_files_max)
+
+
+def _open_memory(root_url: str) -> ChunkStorage:
+    name = root_url.partition("://")[2]
+    if not name or "?" in name or "#" in name or "@" in name:
+        raise InvalidArgument(f"root {_shown(root_url)!r}: write memory://NAME, without options", argument="root")
+
+    from chunkstore_bindings.memory import MemoryChunkStorage
+
+    return MemoryChunkStorage(f"memory://{name}")
