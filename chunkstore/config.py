@@ -145,7 +145,9 @@ class Settings:
     default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
 
     def __post_init__(self) -> None:
-        _require(self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode)
+        _require(
+            self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode
+        )
         _require(self.lengths == "exact", "lengths", "'exact' ('lazy' is reserved until it is proven)", self.lengths)
         _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
         if self.cache_dir is not None:
@@ -155,8 +157,12 @@ class Settings:
             whole = isinstance(getattr(_DEFAULTS, name, value), int)
             good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
             _require(good and low <= value <= high, name, f"a number from {low:g} to {high:g}", value)
-        _require(isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool", self.verify_chunks_at_open)
-        _require(isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy", self.default_rolling)
+        _require(
+            isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool", self.verify_chunks_at_open
+        )
+        _require(
+            isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy", self.default_rolling
+        )
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

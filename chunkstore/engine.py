@@ -166,7 +166,7 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     @property
     def journal_mode(self) -> str:
-        """"slot" or "append"."""
+        """ "slot" or "append"."""
         return self._core.journal.mode
 
     # Segments
@@ -300,9 +300,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         for item in (changes, expected or {}):
             if not isinstance(item, Mapping):
                 raise InvalidArgument("attributes are given as a mapping", argument="changes")
-        transact(
-            self._core, (name,), lambda draft: draft.update_attributes(name, changes, expected or {}, identity)
-        )
+        transact(self._core, (name,), lambda draft: draft.update_attributes(name, changes, expected or {}, identity))
 
     # Commits, tables, sessions
 
@@ -439,5 +437,7 @@ def check_writer(writer_id: bytes | str | None, event_number: int | None) -> byt
     if not isinstance(raw, bytes) or not 1 <= len(raw) <= 64:
         raise InvalidArgument("writer_id must be 1 to 64 bytes", argument="writer_id")
     if type(event_number) is not int or not 1 <= event_number <= _EVENT_MAX:
-        raise InvalidArgument(f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number")
+        raise InvalidArgument(
+            f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number"
+        )
     return raw

@@ -144,9 +144,7 @@ class SegmentTruncated(ChunkstoreError):
     fields = ("segment", "start_offset", "offset")
 
     def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
-        super().__init__(
-            f"segment {segment!r} starts at offset {start_offset}; offset {offset} was truncated away"
-        )
+        super().__init__(f"segment {segment!r} starts at offset {start_offset}; offset {offset} was truncated away")
         self.segment = segment
         self.start_offset = start_offset
         self.offset = offset

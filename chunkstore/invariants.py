@@ -73,9 +73,13 @@ def segment_findings(
             if record.next:
                 yield finding(14, "the last chunk has a successor", identity, offset)
             if offset != segment.last_chunk_offset:
-                yield finding(15, f"the last chunk begins at {offset}, recorded {segment.last_chunk_offset}", identity, offset)
+                yield finding(
+                    15, f"the last chunk begins at {offset}, recorded {segment.last_chunk_offset}", identity, offset
+                )
             if offset + record.length != segment.length:
-                yield finding(15, f"the list ends at {offset + record.length}, the segment at {segment.length}", identity, offset)
+                yield finding(
+                    15, f"the list ends at {offset + record.length}, the segment at {segment.length}", identity, offset
+                )
         elif not record.next:
             yield finding(14, f"the list ends after {number + 1} of {segment.chunk_count} chunks", identity, offset)
             return

@@ -9,8 +9,7 @@ Leaves out: random access (``store.read``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from chunkstore import runtime
 from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgument, SegmentTruncated
@@ -42,12 +41,17 @@ class StorageReader:
         follow: bool,
         piece_bytes: int,
     ) -> None:
-        for value, argument in ((start, "start"), (stop if stop is not None else 0, "stop"), (prefetch_bytes, "prefetch_bytes")):
+        for value, argument in (
+            (start, "start"),
+            (stop if stop is not None else 0, "stop"),
+            (prefetch_bytes, "prefetch_bytes"),
+        ):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
         if type(piece_bytes) is not int or not _PIECE_BYTES_MIN <= piece_bytes <= _PIECE_BYTES_MAX:
             raise InvalidArgument(
-                f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}", argument="piece_bytes"
+                f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}",
+                argument="piece_bytes",
             )
         info = store.info(handle)
         if start < info.start_offset:
@@ -67,13 +71,13 @@ class StorageReader:
         self._ended = False
         self._task: runtime.Task | None = None
 
-    def __enter__(self) -> StorageReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> bytes:

@@ -102,7 +102,9 @@ class ReadingHalf:
         self._context.check()
         return inspect.info_of(record)
 
-    def segments(self, prefix: str = "", *, after: str | None = None, limit: int | None = None) -> Iterator[SegmentInfo]:
+    def segments(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
+    ) -> Iterator[SegmentInfo]:
         """Segments whose name begins with ``prefix``, in order of their UTF-8 bytes, those above ``after`` only.
 
         Pages of 1,000 are read at a time; each page is consistent. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``.
@@ -152,7 +154,9 @@ class ReadingHalf:
         """
         check_range(offset, 0)
         if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
-            raise InvalidArgument(f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s")
+            raise InvalidArgument(
+                f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"
+            )
         deadline_s = runtime.monotonic_s() + timeout_s
         while True:
             waiter = self._arm()

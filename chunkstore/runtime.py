@@ -18,13 +18,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Protocol, TypeVar
 
 __all__ = [
     "Condition",
     "Event",
+    "Future",
     "Lock",
     "Pool",
     "ProcessIdentity",

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import Closed, InvalidArgument, InvalidOffset, Unsupported
@@ -212,6 +212,10 @@ class ChunkStorage(ABC):
         """Release all resources; later calls raise ``Closed``. Safe to repeat."""
 
 
+_Pieces: TypeAlias = list[bytes]
+"""Named here because ``list`` means the listing inside the classes."""
+
+
 def _whole(value: object, argument: str) -> None:
     if type(value) is not int or value < 0:
         raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
@@ -253,7 +257,9 @@ class BaseChunkStorage(ChunkStorage):
         if data is not None:
             _bytes_like(data, "data")
         elif not self.capabilities.append:
-            raise Unsupported(f"{self.url} cannot append, so an empty chunk {name!r} would be useless", feature="append")
+            raise Unsupported(
+                f"{self.url} cannot append, so an empty chunk {name!r} would be useless", feature="append"
+            )
         self.do_create(name, data)
         return ChunkHandle(name, True)
 
@@ -302,7 +308,9 @@ class BaseChunkStorage(ChunkStorage):
         _whole(offset, "offset")
         _bytes_like(data, "data")
         if not self.capabilities.append:
-            raise Unsupported(f"{self.url} cannot append to {handle.name!r}; create it with its content", feature="append")
+            raise Unsupported(
+                f"{self.url} cannot append to {handle.name!r}; create it with its content", feature="append"
+            )
         return self.do_write(handle.name, offset, data)
 
     def sync(self, names: Sequence[str]) -> None:
@@ -383,7 +391,7 @@ class BaseChunkStorage(ChunkStorage):
     @abstractmethod
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int: ...
 
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
+    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> _Pieces:
         return [self.do_read(name, item.offset, item.length) for item in ranges]
 
     @abstractmethod

@@ -10,13 +10,13 @@ behind the last committed event. Leaves out: framing of events (the bytes are th
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.operations.append import check_data
+from chunkstore.runtime import Future
 
 if TYPE_CHECKING:
     from chunkstore.engine import ChunkedSegmentStorage
@@ -69,7 +69,7 @@ class StorageWriter:
         self._error: ChunkstoreError | None = None
         self._task = runtime.spawn(self._run, "chunkstore-writer")
 
-    def __enter__(self) -> StorageWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -173,7 +173,9 @@ class StorageWriter:
                 return None
             if self._waiting:
                 age_s = runtime.monotonic_s() - self._oldest_s
-                due = self._flushing or self._closed or self._waiting_bytes >= self._flush_bytes or age_s >= self._flush_s
+                due = (
+                    self._flushing or self._closed or self._waiting_bytes >= self._flush_bytes or age_s >= self._flush_s
+                )
                 if due:
                     break
                 self._condition.wait(max(0.0, self._flush_s - age_s))

@@ -320,7 +320,10 @@ def _plan_rollover(
         if not piece.new:
             assert grown is not None
             crc = crc32c_extend(grown.crc32c or 0, view[piece.start : piece.stop])
-            records[-1] = (segment.last_chunk, grown._replace(length=grown.length + piece.stop - piece.start, crc32c=crc))
+            records[-1] = (
+                segment.last_chunk,
+                grown._replace(length=grown.length + piece.stop - piece.start, crc32c=crc),
+            )
             targets.append(last_name)
             continue
         identity = core.new_chunk(segment.id)

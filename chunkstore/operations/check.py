@@ -50,7 +50,13 @@ def _of_error(segment: str, error: ChunkstoreError) -> Finding:
     fields = error.to_fields()
     position = fields.get("position")
     return Finding(
-        14, "damage", segment, "", str(fields.get("object") or ""), position if isinstance(position, int) else 0, error.message
+        14,
+        "damage",
+        segment,
+        "",
+        str(fields.get("object") or ""),
+        position if isinstance(position, int) else 0,
+        error.message,
     )
 
 
@@ -79,8 +85,8 @@ def _check_segment(
         yield finding
     if broken:
         return
-    for message in check_index(view, segment):
-        yield Finding(15, "damage", segment.name, "", "offset index", 0, message)
+    for item in check_index(view, segment):
+        yield Finding(15, "damage", segment.name, "", "offset index", item.offset, item.message)
     if level == "quick":
         return
     identity = segment.first_chunk
@@ -132,12 +138,16 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -
             yield _of_error("", error)
             continue
         if garbage.lsn > head_lsn:
-            yield Finding(22, "damage", "", "", "garbage", 0, f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}")
+            yield Finding(
+                22, "damage", "", "", "garbage", 0, f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}"
+            )
         identity = garbage.first
         for number in range(garbage.count):
             record = find(identity) if identity else None
             if record is None:
-                yield Finding(22, "leak", "", "", "garbage", 0, f"a garbage range ends after {number} of {garbage.count} chunks")
+                yield Finding(
+                    22, "leak", "", "", "garbage", 0, f"a garbage range ends after {number} of {garbage.count} chunks"
+                )
                 break
             if identity in seen:
                 name = context.names.chunk(identity)

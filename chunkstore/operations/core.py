@@ -73,6 +73,7 @@ class Core:
         self._gate_open = runtime.event()
         self._gate_open.set()
         self._space_checked_s = -1.0
+        self._retired: list[MetadataStore] = []
         self.adopt(ownership)
 
     def adopt(self, ownership: Ownership) -> None:
@@ -87,6 +88,17 @@ class Core:
         self.opened_s = runtime.monotonic_s()
         self.opened_ms = runtime.now_ms()
         self.broken = None
+
+    def retire(self, store: MetadataStore) -> None:
+        """Keep a replaced store open for the views that readers still have; ``close_stores`` ends it."""
+        self._retired.append(store)
+
+    def close_stores(self) -> None:
+        """Close the present store and the retired ones."""
+        self.store.close(clean=True)
+        for store in self._retired:
+            if store is not self.store:
+                store.close(clean=False)
 
     # Gates
 

@@ -126,7 +126,9 @@ class Draft:
         if len(data) == 0:
             return segment.length
         last = self.chunk(segment.last_chunk) if segment.last_chunk else None
-        planned = plan_on_tail(self.core, segment, last, self._grows(name, segment, last), self._tail_name(segment), data)
+        planned = plan_on_tail(
+            self.core, segment, last, self._grows(name, segment, last), self._tail_name(segment), data
+        )
         self.appends.append((planned, data))
         self.rows.update(planned.rows)
         self.headers.append(planned.header)
@@ -205,7 +207,12 @@ class Draft:
         return True
 
     def concat(
-        self, target_name: str, offset: int | None, source_name: str, identity: int | None = None, source_id: int | None = None
+        self,
+        target_name: str,
+        offset: int | None,
+        source_name: str,
+        identity: int | None = None,
+        source_id: int | None = None,
     ) -> None:
         """Splice a sealed source behind the target; the source ceases to exist.
 
@@ -298,7 +305,9 @@ class Draft:
         if segment.id not in self._restructured and not self.appends:
             found = self.view.locate(segment.id, offset)
             if found is None:
-                raise Damaged("the offset index has no entry; run check", object=f"segment {segment.name}", position=offset)
+                raise Damaged(
+                    "the offset index has no entry; run check", object=f"segment {segment.name}", position=offset
+                )
             identity, chunk_offset = found
             return identity, chunk_offset, self.view.count_chunks(segment.id, first_offset, chunk_offset)
         # The index does not know this draft's own changes yet: walk the list.
@@ -308,7 +317,9 @@ class Draft:
             if offset < chunk_offset + record.length:
                 return identity, chunk_offset, passed
             identity, chunk_offset = record.next, chunk_offset + record.length
-        raise Damaged("the chunk list is shorter than the segment; run check", object=f"segment {segment.name}", position=offset)
+        raise Damaged(
+            "the chunk list is shorter than the segment; run check", object=f"segment {segment.name}", position=offset
+        )
 
     def restructure(self, segment_id: int) -> None:
         """Say that the offset index does not show this segment as the draft has it."""

@@ -70,9 +70,7 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
             left -= len(page)
 
 
-def walk_chunks(
-    view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int
-) -> Iterator[LayoutChunk]:
+def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int) -> Iterator[LayoutChunk]:
     """The chunks of a segment in order. Raises ``Damaged`` where the list is broken."""
     identity = segment.first_chunk
     offset = segment.start_offset - segment.first_chunk_skip

@@ -68,7 +68,9 @@ class Lifecycle:
                 return
             except ChunkstoreError as error:
                 if runtime.monotonic_s() > deadline_s:
-                    unknown = OutcomeUnknown("the journal failed and could not be taken over in time; it may still happen")
+                    unknown = OutcomeUnknown(
+                        "the journal failed and could not be taken over in time; it may still happen"
+                    )
                     unknown.__cause__ = error
                     core.committer.fail(batch, unknown)
                     return
@@ -181,6 +183,7 @@ class Lifecycle:
             core.fence(error)
             raise
         old = core.journal
+        core.retire(core.store)
         core.adopt(ownership)
         old.close()
         core.committer.forget_digests()
@@ -259,9 +262,13 @@ class Lifecycle:
         since = core.journal.bytes_written - self._journal_bytes_at_snapshot
         if since > max(core.settings.snapshot_bytes_min, self._snapshot_bytes // 2):
             return True
-        if core.journal.mode == "slot" and records >= max(core.settings.snapshot_slots_min, self._snapshot_bytes // 15_000):
+        if core.journal.mode == "slot" and records >= max(
+            core.settings.snapshot_slots_min, self._snapshot_bytes // 15_000
+        ):
             return True
-        return self._snapshot_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._snapshot_s > _TIMED_SNAPSHOT_S
+        return (
+            self._snapshot_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._snapshot_s > _TIMED_SNAPSHOT_S
+        )
 
     # The keeper
 
@@ -317,5 +324,5 @@ class Lifecycle:
         if clean and core.settings.lease_s:
             core.service.renew_lease(core.epoch, released=True)
         core.journal.close()
-        core.store.close(clean=True)
+        core.close_stores()
         core.pool.close()

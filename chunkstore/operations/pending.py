@@ -70,7 +70,11 @@ class PendingOp:
     )
 
     def __init__(
-        self, headers: list[Op], rows: dict[bytes, RowRecord], states: tuple[SegmentState, ...], sync_names: tuple[str, ...]
+        self,
+        headers: list[Op],
+        rows: dict[bytes, RowRecord],
+        states: tuple[SegmentState, ...],
+        sync_names: tuple[str, ...],
     ) -> None:
         self.kind = RecordKind.OPS
         self.notes: tuple[object, ...] = ()
@@ -113,7 +117,20 @@ class SegmentState:
     of them write at once). ``last`` is the newest operation that entered the commit queue.
     """
 
-    __slots__ = ("dead", "growing", "last", "lock", "name", "poisoned", "reserved", "segment", "tail", "tail_name", "users", "writers")
+    __slots__ = (
+        "dead",
+        "growing",
+        "last",
+        "lock",
+        "name",
+        "poisoned",
+        "reserved",
+        "segment",
+        "tail",
+        "tail_name",
+        "users",
+        "writers",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -94,11 +94,15 @@ def plan_read(
     position = offset
     while position < stop:
         if not chunk:
-            raise Damaged("the chunk list ends before the segment does; run check", object=f"segment {name}", position=position)
+            raise Damaged(
+                "the chunk list ends before the segment does; run check", object=f"segment {name}", position=position
+            )
         record = find_chunk(view, names, chunk)
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
-            raise Damaged("the offset index and the chunk list differ; run check", object=f"segment {name}", position=position)
+            raise Damaged(
+                "the offset index and the chunk list differ; run check", object=f"segment {name}", position=position
+            )
         take = min(stop - position, record.length - inside)
         whole = inside == 0 and take == record.length
         slices.append(
@@ -218,7 +222,9 @@ def _read_slice(storage: ChunkStorage, piece: ReadSlice, target: memoryview) -> 
 def _verify(piece: ReadSlice, data: bytes | memoryview, count: int) -> None:
     if count != piece.length:
         raise Damaged(
-            f"the chunk is shorter than its record: {count} of {piece.length} bytes", object=piece.name, position=piece.offset
+            f"the chunk is shorter than its record: {count} of {piece.length} bytes",
+            object=piece.name,
+            position=piece.offset,
         )
     if piece.crc32c is not None and crc32c(data) != piece.crc32c:
         raise Damaged("the chunk's bytes do not have the recorded CRC32C", object=piece.name, position=piece.offset)

@@ -94,7 +94,9 @@ def check_namespace(namespace: object) -> str:
 def check_key(key: object) -> bytes:
     """1 to 400 bytes. Raises ``InvalidArgument``."""
     if not isinstance(key, bytes) or not 1 <= len(key) <= LIMITS.table_key_bytes_max:
-        raise InvalidArgument(f"a table key is bytes, 1 to {LIMITS.table_key_bytes_max} of them, not {key!r}", argument="key")
+        raise InvalidArgument(
+            f"a table key is bytes, 1 to {LIMITS.table_key_bytes_max} of them, not {key!r}", argument="key"
+        )
     return key
 
 
@@ -102,7 +104,8 @@ def check_value(value: object) -> bytes:
     """Bytes up to the row limit. Raises ``InvalidArgument``."""
     if not isinstance(value, bytes) or len(value) > LIMITS.row_bytes_max - 64:
         raise InvalidArgument(
-            f"a table value is bytes, at most {LIMITS.row_bytes_max - 64} of them; keep more in a segment", argument="value"
+            f"a table value is bytes, at most {LIMITS.row_bytes_max - 64} of them; keep more in a segment",
+            argument="value",
         )
     return value
 

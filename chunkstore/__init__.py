@@ -1,0 +1,76 @@
+"""chunkstore: an embeddable storage engine for endless append-only segments on cheap storage.
+
+``open`` claims a container and serves it; ``open_replica`` follows one read-only. See README.md for ten running lines,
+docs/guide-embed.md for the rest.
+"""
+
+from chunkstore.assembly import open_replica
+from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
+from chunkstore.config import GIB, KIB, MIB, RollingPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    BadOffset,
+    ChunkExists,
+    ChunkNotFound,
+    ChunkstoreError,
+    Closed,
+    Conflict,
+    ContainerBusy,
+    ContainerNotFound,
+    Damaged,
+    DeadlineExceeded,
+    InvalidArgument,
+    InvalidOffset,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentNotSealed,
+    SegmentSealed,
+    SegmentTruncated,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.reader import StorageReader
+from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.replica import Replica
+from chunkstore.writer import StorageWriter
+
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "BadOffset",
+    "ChunkExists",
+    "ChunkNotFound",
+    "ChunkedSegmentStorage",
+    "ChunkstoreError",
+    "Closed",
+    "Conflict",
+    "ContainerBusy",
+    "ContainerNotFound",
+    "Damaged",
+    "DeadlineExceeded",
+    "InvalidArgument",
+    "InvalidOffset",
+    "LayoutChunk",
+    "NotOwner",
+    "OutcomeUnknown",
+    "Replica",
+    "RollingPolicy",
+    "SegmentExists",
+    "SegmentInfo",
+    "SegmentNotFound",
+    "SegmentNotSealed",
+    "SegmentSealed",
+    "SegmentTruncated",
+    "Settings",
+    "StorageFull",
+    "StorageReader",
+    "StorageUnavailable",
+    "StorageWriter",
+    "Unsupported",
+    "open",
+    "open_replica",
+]

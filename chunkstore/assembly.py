@@ -1,0 +1,180 @@
+"""The composition root: the only module that knows concrete parts, and it imports them inside functions.
+
+Promises: ``open_store`` and ``open_replica`` close everything they opened if anything on the way fails. Settings travel apart from
+components: tests and embedders may bring their own storage and metadata cache.
+Leaves out: everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chunkstore.config import Settings, default_cache_dir
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ContainerNotFound, InvalidArgument
+from chunkstore.metadata.port import MetadataCache
+from chunkstore.names import ContainerNames
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage
+
+if TYPE_CHECKING:
+    from chunkstore_journal.objects import ContainerFormat
+
+__all__ = [
+    "check_journal",
+    "describe_owner",
+    "journal_records",
+    "list_containers",
+    "open_replica",
+    "open_replica_on",
+    "open_store",
+    "open_store_on",
+]
+
+
+def _settings(settings: Settings | None) -> Settings:
+    if settings is None:
+        return Settings()
+    if not isinstance(settings, Settings):
+        raise InvalidArgument(
+            f"settings must be chunkstore.Settings, not {type(settings).__name__}", argument="settings"
+        )
+    return settings
+
+
+def _cache(storage: ChunkStorage, container: ContainerFormat, settings: Settings, role: str) -> MetadataCache:
+    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
+        from chunkstore.metadata.memory import MemoryMetadataCache
+
+        return MemoryMetadataCache(container.uuid, role)
+    from chunkstore.metadata.lmdb import LmdbMetadataCache
+
+    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container.uuid, role=role, settings=settings)
+
+
+def open_store(
+    root: str,
+    *,
+    container: str = "default",
+    create: bool = True,
+    settings: Settings | None = None,
+    wait_s: float = 0,
+) -> ChunkedSegmentStorage:
+    """Claim the next epoch of a container, recover its state, and serve it.
+
+    Arguments: ``root`` as a URL (``memory://NAME``, ``file:///PATH``); ``container``: 1 to 64 letters, digits, ``.``, ``_``, ``-``;
+    ``create``: make the container if it is missing; ``wait_s``: how long to be polite to a live owner (0: claim at once; it is then
+    fenced).
+
+    Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (a live owner, after
+    ``wait_s``), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be owned safely), ``Damaged``,
+    ``StorageFull``, ``StorageUnavailable``. Retry: safe. Source: protocol 3.4, 3.12.
+    """
+    chosen = _settings(settings)
+    names = ContainerNames(container)
+    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
+        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+    storage = open_storage(root, chosen)
+    try:
+        return open_store_on(
+            storage, container=names.container, create=create, settings=chosen, wait_s=wait_s, close_storage=True
+        )
+    except BaseException:
+        storage.close()
+        raise
+
+
+def open_store_on(
+    storage: ChunkStorage,
+    *,
+    container: str = "default",
+    create: bool = True,
+    settings: Settings | None = None,
+    wait_s: float = 0,
+    cache: MetadataCache | None = None,
+    close_storage: bool = False,
+) -> ChunkedSegmentStorage:
+    """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own."""
+    from chunkstore_bindings.probe import probe_create_if_absent
+    from chunkstore_journal.container import check_writable, create_container, read_format
+    from chunkstore_journal.service import ContainerJournal
+
+    chosen = _settings(settings)
+    names = ContainerNames(container)
+    try:
+        format_ = read_format(storage, names)
+    except ContainerNotFound:
+        if not create:
+            raise
+        format_ = create_container(storage, names, chosen, probe=lambda s, p: probe_create_if_absent(s, p).to_plain())
+    check_writable(storage, format_, chosen)
+    parts = cache if cache is not None else _cache(storage, format_, chosen, "owner")
+    closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
+    if close_storage:
+        closing.append(storage.close)
+    try:
+        service = ContainerJournal(storage, names, format_, parts, chosen)
+        ownership = service.take_over(own=None, wait_s=float(wait_s))
+        return ChunkedSegmentStorage(
+            storage=storage, names=names, settings=chosen, service=service, ownership=ownership, on_close=closing
+        )
+    except BaseException:
+        if cache is None:
+            parts.close()
+        raise
+
+
+def open_replica(root: str, *, container: str = "default", settings: Settings | None = None) -> Replica:
+    """Follow a container's journal read-only. Never claims, never writes to the container.
+
+    Raises ``InvalidArgument``, ``ContainerNotFound``, ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``.
+    """
+    chosen = _settings(settings)
+    names = ContainerNames(container)
+    storage = open_storage(root, chosen)
+    try:
+        return open_replica_on(storage, container=names.container, settings=chosen, close_storage=True)
+    except BaseException:
+        storage.close()
+        raise
+
+
+def open_replica_on(
+    storage: ChunkStorage,
+    *,
+    container: str = "default",
+    settings: Settings | None = None,
+    cache: MetadataCache | None = None,
+    close_storage: bool = False,
+) -> Replica:
+    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own."""
+    from chunkstore_journal.container import read_format
+    from chunkstore_journal.follower import Follower
+
+    chosen = _settings(settings)
+    names = ContainerNames(container)
+    format_ = read_format(storage, names)
+    parts = cache if cache is not None else _cache(storage, format_, chosen, "replica")
+    closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
+    if close_storage:
+        closing.append(storage.close)
+    try:
+        follower = Follower(storage, names, format_, parts, chosen)
+        return Replica(storage=storage, names=names, settings=chosen, follower=follower, on_close=closing)
+    except BaseException:
+        if cache is None:
+            parts.close()
+        raise
+
+
+def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
+    """The containers under a root, in name order. Read-only."""
+    from chunkstore_journal.container import list_containers as listed
+
+    storage = open_storage(root, _settings(settings))
+    try:
+        return list(listed(storage))
+    finally:
+        storage.close()
