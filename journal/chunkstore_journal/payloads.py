@@ -258,11 +258,17 @@ def encode_note(
     """
     _check_changes(ops, rows)
     body: object = notes
-    if kind == RecordKind.SNAPSHOT_NOTE:
-        body = link_to_wire(SnapshotLink(*notes))  # type: ignore[arg-type]
-    elif kind == RecordKind.GC_NOTE:
-        body = (tuple(GcNote(*notes).names),)  # type: ignore[arg-type]
-    return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows), body))
+    try:
+        if kind == RecordKind.SNAPSHOT_NOTE:
+            body = link_to_wire(SnapshotLink(*notes))  # type: ignore[arg-type]
+        elif kind == RecordKind.GC_NOTE:
+            body = (tuple(GcNote(*notes).names),)  # type: ignore[arg-type]
+    except (TypeError, AttributeError) as error:
+        raise InvalidArgument(f"this is not what a {kind.name} says: {error}", argument="notes") from error
+    raw = pack((PAYLOAD_VERSION, tuple(ops), tuple(rows), body))
+    with must_be_readable(kind.name):
+        decode_note(kind, raw, object=kind.name, position=0)
+    return raw
 
 
 def decode_note(

@@ -304,13 +304,15 @@ class LogReader:
         self.reason = reason if self.tail_bytes else ""
 
     def find_record_after(self, offset: int, *, lsn: int, epoch: int) -> tuple[int, RecordHeader] | None:
-        """The first intact record header of this container and ``epoch`` with an lsn above ``lsn`` at or behind ``offset``.
+        """The first intact record header of this container and ``epoch`` with an lsn above ``lsn`` *behind* byte ``offset``.
 
-        Returns its byte offset and the header, or None when nothing of the kind is left: then the damage is the last
-        thing in the file, as a torn write leaves it. A header is proof enough that the records before it were once
-        whole: a record is written only after the one before it was made durable. Reads each byte once; bounded memory.
+        ``offset`` is where the good records end (``self.offset``) and ``lsn`` the last good one's. Returns the header and
+        its byte offset, or None: then the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A
+        header is proof enough: a record is written only after the one before it was made durable, so the damaged
+        one was whole once. The damaged record's own header, at ``offset``, proves nothing. Reads each byte once.
         """
         overlap = HEADER_BYTES - 1
+        offset += 1
         while True:
             data = self._fetch(offset, self._window_bytes + overlap)
             at = data.find(MAGIC)

@@ -1,0 +1,117 @@
+"""One fixed value of every record kind, small object and snapshot frame, beside its stored bytes in ``journal.json``.
+
+The bytes are part of the format: they change only together with a version (FORMAT.md of ``chunkstore_journal``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from chunkstore.journal import LeaseInfo, OpCode, RecordKind
+from chunkstore.metadata.port import Op, RowChange
+from chunkstore_journal import objects, payloads
+from chunkstore_journal.record import RecordHeader, encode_record
+
+__all__ = ["CONTAINER", "GOLDEN", "LINK", "OBJECTS", "OPS", "RECORDS", "ROWS", "ObjectSample", "RecordSample"]
+
+CONTAINER = bytes(range(16))
+TOKEN = bytes(range(0x20, 0x30))
+HASH = bytes(range(0x40, 0x50))
+CHUNK = bytes(range(28))
+DIGEST = (0xD1 << 248) | 0x1234
+
+OPS: Sequence[Op] = (
+    (OpCode.CREATE, 7, "orders-0"),
+    (OpCode.APPEND, 7, 0, 300, ((0, CHUNK), (256, CHUNK[::-1]))),
+    (OpCode.APPEND, 7, 300, 5, ()),
+    (OpCode.SEAL, 7),
+    (OpCode.UNSEAL, 7),
+    (OpCode.DELETE, 8),
+    (OpCode.TRUNCATE, 7, 128),
+    (OpCode.CONCAT, 7, 305, 9),
+    (OpCode.ATTRIBUTES, 7),
+    (OpCode.ATTACH, 7, 305, 1 << 40, ((305, CHUNK),)),
+    (OpCode.TABLE_PUT, "ledgers", b"\x00key"),
+    (OpCode.TABLE_DELETE, "ledgers", b"other"),
+    (OpCode.SESSION_OPEN, 3),
+    (OpCode.SESSION_END, 3),
+    (OpCode.COLLECT, b"G" + bytes(10), 2),
+    (OpCode.REPLACE, 7, 0, 300, ((0, CHUNK),)),
+)
+ROWS: Sequence[RowChange] = ((b"Sorders-0", b"segment"), (b"C" + CHUNK, b"chunk"), (b"Sgone", None), (b"Tempty", b""))
+LINK = payloads.SnapshotLink("orders/snap/x.sn", 41, HASH, DIGEST, 3, 5, 4096)
+OPEN = payloads.OpenPayload(
+    4, TOKEN, 3, 6, 5000, 42, HASH, b"whole record", payloads.BaseLink(2, 9, 0, 30, HASH), LINK, "append", "host-a", 77,
+    "boot-1", payloads.FLAG_RESTORE, OPS[:1], list(ROWS[:1]),
+)  # fmt: skip
+FIRST_OPEN = payloads.OpenPayload(
+    1, TOKEN, 0, 0, 0, 0, bytes(16), b"", payloads.BaseLink(0, 0, 0, 0, bytes(16)), None, "slot", "h", 1, ""
+)
+SEAL = payloads.SealPayload(5, TOKEN, "host-b", 78)
+GC = payloads.GcNote(("orders/d/00/1-1-1-00000000", "orders/d/01/1-1-2-00000001"))
+
+
+class RecordSample(NamedTuple):
+    """``payload`` in, the same out of ``decode``."""
+
+    header: RecordHeader
+    payload: bytes
+
+
+def _record(kind: RecordKind, lsn: int, payload: bytes) -> RecordSample:
+    header = RecordHeader(kind, 0, CONTAINER, 4, lsn, lsn, max(lsn - 1, 0), HASH, DIGEST, TOKEN, 1_700_000_000_000)
+    return RecordSample(header, payload)
+
+
+RECORDS: dict[str, RecordSample] = {
+    "open": _record(RecordKind.OPEN, 43, payloads.encode_open(OPEN)),
+    "open-genesis": _record(RecordKind.OPEN, 1, payloads.encode_open(FIRST_OPEN)),
+    "seal": _record(RecordKind.SEAL, 0, payloads.encode_seal(SEAL)),
+    "ops": _record(RecordKind.OPS, 44, payloads.encode_ops(OPS, ROWS)),
+    "snapshot-note": _record(RecordKind.SNAPSHOT_NOTE, 45, payloads.encode_note(RecordKind.SNAPSHOT_NOTE, LINK)),
+    "gc-note": _record(RecordKind.GC_NOTE, 46, payloads.encode_note(RecordKind.GC_NOTE, GC)),
+    "heartbeat": _record(RecordKind.HEARTBEAT, 47, payloads.encode_ops((), ())),
+    "close": _record(RecordKind.CLOSE, 48, payloads.encode_ops((), ())),
+    "pin": _record(RecordKind.PIN, 49, payloads.encode_note(RecordKind.PIN, ("backup", 44), (), ROWS[:1])),
+    "unpin": _record(RecordKind.UNPIN, 50, payloads.encode_note(RecordKind.UNPIN, ("backup",))),
+    "export-note": _record(RecordKind.EXPORT_NOTE, 51, payloads.encode_note(RecordKind.EXPORT_NOTE, ())),
+}
+
+
+class ObjectSample(NamedTuple):
+    """A small object, and how it is read."""
+
+    value: object
+    raw: bytes
+    decode: Callable[..., object]
+
+
+_FORMAT = objects.ContainerFormat(
+    CONTAINER, 1, "slot", "s3", {"if_none_match": True, "winners": (1, 1), "server": {"name": "x"}}, 5, "orders"
+)
+_CLAIM = objects.Claim(4, TOKEN, "host-a", 77, "boot-1", 1_700_000_000_000)
+_VOIDED = objects.VoidedHint(3, 7)
+_LATEST = objects.LatestHint(LINK, 4)
+_LEASE = LeaseInfo(4, 12, "host-a", 77, "boot-1", False)
+
+OBJECTS: dict[str, ObjectSample] = {
+    "format": ObjectSample(_FORMAT, objects.encode_format(_FORMAT), objects.decode_format),
+    "claim": ObjectSample(_CLAIM, objects.encode_claim(_CLAIM), objects.decode_claim),
+    "voided": ObjectSample(_VOIDED, objects.encode_voided(_VOIDED), objects.decode_voided),
+    "latest": ObjectSample(_LATEST, objects.encode_latest(_LATEST), objects.decode_latest),
+    "lease": ObjectSample(_LEASE, objects.encode_lease(_LEASE), objects.decode_lease),
+}
+
+GOLDEN: dict[str, bytes] = {
+    name: bytes.fromhex(text)
+    for name, text in json.loads((Path(__file__).parent / "journal.json").read_text(encoding="ascii")).items()
+}
+
+
+def encoded_record(name: str) -> bytes:
+    """The sample as this program writes it."""
+    header, payload = RECORDS[name]
+    return encode_record(header, payload)[0]

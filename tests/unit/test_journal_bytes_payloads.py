@@ -1,0 +1,313 @@
+"""Payloads and small objects: golden values, garbage with right checksums, and how much memory garbage may cost."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore.config import KIB, LIMITS
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import LeaseInfo, OpCode, RecordKind
+from chunkstore_journal import objects, payloads
+from chunkstore_journal.frame import FRAME_HEADER_BYTES, encode_frame
+from tests.golden import journal_samples as samples
+from tests.golden.journal_samples import GOLDEN, OBJECTS, OPS, RECORDS, ROWS
+
+HASH = bytes(16)
+Decoder = Callable[[bytes], object]
+
+
+def _decoder(name: str) -> Decoder:
+    kind = RECORDS[name].header.kind
+    if kind == RecordKind.OPEN:
+        return lambda raw: payloads.decode_open(raw, object="x", position=5)
+    if kind == RecordKind.SEAL:
+        return lambda raw: payloads.decode_seal(raw, object="x", position=5)
+    if kind in (RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE):
+        return lambda raw: payloads.decode_ops(raw, object="x", position=5)
+    return lambda raw: payloads.decode_note(kind, raw, object="x", position=5)
+
+
+# --- payloads --------------------------------------------------------------------------------------------------------
+
+
+def test_operations_and_rows_come_back_as_they_went_in() -> None:
+    ops, rows = payloads.decode_ops(payloads.encode_ops(OPS, ROWS), object="x", position=0)
+    assert ops == tuple(OPS)
+    assert rows == list(ROWS)
+    assert type(rows) is list
+    assert {type(op[0]) for op in ops} == {int}
+    assert {op[0] for op in ops} == {int(code) for code in OpCode}
+
+
+def test_an_open_comes_back_as_it_went_in() -> None:
+    for value in (samples.OPEN, samples.FIRST_OPEN):
+        again = payloads.decode_open(payloads.encode_open(value), object="x", position=0)
+        assert again._replace(ops=(), rows=()) == value._replace(ops=(), rows=())
+        assert (tuple(again.ops), list(again.rows)) == (tuple(value.ops), list(value.rows))
+
+
+def test_seals_and_notes_come_back_as_they_went_in() -> None:
+    assert payloads.decode_seal(payloads.encode_seal(samples.SEAL), object="x", position=0) == samples.SEAL
+    for kind, note in (
+        (RecordKind.SNAPSHOT_NOTE, samples.LINK),
+        (RecordKind.GC_NOTE, samples.GC),
+        (RecordKind.GC_NOTE, payloads.GcNote(())),
+        (RecordKind.PIN, ("holder", 5, b"x", ("a",), None)),
+        (RecordKind.EXPORT_NOTE, ()),
+    ):
+        raw = payloads.encode_note(kind, tuple(note), OPS, ROWS)
+        again = payloads.decode_note(kind, raw, object="x", position=0)
+        assert again == note
+        assert payloads.decode_ops(raw, object="x", position=0) == (tuple(OPS), list(ROWS))
+    assert isinstance(
+        payloads.decode_note(RecordKind.GC_NOTE, RECORDS["gc-note"].payload, object="x", position=0), payloads.GcNote
+    )
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_every_cut_payload_is_damage(name: str) -> None:
+    decode, payload = _decoder(name), RECORDS[name].payload
+    decode(payload)
+    for length in range(len(payload)):
+        with pytest.raises(Damaged) as caught:
+            decode(payload[:length])
+        assert (caught.value.object, caught.value.position) == ("x", 5)
+    with pytest.raises(Damaged):
+        decode(payload + b"\0")
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_every_flipped_bit_of_a_payload_decodes_to_something_or_is_damage(name: str) -> None:
+    decode, payload = _decoder(name), bytearray(RECORDS[name].payload)
+    refused = 0
+    for bit in range(len(payload) * 8):
+        payload[bit // 8] ^= 1 << bit % 8
+        try:
+            decode(bytes(payload))
+        except Damaged:
+            refused += 1
+        payload[bit // 8] ^= 1 << bit % 8
+    assert refused >= 8
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(sorted(RECORDS)))
+@settings(max_examples=300, deadline=None)
+def test_mutated_payloads_decode_to_something_or_are_damage(chance: random.Random, name: str) -> None:
+    payload = bytearray(RECORDS[name].payload)
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(payload))
+        payload[at : at + chance.randint(0, 2)] = chance.choice(
+            [b"\xdd\xff\xff\xff\xff", b"\xdc\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\xc1", b"\x91", b"",
+             b"\xc7\x08\xff12345678", b"\xcb\x7f\xf8\0\0\0\0\0\0", chance.randbytes(3)]
+        )  # fmt: skip
+    with suppress(Damaged):
+        _decoder(name)(bytes(payload))
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 64) | st.binary(max_size=20) | st.text(max_size=5) | st.floats(),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=30,
+))  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_any_msgpack_value_decodes_to_something_or_is_damage(value: object) -> None:
+    try:
+        raw = msgpack.packb(value)
+        wrapped = msgpack.packb([1, value, value, value])
+        op = msgpack.packb([1, [value], [value]])
+    except OverflowError:
+        return
+    for name in sorted(RECORDS):
+        for data in (raw, wrapped, op):
+            with suppress(Damaged):
+                _decoder(name)(data)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        (), (0,), (99, 1), ("APPEND", 1), (True, 7, "x"), (OpCode.SEAL,), (OpCode.SEAL, "7"), (OpCode.SEAL, -1), (OpCode.SEAL, True),
+        (OpCode.APPEND, 7, 0, 1), (OpCode.APPEND, 7, 0, 1, 5), (OpCode.APPEND, 7, 0, -1, ()), (OpCode.APPEND, 7, 0, 1, ((1,),)),
+        (OpCode.APPEND, 7, 0, 1, ((1, 2),)), (OpCode.APPEND, 7, 0, 1, ((-1, b"x"),)), (OpCode.APPEND, 7, 0, 1, (b"ab",)),
+        (OpCode.APPEND, 7, 0, 1, ((1, b"x", 3),)), (OpCode.CREATE, 7, b"name"), (OpCode.COLLECT, "key", 1),
+        (OpCode.CONCAT, 1, 2), (OpCode.TRUNCATE, 1, None), (OpCode.TABLE_PUT, b"ns", b"key"),
+    ],
+)  # fmt: skip
+def test_operations_that_are_not_as_documented_are_neither_written_nor_read(op: tuple[object, ...]) -> None:
+    with pytest.raises(InvalidArgument):
+        payloads.encode_ops((op,), ())
+    with pytest.raises(Damaged):
+        payloads.decode_ops(msgpack.packb((1, (op,), ())), object="x", position=0)
+
+
+def test_arguments_behind_the_known_ones_are_a_newer_minor_version() -> None:
+    later = ((OpCode.SEAL, 7, "why"), (OpCode.APPEND, 7, 0, 1, ((0, b"c"),), 5))
+    assert payloads.decode_ops(payloads.encode_ops(later, ()), object="x", position=0)[0] == later
+    for name in sorted(RECORDS):
+        value = msgpack.unpackb(RECORDS[name].payload, use_list=False)
+        decode = _decoder(name)
+        assert decode(msgpack.packb((*value, "later"))) == decode(RECORDS[name].payload)
+        with pytest.raises(Damaged):
+            decode(msgpack.packb((2, *value[1:])))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (b"", b"v"), (b"k" * 512, b"v"), ("k", b"v"), (b"k", "v"), (b"k", 1), (b"k",), (b"k", b"v", 1), b"kv", None, 5,
+        (b"k", bytes(LIMITS.row_bytes_max + 1)),
+    ],
+)  # fmt: skip
+def test_rows_that_no_store_could_hold_are_neither_written_nor_read(row: object) -> None:
+    with pytest.raises(InvalidArgument):
+        payloads.encode_ops((), (row,))  # type: ignore[arg-type]
+    with pytest.raises(Damaged):
+        payloads.decode_ops(msgpack.packb((1, (), (row,))), object="x", position=0)
+
+
+def test_what_no_reader_would_accept_is_not_written() -> None:
+    link = samples.LINK
+    for broken in (
+        samples.OPEN._replace(token=b""),
+        samples.OPEN._replace(last_hash=b"x"),
+        samples.OPEN._replace(mode="both"),  # type: ignore[arg-type]
+        samples.OPEN._replace(epoch=-1),
+        samples.OPEN._replace(epoch=1 << 64),
+        samples.OPEN._replace(host="h" * 300),
+        samples.OPEN._replace(snapshot=link._replace(hash=b"")),
+        samples.OPEN._replace(snapshot=link._replace(digest=1 << 256)),
+        samples.OPEN._replace(base=samples.OPEN.base._replace(lsn=-1)),
+        samples.OPEN._replace(ops=((0,),)),
+    ):
+        with pytest.raises(InvalidArgument):
+            payloads.encode_open(broken)
+    with pytest.raises(InvalidArgument):
+        payloads.encode_seal(samples.SEAL._replace(token=b""))
+    with pytest.raises(InvalidArgument):
+        payloads.encode_note(RecordKind.PIN, (object(),))
+    with pytest.raises(InvalidArgument):
+        payloads.encode_note(RecordKind.SNAPSHOT_NOTE, ("too", "few"))
+    with pytest.raises(InvalidArgument):
+        payloads.encode_note(RecordKind.GC_NOTE, (("name", 5),))
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\xdd\x7f\xff\xff\xff" * 200, b"\xdd\x00\x0f\xff\xff" * 900, b"\xdc\xff\xff" * 900, b"\x9f" * 2000, b"\x91" * 200_000,
+        b"\xdf\x00\x07\xff\xff" * 200, b"\xc6\x7f\xff\xff\xff", b"\xdb\x7f\xff\xff\xff", b"\xc9\x7f\xff\xff\xff\x05",
+        b"\x93\x01" + b"\x90" * 9,
+        b"\x93\x01\xdd\x00\x10\x00\x00" + b"\x90" * (1 << 20) + b"\x90",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("padding", [0, 1 << 20])
+def test_claims_of_enormous_arrays_cost_no_enormous_memory(bomb: bytes, padding: int) -> None:
+    data = bomb + bytes(padding)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            payloads.decode_ops(data, object="x", position=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * len(data) + 256 * KIB
+
+
+# --- small objects ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_small_objects_are_written_and_read(name: str) -> None:
+    sample = OBJECTS[name]
+    assert sample.raw == GOLDEN[f"object/{name}"]
+    assert sample.decode(sample.raw, object="x") == sample.value
+    assert sample.decode(memoryview(sample.raw), object="x") == sample.value
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_every_flipped_bit_and_every_cut_of_a_small_object_is_damage(name: str) -> None:
+    sample = OBJECTS[name]
+    raw = bytearray(sample.raw)
+    for bit in range(len(raw) * 8):
+        raw[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Damaged):
+            sample.decode(bytes(raw), object="x")
+        raw[bit // 8] ^= 1 << bit % 8
+    for length in range(len(raw)):
+        with pytest.raises(Damaged):
+            sample.decode(sample.raw[:length], object="x")
+    for more in (b"\0", b"\xff", sample.raw, bytes(LIMITS.small_object_bytes_max)):
+        with pytest.raises(Damaged):
+            sample.decode(sample.raw + more, object="x")
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_one_kind_is_never_taken_for_another(name: str) -> None:
+    for other, sample in OBJECTS.items():
+        if other != name:
+            with pytest.raises(Damaged, match="kind"):
+                OBJECTS[name].decode(sample.raw, object="x")
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_newer_small_objects_are_read_if_minor_and_refused_if_major(name: str) -> None:
+    sample = OBJECTS[name]
+    body, kind = sample.raw[FRAME_HEADER_BYTES:], sample.raw[5]
+    value = msgpack.unpackb(body, use_list=False)
+    minor = encode_frame(b"CKSO", 1, kind, msgpack.packb((*value, "later")))
+    assert sample.decode(minor, object="x") == sample.value
+    with pytest.raises(Damaged, match="upgrade"):
+        sample.decode(encode_frame(b"CKSO", 2, kind, body), object="x")
+
+
+@given(st.sampled_from(sorted(OBJECTS)), st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_mutated_bodies_with_a_right_checksum_decode_to_something_or_are_damage(
+    name: str, chance: random.Random
+) -> None:
+    sample = OBJECTS[name]
+    body = bytearray(sample.raw[FRAME_HEADER_BYTES:])
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(body) + 1)
+        body[at : at + chance.randint(0, 3)] = chance.choice(
+            [b"\xdd\x7f\xff\xff\xff", b"\x82", b"\xc0", chance.randbytes(2)]
+        )
+    with suppress(Damaged):
+        sample.decode(encode_frame(b"CKSO", 1, sample.raw[5], bytes(body)), object="x")
+
+
+def test_small_objects_that_no_reader_would_accept_are_not_written() -> None:
+    container = OBJECTS["format"].value
+    assert isinstance(container, objects.ContainerFormat)
+    deep: objects.Plain = 1
+    for _ in range(20):
+        deep = (deep,)
+    for change in (
+        {"uuid": b""}, {"mode": "both"}, {"medium": "m" * 300}, {"probe": {"x": deep}}, {"probe": {"x": 1.5}}, {"probe": {1: 2}},
+        {"probe": (1,)}, {"probe": {"x": bytes(LIMITS.small_object_bytes_max)}}, {"version": -1}, {"created_ms": None},
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument):
+            objects.encode_format(container._replace(**change))
+    with pytest.raises(InvalidArgument):
+        objects.encode_claim(objects.Claim(1, b"short", "h", 1, "b", 1))
+    with pytest.raises(InvalidArgument):
+        objects.encode_voided(objects.VoidedHint(5, 5))
+    with pytest.raises(InvalidArgument):
+        objects.encode_latest(objects.LatestHint(samples.LINK._replace(name="n" * 1000), 1))
+    with pytest.raises(InvalidArgument):
+        objects.encode_lease(LeaseInfo(1, -1, "h", 1, "b", True))
+
+
+def test_a_probe_is_stored_in_one_way_only() -> None:
+    container = OBJECTS["format"].value
+    assert isinstance(container, objects.ContainerFormat)
+    turned = container._replace(probe=dict(reversed(list(container.probe.items()))))
+    assert objects.encode_format(turned) == OBJECTS["format"].raw

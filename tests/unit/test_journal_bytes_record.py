@@ -1,0 +1,352 @@
+"""Records as bytes: golden values, every flipped bit, every cut, files of records with every kind of end."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore.checksum import crc32c, crc32c_extend, record_hash
+from chunkstore.config import LIMITS
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import RecordKind
+from chunkstore_journal import payloads
+from chunkstore_journal.record import (
+    EMBEDDABLE_BYTES_MAX,
+    HEADER_BYTES,
+    OVERHEAD_BYTES,
+    LogReader,
+    Record,
+    RecordHeader,
+    decode_record,
+    decode_slot,
+    encode_record,
+    peek_length,
+)
+from tests.golden.journal_samples import CONTAINER, GOLDEN, RECORDS, encoded_record
+
+NAMES = sorted(RECORDS)
+OTHER = bytes(16)
+
+
+def _reheadered(raw: bytes, at: int, value: bytes) -> bytes:
+    """``raw`` with some header bytes replaced and all checksums made right again."""
+    head = bytearray(raw[:HEADER_BYTES])
+    head[at : at + len(value)] = value
+    head[12:16] = struct.pack(">I", crc32c_extend(crc32c(bytes(head[:12])), bytes(head[16:])))
+    body = bytes(head) + raw[HEADER_BYTES:-16]
+    return body + record_hash(body)
+
+
+def _log(count: int, *, epoch: int = 4, size: int = 20) -> tuple[bytes, list[int]]:
+    """A log of ``count`` chained records and the offset of each."""
+    raw, offsets, previous = b"", [], bytes(16)
+    for lsn in range(1, count + 1):
+        offsets.append(len(raw))
+        header = RecordHeader(RecordKind.OPS, 0, CONTAINER, epoch, lsn, lsn, lsn - 1, previous, lsn, bytes(16), 0)
+        data, previous = encode_record(header, bytes([lsn % 251]) * (size * lsn))
+        raw += data
+    return raw, offsets
+
+
+def _reader(data: bytes, *, window: int = 4096, offset: int = 0, stop: int | None = None) -> LogReader:
+    return LogReader(
+        lambda at, length: data[at : at + length],
+        object="log.a", container=CONTAINER, window_bytes=window, offset=offset, stop=stop,
+    )  # fmt: skip
+
+
+# --- one record ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_bytes_are_written_and_read(name: str) -> None:
+    header, payload = RECORDS[name]
+    raw, identity = encode_record(header, payload)
+    assert raw == GOLDEN[f"record/{name}"]
+    expected = Record(header, payload, identity, len(raw))
+    assert decode_record(raw, 0, object="x", container=CONTAINER) == expected
+    assert decode_slot(raw, object="x", container=CONTAINER) == expected
+    assert decode_record(memoryview(b"ab" + raw + b"tail"), 2, object="x", container=None) == expected
+    assert decode_record(bytearray(b"ab" + raw + b"tail"), 2, object="x", container=None) == expected
+    assert type(decode_record(memoryview(raw), 0, object="x", container=None).payload) is bytes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_flipped_bit_is_damage(name: str) -> None:
+    raw = bytearray(GOLDEN[f"record/{name}"])
+    for bit in range(len(raw) * 8):
+        raw[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Damaged) as caught:
+            decode_record(bytes(raw), 0, object="x", container=CONTAINER)
+        assert (caught.value.object, caught.value.position) == ("x", 0)
+        raw[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cut_is_damage(name: str) -> None:
+    raw = GOLDEN[f"record/{name}"]
+    for length in range(len(raw)):
+        with pytest.raises(Damaged):
+            decode_record(raw[:length], 0, object="x", container=CONTAINER)
+        with pytest.raises(Damaged):
+            decode_record(memoryview(raw)[:length], 0, object="x", container=CONTAINER)
+
+
+def test_a_slot_holds_one_record_and_nothing_else() -> None:
+    raw = GOLDEN["record/ops"]
+    with pytest.raises(Damaged) as caught:
+        decode_slot(raw + b"\0", object="slot", container=CONTAINER)
+    assert caught.value.position == len(raw)
+
+
+def test_another_container_is_refused() -> None:
+    with pytest.raises(Damaged, match="another container"):
+        decode_record(GOLDEN["record/ops"], 0, object="x", container=OTHER)
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, b"\x02"), (5, b"\x00"), (5, b"\x0b"), (5, b"\xff"), (6, b"\x02")])
+def test_versions_types_and_algorithms_we_do_not_know_are_refused_even_if_intact(at: int, value: bytes) -> None:
+    raw = _reheadered(GOLDEN["record/ops"], at, value)
+    with pytest.raises(Damaged, match="upgrade"):
+        decode_record(raw, 0, object="x", container=CONTAINER)
+
+
+def test_a_length_beyond_the_limit_is_refused_before_anything_of_that_length_is_touched() -> None:
+    for length in (LIMITS.record_bytes_max - OVERHEAD_BYTES + 1, 0xFFFFFFFF):
+        raw = _reheadered(GOLDEN["record/ops"], 8, struct.pack(">I", length))
+        with pytest.raises(Damaged, match="limit"):
+            decode_record(raw, 0, object="x", container=CONTAINER)
+        assert peek_length(raw, 0) is None
+
+
+def test_a_payload_crc_that_disagrees_with_the_payload_is_refused_though_hash_and_header_agree() -> None:
+    raw = _reheadered(GOLDEN["record/ops"], 136, b"\0\0\0\0")
+    with pytest.raises(Damaged, match="payload"):
+        decode_record(raw, 0, object="x", container=CONTAINER)
+
+
+def test_unknown_flags_are_handed_on() -> None:
+    header, payload = RECORDS["ops"]
+    raw, _ = encode_record(header._replace(flags=0x81), payload)
+    assert decode_record(raw, 0, object="x", container=CONTAINER).header.flags == 0x81
+
+
+def test_peek_length_needs_a_whole_intact_header_only() -> None:
+    raw = GOLDEN["record/ops"]
+    assert peek_length(b"zz" + raw[:HEADER_BYTES], 2) == len(raw)
+    assert peek_length(memoryview(raw), 0) == len(raw)
+    assert peek_length(raw[: HEADER_BYTES - 1], 0) is None
+    assert peek_length(b"", 0) is None
+    assert peek_length(raw[1:], 0) is None
+    # An empty payload leaves 16 bytes of hash behind the header; those must be counted, too.
+    empty, _ = encode_record(RECORDS["ops"].header, b"")
+    assert peek_length(empty[:HEADER_BYTES], 0) == len(empty) == OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"container": b"short"}, {"previous_hash": b""}, {"token": bytes(17)}, {"epoch": -1}, {"lsn": 1 << 64},
+        {"digest": 1 << 256}, {"digest": -1}, {"flags": 256}, {"kind": 0}, {"kind": 11}, {"kind": 999}, {"kind": -1},
+        {"time_ms": -5},
+    ],
+)  # fmt: skip
+def test_what_no_reader_would_accept_is_not_written(change: dict[str, object]) -> None:
+    header, payload = RECORDS["ops"]
+    with pytest.raises(InvalidArgument):
+        encode_record(header._replace(**change), payload)  # type: ignore[arg-type]
+
+
+def test_the_longest_record_fits_into_an_open() -> None:
+    header, _ = RECORDS["ops"]
+    longest, _ = encode_record(header, bytes(EMBEDDABLE_BYTES_MAX - OVERHEAD_BYTES))
+    assert decode_slot(longest, object="x", container=CONTAINER).size == EMBEDDABLE_BYTES_MAX
+    with pytest.raises(InvalidArgument, match="OPS record"):
+        encode_record(header, bytes(EMBEDDABLE_BYTES_MAX - OVERHEAD_BYTES + 1))
+    base = payloads.BaseLink(0, 0, 0, 0, bytes(16))
+    body = payloads.encode_open(
+        payloads.OpenPayload(2, bytes(16), 1, 0, 0, 0, bytes(16), longest, base, None, "append", "h", 1, "b")
+    )
+    raw, _ = encode_record(RECORDS["open"].header, body)
+    again = payloads.decode_open(decode_slot(raw, object="x", container=CONTAINER).payload, object="x", position=0)
+    assert again.embedded == longest
+    with pytest.raises(InvalidArgument):
+        encode_record(RECORDS["open"].header, bytes(LIMITS.record_bytes_max - OVERHEAD_BYTES + 1))
+
+
+@given(st.binary(max_size=400), st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_garbage_is_damage_and_nothing_else(data: bytes, offset: int) -> None:
+    for raw in (data, b"CKSJ" + data, b"CKSJ\x01\x03\x01\x00" + data):
+        with pytest.raises(Damaged):
+            decode_record(raw, offset, object="x", container=None)
+        assert peek_length(raw, offset) is None
+
+
+@given(st.integers(0, HEADER_BYTES - 1), st.binary(min_size=1, max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_headers_with_right_checksums_decode_or_are_damage(at: int, value: bytes) -> None:
+    raw = _reheadered(GOLDEN["record/ops"], at, value[: HEADER_BYTES - at])
+    try:
+        record = decode_record(raw, 0, object="x", container=None)
+    except Damaged:
+        return
+    assert encode_record(record.header, record.payload)[0] == raw
+
+
+# --- a file of records -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [OVERHEAD_BYTES, 157, 200, 1000, 4096, 1 << 20])
+def test_a_clean_file_is_read_whole_through_any_window(window: int) -> None:
+    raw, offsets = _log(40)
+    seen = []
+    reader = _reader(raw, window=window)
+    for record in reader:
+        seen.append(record)
+        assert reader.offset == sum(item.size for item in seen)
+    assert [record.header.lsn for record in seen] == list(range(1, 41))
+    assert [record.header.previous_hash for record in seen[1:]] == [record.hash for record in seen[:-1]]
+    assert (reader.ended, reader.offset, reader.tail_bytes, reader.reason) == ("clean", len(raw), 0, "")
+    part = _reader(raw, window=window, offset=offsets[7])
+    assert [record.header.lsn for record in part] == list(range(8, 41))
+    cut = _reader(raw, window=window, stop=offsets[9])
+    assert [record.header.lsn for record in cut] == list(range(1, 10))
+    assert (cut.ended, cut.offset) == ("clean", offsets[9])
+    assert _reader(b"").ended is None
+
+
+def test_every_cut_of_a_file_is_a_tail() -> None:
+    raw, offsets = _log(3)
+    for length in range(len(raw)):
+        reader = _reader(raw[:length], window=300)
+        whole = [record.header.lsn for record in reader]
+        good = max(offset for offset in [*offsets, len(raw)] if offset <= length)
+        assert (reader.offset, reader.tail_bytes) == (good, length - good)
+        assert reader.ended == ("tail" if length > good else "clean")
+        assert len(whole) == [*offsets, len(raw)].index(good)
+        assert reader.find_record_after(reader.offset, lsn=len(whole), epoch=4) is None
+
+
+def test_every_flipped_bit_of_a_middle_record_is_corruption_not_a_tail() -> None:
+    raw, offsets = _log(3, size=4)
+    damaged = bytearray(raw)
+    for bit in range(offsets[1] * 8, offsets[2] * 8):
+        damaged[bit // 8] ^= 1 << bit % 8
+        reader = _reader(bytes(damaged), window=256)
+        assert [record.header.lsn for record in reader] == [1]
+        assert (reader.ended, reader.offset, reader.tail_bytes) == ("tail", offsets[1], len(raw) - offsets[1])
+        found = reader.find_record_after(reader.offset, lsn=1, epoch=4)
+        assert found is not None
+        assert (found[0], found[1].lsn) == (offsets[2], 3)
+        damaged[bit // 8] ^= 1 << bit % 8
+
+
+def test_every_flipped_bit_of_the_last_record_ends_as_a_tail() -> None:
+    raw, offsets = _log(2, size=4)
+    damaged = bytearray(raw)
+    for bit in range(offsets[1] * 8, len(raw) * 8):
+        damaged[bit // 8] ^= 1 << bit % 8
+        reader = _reader(bytes(damaged))
+        assert [record.header.lsn for record in reader] == [1]
+        assert (reader.ended, reader.offset) == ("tail", offsets[1])
+        assert reader.find_record_after(reader.offset, lsn=1, epoch=4) is None
+        damaged[bit // 8] ^= 1 << bit % 8
+
+
+def test_zeros_behind_the_end_are_a_tail() -> None:
+    raw, _ = _log(3)
+    reader = _reader(raw + bytes(10_000), window=512)
+    assert len(list(reader)) == 3
+    assert (reader.ended, reader.tail_bytes) == ("tail", 10_000)
+    assert reader.find_record_after(reader.offset, lsn=3, epoch=4) is None
+
+
+def test_evidence_behind_damage_counts_only_for_this_container_epoch_and_a_higher_lsn() -> None:
+    raw, offsets = _log(3)
+    garbage = b"CKSJ" * 500
+    data = raw[: offsets[2]] + garbage + raw[offsets[2] :]
+    reader = _reader(data, window=256)
+    assert len(list(reader)) == 2
+    found = reader.find_record_after(reader.offset, lsn=2, epoch=4)
+    assert found is not None
+    assert (found[0], found[1].lsn) == (offsets[2] + len(garbage), 3)
+    assert reader.find_record_after(reader.offset, lsn=3, epoch=4) is None
+    assert reader.find_record_after(reader.offset, lsn=2, epoch=5) is None
+    stranger = LogReader(lambda at, n: data[at : at + n], object="log.a", container=OTHER)
+    assert list(stranger) == []
+    assert stranger.ended == "tail"
+    assert stranger.find_record_after(0, lsn=0, epoch=4) is None
+
+
+@pytest.mark.parametrize("shift", range(0, 300, 7))
+def test_evidence_is_found_wherever_windows_meet(shift: int) -> None:
+    raw, offsets = _log(2)
+    data = raw[: offsets[1]] + b"\xee" * (200 + shift) + raw[offsets[1] :]
+    reader = _reader(data, window=160)
+    list(reader)
+    found = reader.find_record_after(reader.offset, lsn=1, epoch=4)
+    assert found is not None
+    assert found[0] == offsets[1] + 200 + shift
+
+
+def test_a_torn_record_that_carries_old_records_inside_is_still_a_tail() -> None:
+    raw, _ = _log(2)
+    header = RecordHeader(RecordKind.OPS, 0, CONTAINER, 4, 3, 3, 2, bytes(16), 0, bytes(16), 0)
+    outer, _ = encode_record(header, raw)
+    reader = _reader(raw + outer[:-1])
+    assert len(list(reader)) == 2
+    assert reader.find_record_after(reader.offset, lsn=2, epoch=4) is None
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, b"\x02"), (5, b"\x63"), (6, b"\x07"), (8, b"\xff\xff\xff\xff")])
+def test_an_intact_record_of_a_newer_program_is_never_cut_off_as_torn(at: int, value: bytes) -> None:
+    raw, offsets = _log(2)
+    newer = raw[: offsets[1]] + _reheadered(raw[offsets[1] :], at, value)
+    reader = _reader(newer)
+    with pytest.raises(Damaged) as caught:
+        list(reader)
+    assert (caught.value.object, caught.value.position) == ("log.a", offsets[1])
+    assert reader.offset == offsets[1]
+
+
+def test_a_follower_goes_on_where_it_stopped() -> None:
+    raw, offsets = _log(5)
+    data = bytearray(raw[: offsets[2] + 9])
+    reader = LogReader(lambda at, n: bytes(data[at : at + n]), object="log.a", container=CONTAINER)
+    assert [record.header.lsn for record in reader] == [1, 2]
+    assert (reader.ended, reader.tail_bytes) == ("tail", 9)
+    data[:] = raw
+    assert [record.header.lsn for record in reader] == [3, 4, 5]
+    assert (reader.ended, reader.tail_bytes, reader.reason) == ("clean", 0, "")
+    assert list(reader) == []
+
+
+def test_reads_stay_within_a_window_or_one_record() -> None:
+    header = RecordHeader(RecordKind.OPS, 0, CONTAINER, 4, 1, 1, 0, bytes(16), 0, bytes(16), 0)
+    large, _ = encode_record(header, bytes(100_000))
+    small, _ = encode_record(header, b"x")
+    data = small * 10 + large + small * 10 + b"torn" * 5_000
+    asked: list[int] = []
+
+    def read(at: int, length: int) -> bytes:
+        asked.append(length)
+        return data[at : at + length]
+
+    reader = LogReader(read, object="log.a", container=CONTAINER, window_bytes=1000)
+    assert len(list(reader)) == 21
+    assert reader.tail_bytes == 20_000
+    assert max(asked) == len(large)
+    assert sum(asked) < 4 * len(data)
+
+
+@given(st.lists(st.sampled_from(NAMES), max_size=6), st.binary(max_size=300), st.integers(OVERHEAD_BYTES, 5000))
+@settings(max_examples=80, deadline=None)
+def test_any_file_gives_its_good_records_and_the_rest_as_tail(names: list[str], rest: bytes, window: int) -> None:
+    good = b"".join(encoded_record(name) for name in names)
+    reader = _reader(good + rest, window=window)
+    assert [(record.header, record.payload) for record in reader] == [tuple(RECORDS[name]) for name in names]
+    assert (reader.offset, reader.tail_bytes) == (len(good), len(rest))

@@ -1,0 +1,445 @@
+"""Snapshots: written, read back, loaded; golden bytes; every flipped bit and every cut is found before a head is set."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore import runtime
+from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
+from chunkstore.config import KIB, LIMITS, MIB
+from chunkstore.errors import ChunkNotFound, Damaged, StorageFull
+from chunkstore.journal import SnapshotReport
+from chunkstore.metadata.keys import is_row
+from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position
+from chunkstore.names import ContainerNames
+from chunkstore_bindings.memory import MemoryChunkStorage
+from chunkstore_journal.frame import encode_frame
+from chunkstore_journal.snapshot import (
+    SNAPSHOT_HEADER_BYTES_MAX,
+    decode_snapshot_header,
+    delete_snapshot,
+    load_snapshot,
+    main_name,
+    read_snapshot,
+    read_snapshot_header,
+    write_snapshot,
+)
+from chunkstore_journal.snapshot_reader import FrameKind
+from chunkstore_journal.wire import pack
+from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH
+
+NAMES = ContainerNames("orders")
+Pair = tuple[bytes, bytes]
+_numbers = count()
+
+
+def _digest(pairs: Iterable[Pair]) -> int:
+    return sum(row_digest(key, value) for key, value in pairs if is_row(key)) % DIGEST_MODULUS
+
+
+class FakeView(MetadataView):
+    """A view over a list of pairs."""
+
+    def __init__(self, pairs: Sequence[Pair], *, digest: int | None = None) -> None:
+        self._pairs = sorted(pairs)
+        position = Position(41, HASH, 3, 42, 9000)
+        self._head = Head(position, _digest(pairs) if digest is None else digest, 4)
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def get(self, key: bytes) -> bytes | None:
+        return dict(self._pairs).get(key)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]:
+        return (pair for pair in self._pairs if start <= pair[0] < stop)
+
+    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
+        return None
+
+    def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
+        return 0
+
+    def close(self) -> None:
+        return None
+
+
+class FakeStore(MetadataStore):
+    """Keeps what it is given to load."""
+
+    def __init__(self, *, takes: int | None = None) -> None:
+        self.pairs: list[Pair] = []
+        self.finished: Head | None = None
+        self._takes = takes
+
+    def load(self, pairs: Iterable[Pair]) -> None:
+        for pair in pairs:
+            if self._takes is not None and len(self.pairs) >= self._takes:
+                return
+            self.pairs.append(pair)
+
+    def finish_load(self, head: Head) -> None:
+        self.finished = head
+
+    def head(self) -> Head:
+        raise NotImplementedError
+
+    def view(self) -> MetadataView:
+        raise NotImplementedError
+
+    def get(self, key: bytes) -> bytes | None:
+        raise NotImplementedError
+
+    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+        raise NotImplementedError
+
+    def jump(self, position: Position, digest: int) -> bool:
+        raise NotImplementedError
+
+    def set_owner(self, epoch: int) -> bool:
+        raise NotImplementedError
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def close(self, *, clean: bool) -> None:
+        return None
+
+
+PAIRS: list[Pair] = [
+    (b"C" + bytes(28), b"chunk 0"),
+    (b"C" + bytes(27) + b"\1", b""),
+    (b"Sorders-0", b"segment"),
+    (b"T\x01nkey", b"value"),
+    (b"r" + bytes(16), bytes(16)),
+    (b"x" + bytes(16), bytes(28)),
+]
+
+
+def _many(rows: int, size: int = 100) -> list[Pair]:
+    return [(b"C%08d" % n, bytes([n % 251]) * size) for n in range(rows)] + [
+        (b"x%08d" % n, bytes(28)) for n in range(rows)
+    ]
+
+
+def _storage(*, append: bool = True) -> MemoryChunkStorage:
+    return MemoryChunkStorage(f"memory://snapshot-{next(_numbers)}", append=append)
+
+
+def _write(storage: MemoryChunkStorage, pairs: Sequence[Pair], **more: int) -> SnapshotReport:
+    return write_snapshot(storage, NAMES, container=CONTAINER, view=FakeView(pairs), epoch=4, **more)
+
+
+def _load(storage: MemoryChunkStorage, name: str, store: FakeStore) -> Head:
+    return load_snapshot(storage, name, store, container=CONTAINER)
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "now_ms", lambda: 1_700_000_000_000)
+    monkeypatch.setattr(runtime, "token", lambda size: b"\xab" * size)
+
+
+# --- writing and loading ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("append", [True, False])
+@pytest.mark.parametrize("pairs", [[], PAIRS, _many(30_000)], ids=["empty", "few", "many"])
+def test_what_is_written_is_loaded(append: bool, pairs: list[Pair]) -> None:
+    storage = _storage(append=append)
+    report = _write(storage, pairs, part_bytes=1 * MIB)
+    view = FakeView(pairs)
+    rows = sum(is_row(key) for key, _ in pairs)
+    assert report[1:4] == (view.head.position, view.head.digest, rows)
+    assert NAMES.parse_snapshot(report.name) == (41, 4)
+    stored = storage.list("orders/").items
+    assert sum(info.length for info in stored) == report.size_bytes
+    assert len(stored) == 1 or (not append and len(pairs) > 1000)
+    assert {main_name(info.name) for info in stored} == {report.name}
+    store = FakeStore()
+    head = _load(storage, report.name, store)
+    assert store.pairs == sorted(pairs)
+    assert head == store.finished == Head(view.head.position, view.head.digest, 0)
+    header = read_snapshot_header(storage, report.name, container=CONTAINER)
+    assert (header.epoch, header.position, header.digest) == (4, view.head.position, view.head.digest)
+    again = FakeStore()
+    load_snapshot(storage, report.name, again, container=CONTAINER, expected=header.link(report.name))
+    for change in ({"lsn": 40}, {"hash": bytes(16)}, {"digest": 1}, {"epoch": 2}, {"index": 1}, {"end": 1}):
+        with pytest.raises(Damaged, match="link"):
+            expected = header.link(report.name)._replace(**change)
+            load_snapshot(storage, report.name, FakeStore(), container=CONTAINER, expected=expected)
+    assert delete_snapshot(storage, report.name) == report.size_bytes
+    assert delete_snapshot(storage, report.name) == 0
+    assert storage.list("orders/").items == ()
+
+
+def test_two_snapshots_of_one_point_have_two_names() -> None:
+    storage = _storage()
+    assert _write(storage, PAIRS).name != _write(storage, PAIRS).name
+
+
+def test_deleting_one_snapshot_leaves_its_neighbours() -> None:
+    storage = _storage(append=False)
+    first, second = (_write(storage, _many(3000, 500), part_bytes=MIB) for _ in range(2))
+    storage.put(first.name + "x", b"stranger")
+    delete_snapshot(storage, first.name)
+    left = {info.name for info in storage.list("orders/").items}
+    assert first.name + "x" in left
+    assert {main_name(name) for name in left} == {first.name + "x", second.name}
+    _load(storage, second.name, FakeStore())
+
+
+@pytest.mark.parametrize("append", [True, False])
+def test_rows_without_the_heads_digest_are_never_published(append: bool) -> None:
+    storage = _storage(append=append)
+    with pytest.raises(Damaged, match="digest"):
+        write_snapshot(storage, NAMES, container=CONTAINER, view=FakeView(PAIRS, digest=5), epoch=4)
+    assert storage.list("orders/").items == ()
+
+
+@pytest.mark.parametrize(
+    "pair", [(b"Z", b"unknown kind"), (b"C" + bytes(600), b""), (b"C", bytes(LIMITS.row_bytes_max + 1))]
+)
+def test_rows_no_reader_would_accept_are_never_published(pair: Pair) -> None:
+    storage = _storage()
+    with pytest.raises(Damaged):
+        _write(storage, [*PAIRS, pair])
+    assert storage.list("orders/").items == ()
+
+
+def test_the_longest_rows_fit_into_a_block() -> None:
+    pairs = [(b"T" + bytes([n]) * 510, bytes([n]) * LIMITS.row_bytes_max) for n in range(5)]
+    pairs.append((b"T\1short", bytes(MIB - 600)))
+    storage = _storage()
+    report = _write(storage, pairs)
+    store = FakeStore()
+    _load(storage, report.name, store)
+    assert store.pairs == sorted(pairs)
+
+
+class Rotten(MemoryChunkStorage):
+    """Changes one stored byte of what it is asked to write, or runs full."""
+
+    broken: Callable[[bytes], bytes] | None = None
+
+    def do_write(self, name: str, offset: int, data: BytesLike) -> int:
+        raw = bytes(data)
+        return super().do_write(name, offset, self.broken(raw) if self.broken else raw)
+
+
+def test_a_snapshot_that_reads_back_wrong_is_deleted_and_reported() -> None:
+    storage = Rotten(f"memory://snapshot-{next(_numbers)}")
+    storage.broken = lambda raw: raw.replace(b"value", b"valve")
+    with pytest.raises(Damaged, match="CRC"):
+        _write(storage, PAIRS)
+    assert storage.list("orders/").items == ()
+
+
+def test_a_full_storage_leaves_nothing_behind() -> None:
+    def full(_: bytes) -> bytes:
+        raise StorageFull("no space left", object="x")
+
+    storage = Rotten(f"memory://snapshot-{next(_numbers)}")
+    storage.broken = full
+    with pytest.raises(StorageFull):
+        _write(storage, PAIRS)
+    assert storage.list("orders/").items == ()
+
+
+def test_a_store_that_stops_early_gets_no_head() -> None:
+    storage = _storage()
+    report = _write(storage, PAIRS)
+    store = FakeStore(takes=3)
+    with pytest.raises(Damaged, match="end"):
+        _load(storage, report.name, store)
+    assert store.finished is None
+
+
+def test_memory_is_bounded_by_blocks_not_by_the_snapshot() -> None:
+    storage = _storage()
+    pairs = _many(60_000, 400)
+    report = _write(storage, pairs)
+    assert report.size_bytes > 24 * MIB
+    tracemalloc.start()
+    try:
+        for _ in read_snapshot(storage, report.name, container=CONTAINER):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 14 * MIB
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("frozen")
+def test_golden_bytes_are_written_and_read() -> None:
+    storage = _storage()
+    report = _write(storage, PAIRS)
+    raw = storage.read(storage.open_read(report.name), 0, 1 << 20)
+    assert raw == GOLDEN["snapshot/whole"]
+    header = decode_snapshot_header(raw[:SNAPSHOT_HEADER_BYTES_MAX], object="x", container=CONTAINER)
+    assert (header.time_ms, header.container) == (1_700_000_000_000, CONTAINER)
+
+
+@pytest.mark.usefixtures("frozen")
+def test_golden_bytes_of_a_split_snapshot_are_written_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore_journal.snapshot._BLOCK_BYTES", 60)
+    storage = _storage(append=False)
+    report = _write(storage, PAIRS, part_bytes=100)
+    stored = {
+        info.name: storage.read(storage.open_read(info.name), 0, 1 << 20) for info in storage.list("orders/").items
+    }
+    assert sorted(stored) == [report.name, f"{report.name}.p0000"]
+    assert stored[report.name] == GOLDEN["snapshot/split"]
+    assert stored[f"{report.name}.p0000"] == GOLDEN["snapshot/split.p0000"]
+    store = FakeStore()
+    _load(storage, report.name, store)
+    assert store.pairs == PAIRS
+
+
+def _golden_storage(which: str) -> tuple[MemoryChunkStorage, list[str]]:
+    storage = _storage(append=False)
+    stored = {f"s.sn{key.removeprefix(which)}": raw for key, raw in GOLDEN.items() if key.startswith(which)}
+    for name, raw in stored.items():
+        storage.put(name, raw)
+    return storage, sorted(stored)
+
+
+@pytest.mark.parametrize("which", ["snapshot/whole", "snapshot/split"])
+def test_every_flipped_bit_is_found_before_a_head_is_set(which: str) -> None:
+    storage, names = _golden_storage(which)
+    _load(storage, "s.sn", FakeStore())
+    for name in names:
+        good = storage.read(storage.open_read(name), 0, 1 << 20)
+        raw = bytearray(good)
+        for bit in range(len(raw) * 8):
+            raw[bit // 8] ^= 1 << bit % 8
+            storage.put(name, raw)
+            store = FakeStore()
+            with pytest.raises(Damaged) as caught:
+                _load(storage, "s.sn", store)
+            assert caught.value.object in names
+            assert store.finished is None
+            raw[bit // 8] ^= 1 << bit % 8
+        storage.put(name, good)
+
+
+@pytest.mark.parametrize("which", ["snapshot/whole", "snapshot/split"])
+def test_every_cut_and_anything_behind_is_found(which: str) -> None:
+    storage, names = _golden_storage(which)
+    for name in names:
+        good = storage.read(storage.open_read(name), 0, 1 << 20)
+        for raw in [good[:length] for length in range(len(good))] + [good + b"\0", good + good]:
+            storage.put(name, raw)
+            # A part may have bytes behind its listed length; they are not part of the snapshot.
+            if name != "s.sn" and raw[: len(good)] == good:
+                _load(storage, "s.sn", FakeStore())
+                continue
+            with pytest.raises(Damaged):
+                _load(storage, "s.sn", FakeStore())
+        storage.put(name, good)
+
+
+def test_a_missing_part_or_snapshot_is_not_found_rather_than_damaged() -> None:
+    storage, names = _golden_storage("snapshot/split")
+    storage.delete(names[1])
+    with pytest.raises(ChunkNotFound):
+        _load(storage, "s.sn", FakeStore())
+    with pytest.raises(ChunkNotFound):
+        read_snapshot_header(storage, "none.sn", container=CONTAINER)
+
+
+def test_another_containers_snapshot_is_refused() -> None:
+    storage, _ = _golden_storage("snapshot/whole")
+    with pytest.raises(Damaged, match="another container"):
+        load_snapshot(storage, "s.sn", FakeStore(), container=bytes(16))
+    with pytest.raises(Damaged, match="another container"):
+        read_snapshot_header(storage, "s.sn", container=bytes(16))
+
+
+def _frame(kind: int, body: object) -> bytes:
+    return encode_frame(b"CKSS", 1, kind, pack(body))
+
+
+def _header_frame(digest: int = 0) -> bytes:
+    return _frame(FrameKind.HEADER, (CONTAINER, 4, (41, HASH, 3, 42, 9000), digest.to_bytes(32, "big"), 0))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [_frame(FrameKind.BLOCK, (0, [b"Ca", b"1"]))],
+        [_header_frame()],
+        [_header_frame(), _header_frame()],
+        [_header_frame(), _frame(FrameKind.BLOCK, (1, [b"Ca", b"1"]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"Cb", b"1", b"Ca", b"1"]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"Ca", b"1", b"Ca", b"1"]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"Ca"]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, []))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"Ca", 1]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"", b"1"]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"\x00h", b"1"]))],
+        [_header_frame(), _frame(FrameKind.BLOCK, 7)],
+        [_header_frame(), _frame(FrameKind.PARTS, 7)],
+        [_header_frame(), _frame(FrameKind.PARTS, ((1,),))],
+        [_header_frame(), _frame(9, ())],
+        [_header_frame(), _frame(FrameKind.TRAILER, (1, 0, 0, bytes(32), bytes(32)))],
+        [_header_frame(), _frame(FrameKind.TRAILER, (0, 0, 0, bytes(32), bytes(32)))],
+        [_header_frame(1), _frame(FrameKind.TRAILER, (0, 0, 0, (1).to_bytes(32, "big"), bytes(32)))],
+        [_header_frame(), _frame(FrameKind.BLOCK, (0, [b"x1", b"1"])), _frame(FrameKind.PARTS, ())],
+        [encode_frame(b"CKSS", 1, FrameKind.HEADER, b"\xdd\x7f\xff\xff\xff" * 200)],
+        [_header_frame(), encode_frame(b"CKSS", 1, FrameKind.BLOCK, bytes(LIMITS.snapshot_block_bytes_max + 1))],
+        [encode_frame(b"CKSS", 2, FrameKind.HEADER, b"\x90")],
+    ],
+)
+def test_frames_with_right_checksums_and_wrong_contents_are_damage(frames: list[bytes]) -> None:
+    storage = _storage(append=False)
+    storage.put("s.sn", b"".join(frames))
+    store = FakeStore()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            _load(storage, "s.sn", store)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert store.finished is None
+    assert peak < 16 * MIB
+
+
+@given(
+    st.sampled_from(["snapshot/whole", "snapshot/split", "snapshot/split.p0000"]),
+    st.integers(0, 2000), st.integers(0, 60), st.binary(max_size=60),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_replaced_bytes_anywhere_are_found(which: str, at: int, length: int, other: bytes) -> None:
+    storage, names = _golden_storage("snapshot/split" if "split" in which else which)
+    name = "s.sn" + which.removeprefix("snapshot/split") if "split" in which else "s.sn"
+    assert name in names
+    good = storage.read(storage.open_read(name), 0, 1 << 20)
+    at %= len(good)
+    raw = good[:at] + other + good[at + length :]
+    storage.put(name, raw)
+    if raw == good or (name != "s.sn" and raw.startswith(good)):
+        return
+    with pytest.raises(Damaged):
+        _load(storage, "s.sn", FakeStore())
+
+
+def test_a_header_can_be_read_from_its_first_bytes_alone() -> None:
+    raw = GOLDEN["snapshot/whole"]
+    whole = decode_snapshot_header(raw, object="x", container=None)
+    size = len(_header_frame()) + 4 * KIB
+    assert decode_snapshot_header(raw[:size], object="x", container=None) == whole
+    for length in range(len(_header_frame()) - 8):
+        with pytest.raises(Damaged):
+            decode_snapshot_header(raw[:length], object="x", container=None)
