@@ -1,0 +1,135 @@
+"""APPEND streams: records in one file, write-then-check as the fence (protocol 3.4 T3, 3.5 C0 to C4, P5, P6, A15).
+
+Promises: a record is acknowledged only after it was durable *and* the next epoch was seen unclaimed after that; so a
+successor that claims, reads the tail and records where it ends cannot miss an acknowledged record.
+Leaves out: a second file in the same epoch; every error ends the stream (protocol 3.9).
+"""
+
+from __future__ import annotations
+
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidOffset, StorageFull, StorageUnavailable
+from chunkstore.journal import TailCut
+from chunkstore.metadata.port import Position
+from chunkstore.storage import ChunkHandle
+from chunkstore_journal.claim import ClosedStream
+from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
+from chunkstore_journal.record import Record, encode_record
+from chunkstore_journal.slots import Backoff
+from chunkstore_journal.stream import OwnedStream
+
+__all__ = ["AppendStream", "judge_tail", "read_tail"]
+
+
+class AppendStream(OwnedStream):
+    """An owned log.a. The file must exist and be empty when the stream is built."""
+
+    def __init__(self, streams: Streams, opened: Opened, settings: Settings) -> None:
+        super().__init__(streams, opened, settings)
+        self._log = streams.names.log(opened.epoch)
+        self._handle = ChunkHandle(self._log, True)
+        self._synced = (self._log,)
+
+    def _commit(self, data: bytes) -> int:
+        storage = self._storage
+        start = self.head.end
+        # C0: for the error's sake only. Seen now, nothing was written and the caller hears "did not happen".
+        try:
+            fenced = storage.exists(self._fence_name)
+        except ChunkstoreError as error:
+            raise self._broken(_unavailable(error, self._log), happened=False) from error
+        if fenced:
+            raise self._fenced(self.epoch + 1)
+        # C3: one write of the whole record, then durable.
+        try:
+            storage.write(self._handle, start, data)
+        except (StorageFull, InvalidOffset) as error:
+            # Nothing, or a part: an incomplete record never becomes valid, because nobody writes here again.
+            failure = error if isinstance(error, StorageFull) else _unavailable(error, self._log)
+            raise self._broken(failure, happened=False) from error
+        except ChunkstoreError as error:
+            raise self._broken(_unavailable(error, self._log), happened=None) from error
+        try:
+            storage.sync(self._synced)
+        except ChunkstoreError as error:
+            # What reached the disk is unknown for ever, and a later sync may lie (protocol 2.3): never again here.
+            raise self._broken(_unavailable(error, self._log), happened=None) from error
+        # C4, never before C3: checking first would let a successor read the tail between check and write.
+        if self._claimed_after_write():
+            raise self._unknown(self.epoch + 1)
+        return start + len(data)
+
+    def _claimed_after_write(self) -> bool:
+        try:
+            return self._storage.exists(self._fence_name)
+        except ChunkstoreError as error:
+            failure = error
+        # Asking is free of effects, so it may be repeated; the record stays unacknowledged meanwhile.
+        backoff = Backoff(self._deadline_s)
+        while isinstance(failure, StorageUnavailable) and backoff.pause():
+            try:
+                return self._storage.exists(self._fence_name)
+            except ChunkstoreError as error:
+                failure = error
+        raise self._broken(_unavailable(failure, self._log), happened=None) from failure
+
+
+def _unavailable(error: ChunkstoreError, log: str) -> StorageUnavailable:
+    if isinstance(error, StorageUnavailable):
+        return error
+    wrapped = StorageUnavailable(f"the journal file {log} failed: {error}", object=log)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def read_tail(streams: Streams, opened: Opened, *, known: Position | None) -> ClosedStream:
+    """T3: how the stream's file ends, made durable. Must run after our claim (P5: claim before reading the tail).
+
+    ``known`` is a committed point of the stream that certainly lies in the file (``Streams.holds``); reading starts
+    there. The last record behind it is not covered by a commit mark, so it is embedded in our OPEN and the cut lies in
+    front of it (A15). What ``known`` stands on is committed: nothing behind it means nothing to embed.
+
+    Raises: ``Damaged`` when invalid bytes are followed by a record (damage, not a torn write), or records do not chain.
+    """
+    storage = streams.storage
+    name = streams.names.log(opened.epoch)
+    start = known if known is not None else opened.position
+    before = last = start
+    record: Record | None = None
+    reader = streams.log_reader(opened.epoch, start.end)
+    try:
+        for record in reader:
+            check_link(record, last, object=name, position=last.end)
+            before = last
+            last = Position(record.header.lsn, record.hash, opened.epoch, last.index + 1, reader.offset)
+        tail_cut = judge_tail(streams, opened, last, reader.tail_bytes if reader.ended == "tail" else 0, reader.reason)
+        # P6: what was read may exist in the page cache only. OPEN must not point at bytes a power cut can take away.
+        storage.harden(name)
+    except ChunkNotFound:
+        if start.end or record is not None:
+            raise Damaged("the journal file vanished", object=name, position=start.end) from None
+        # Its owner crashed between OPEN and creating the file (T6, T7): no records.
+        return ClosedStream(_end(start))
+    if record is None:
+        return ClosedStream(_end(start), tail_cut=tail_cut)
+    return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)
+
+
+def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int, reason: str) -> TailCut | None:
+    """What a torn write left behind ``last``. Raises ``Damaged`` when a record lies behind it (protocol 3.2, A4)."""
+    if not tail_bytes:
+        return None
+    # One byte on: a torn record's own header may be whole, and is no evidence of a later one.
+    reader = streams.log_reader(opened.epoch, last.end + 1)
+    later = reader.find_record_after(last.end + 1, lsn=last.lsn, epoch=opened.epoch)
+    if later is not None:
+        raise Damaged(
+            f"{reason}, but the record with lsn {later[1].lsn} lies intact behind it: this is damage, not a torn write",
+            object=streams.names.log(opened.epoch),
+            position=last.end,
+        )
+    return TailCut(tail_bytes, last.lsn)
+
+
+def _end(position: Position) -> StreamEnd:
+    return StreamEnd(position.index, position.end, position.lsn, position.hash)

@@ -1,0 +1,188 @@
+"""Claiming an epoch and deciding all streams below it (protocol 3.4 T0 to T2, P1, P2, A1, A10).
+
+Promises: a claim is a put-if-absent of the next name of a dense sequence that is never deleted, so an epoch has one
+owner token for ever. When ``decide_below`` returns P, stream P is OPEN and every stream between P and us is void, so
+that no later OPEN can insert itself. LIST is never asked.
+Leaves out: ending stream P, and opening ours (``takeover``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chunkstore import runtime
+from chunkstore.config import LIMITS
+from chunkstore.errors import ChunkstoreError, Damaged, NotOwner, StorageUnavailable
+from chunkstore.journal import RecordKind, TailCut
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams, probe_dense
+from chunkstore_journal.objects import (
+    Claim,
+    LatestHint,
+    VoidedHint,
+    decode_latest,
+    decode_voided,
+    encode_claim,
+    encode_voided,
+)
+from chunkstore_journal.payloads import SealPayload, encode_seal
+from chunkstore_journal.record import Record, RecordHeader, encode_record
+from chunkstore_journal.slots import Backoff, Mine, Undecided, put_decided, read_if_present
+
+__all__ = [
+    "ClaimAttempt",
+    "ClosedStream",
+    "claim_next",
+    "claim_own_next",
+    "decide_below",
+    "encode_seal_record",
+    "find_top",
+    "new_attempt",
+    "read_latest",
+    "read_voided",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedStream:
+    """How the previous stream ends for us: the cut, and the one record behind it that our OPEN embeds (A15)."""
+
+    end: StreamEnd
+    embedded: Record | None = None
+    embedded_data: bytes = b""
+    tail_cut: TailCut | None = None
+
+
+@dataclass(slots=True)
+class ClaimAttempt:
+    """One claim from its first put on. Every byte string it offers for a name stays the same when it is offered again."""
+
+    claim: Claim
+    data: bytes
+    previous_epoch: int | None = None
+    closed: ClosedStream | None = None
+    open_data: bytes = b""
+    """The OPEN record, once built: its fate may be unknown, so no other may be offered."""
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is claimed."""
+        return self.claim.epoch
+
+
+def new_attempt(epoch: int) -> ClaimAttempt:
+    """A fresh claim with a token of its own."""
+    who = runtime.identity()
+    claim = Claim(epoch, runtime.token(16), who.host[:255], who.pid, who.boot_id[:255], runtime.now_ms())
+    return ClaimAttempt(claim, encode_claim(claim))
+
+
+def read_latest(storage: ChunkStorage, names: ContainerNames) -> LatestHint | None:
+    """The LATEST hint; None when there is none or it is unreadable (a hint proves nothing either way)."""
+    try:
+        data = read_if_present(storage, names.latest, size_max=LIMITS.small_object_bytes_max)
+        return None if data is None else decode_latest(data, object=names.latest)
+    except Damaged:
+        return None
+
+
+def read_voided(storage: ChunkStorage, names: ContainerNames) -> VoidedHint | None:
+    """The VOIDED hint; None when there is none or it is unreadable."""
+    try:
+        data = read_if_present(storage, names.voided, size_max=LIMITS.small_object_bytes_max)
+        return None if data is None else decode_voided(data, object=names.voided)
+    except Damaged:
+        return None
+
+
+def find_top(storage: ChunkStorage, names: ContainerNames, hint: int) -> int:
+    """T0: the highest claimed epoch, 0 when there is none. ``hint`` only saves requests; a wrong one costs two."""
+    if hint and not storage.exists(names.epoch(hint)):
+        hint = 0
+    return probe_dense(lambda epoch: storage.exists(names.epoch(epoch)), hint)
+
+
+def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadline_s: float) -> ClaimAttempt:
+    """T1 for an opener: claim ``top + 1``, climbing past whoever was faster.
+
+    Raises: ``StorageFull``, ``StorageUnavailable`` (the claim may still land; then it stays unused and is voided).
+    """
+    backoff = Backoff(deadline_s)
+    epoch = top + 1
+    while True:
+        attempt = new_attempt(epoch)
+        try:
+            decision = put_decided(storage, names.epoch(epoch), attempt.data, deadline_s=deadline_s)
+        except Undecided as undecided:
+            raise undecided.error from undecided
+        if isinstance(decision, Mine):
+            return attempt
+        # Somebody else claims at this very moment: duels cost only time, and the pause ends them.
+        if not backoff.pause():
+            raise StorageUnavailable(f"lost every race for epochs up to {epoch}", object=names.epoch(epoch))
+        epoch = probe_dense(lambda n: storage.exists(names.epoch(n)), epoch) + 1
+
+
+def claim_own_next(storage: ChunkStorage, names: ContainerNames, attempt: ClaimAttempt, *, deadline_s: float) -> None:
+    """T1 for a self-take-over: this epoch or none (A1). A foreign claim is never climbed over.
+
+    Raises: ``NotOwner``, ``StorageFull``, ``StorageUnavailable`` (ask again with the same attempt).
+    """
+    try:
+        decision = put_decided(storage, names.epoch(attempt.epoch), attempt.data, deadline_s=deadline_s)
+    except Undecided as undecided:
+        raise undecided.error from undecided
+    if not isinstance(decision, Mine):
+        raise NotOwner(epoch=attempt.epoch - 1, owner=attempt.epoch)
+
+
+def encode_seal_record(streams: Streams, attempt: ClaimAttempt, epoch: int, index: int) -> bytes:
+    """The SEAL of this attempt for a slot; the same bytes every time (invariant 27). A SEAL has no lsn."""
+    claim = attempt.claim
+    payload = encode_seal(SealPayload(claim.epoch, claim.token, claim.host, claim.pid))
+    header = RecordHeader(
+        RecordKind.SEAL, 0, streams.container, epoch, index, 0, 0, ZERO_HASH, 0, claim.token, claim.time_ms
+    )
+    return encode_record(header, payload)[0]
+
+
+def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | None, deadline_s: float) -> int:
+    """T2: the newest opened epoch below ours (0: none). Voids what is undecided; leaves the hint for the next claimant.
+
+    Raises: ``Damaged``, ``StorageFull``, ``Undecided``.
+    """
+    storage, names = streams.storage, streams.names
+    epoch = attempt.epoch - 1
+    while epoch > 0:
+        found = streams.slot0(epoch)
+        if found is None:
+            data = encode_seal_record(streams, attempt, epoch, 0)
+            decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)
+            found = streams.decode_slot0(epoch, data if isinstance(decision, Mine) else decision.data)
+        elif isinstance(found, Sealed):
+            # P6 for voids: we rely on a SEAL that somebody else wrote, so it must survive a power cut.
+            storage.harden(names.slot(epoch, 0))
+        if isinstance(found, Opened):
+            break
+        epoch = _jump(streams, epoch, hint)
+    if epoch < attempt.epoch - 1:
+        _leave_hint(storage, names, VoidedHint(epoch, attempt.epoch))
+    return epoch
+
+
+def _jump(streams: Streams, epoch: int, hint: VoidedHint | None) -> int:
+    """The next epoch to look at below the void ``epoch``. The hint's facts are permanent: any copy is true for ever."""
+    if hint is None or not hint.previous_epoch < epoch <= hint.epoch:
+        return epoch - 1
+    if hint.previous_epoch and not isinstance(streams.slot0(hint.previous_epoch), Opened):
+        return epoch - 1
+    return hint.previous_epoch
+
+
+def _leave_hint(storage: ChunkStorage, names: ContainerNames, hint: VoidedHint) -> None:
+    try:
+        storage.put(names.voided, encode_voided(hint))
+    except ChunkstoreError:
+        return  # a hint: the next claimant walks instead

@@ -1,0 +1,216 @@
+"""Collecting journal objects and snapshots that recovery cannot need any more (protocol 3.14.5, 3.14.6, A10).
+
+Promises: only streams below our own epoch are touched, because our OPEN has sealed them for ever; an unsealed stream with
+a hole in front would look like an empty one to the next claimant. FORMAT, claims, slot 0 and the SEAL that ends a stream
+are never deleted: they are the fence, and a fence that forgets is none. At least one validated snapshot stays, and every
+record behind the oldest one that is kept. Deleting twice, or at any later time as a zombie, harms nothing.
+Leaves out: chunks and their garbage rows (the engine's upkeep), positions of pins: while anything is pinned, nothing goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from chunkstore import runtime
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.metadata.port import Head
+from chunkstore.storage import ChunkInfo
+from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.payloads import SnapshotLink
+from chunkstore_journal.snapshot import delete_snapshot, main_name, read_snapshot
+
+__all__ = ["Collector"]
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A snapshot as LIST shows it, parts included."""
+
+    name: str
+    lsn: int
+    size: int = 0
+    objects: int = 0
+    modified_ms: int | None = None
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What LIST shows of a stream besides slot 0."""
+
+    epoch: int
+    slots: list[tuple[int, ChunkInfo]] = field(default_factory=list)
+    log: ChunkInfo | None = None
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is more than a SEAL."""
+        return len(self.slots) > 1 or self.log is not None
+
+
+class Collector:
+    """Collects for one ownership. ``own`` is our OPEN."""
+
+    def __init__(self, streams: Streams, settings: Settings, own: Opened) -> None:
+        self._streams = streams
+        self._storage = streams.storage
+        self._names = streams.names
+        self._settings = settings
+        self._own = own
+        self._validated: set[str] = set()
+        self._first_epoch = 0
+
+    def run(self, head: Head, published: Sequence[SnapshotLink], *, pinned: bool, dry_run: bool) -> tuple[int, int]:
+        """Collect once. ``published``: snapshots whose note this epoch committed. Returns (objects, bytes) deleted."""
+        if pinned:
+            return 0, 0
+        trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
+        trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._storage.exists(link.name)]
+        if not trusted:
+            return 0, 0
+        self._validated.update(link.name for link in trusted)
+        newest = max(link.lsn for link in trusted)
+        stored = self._list_snapshots()
+        keep_from = self._keep_from(stored, newest, dry_run=dry_run)
+        if self._own.payload.snapshot is not None:
+            # Readers start from the snapshot that the newest OPEN names.
+            keep_from = min(keep_from, self._own.payload.snapshot.lsn)
+        objects = size = 0
+        for snapshot in stored:
+            if snapshot.lsn < keep_from:
+                objects += snapshot.objects
+                size += snapshot.size
+                if not dry_run:
+                    delete_snapshot(self._storage, snapshot.name)
+        for info in self._due_records(keep_from, dry_run=dry_run):
+            objects += 1
+            size += info.length
+            if not dry_run:
+                try:
+                    self._storage.delete(info.name)
+                except ChunkNotFound:
+                    continue  # a former owner's collector was faster
+        return objects, size
+
+    def _list_snapshots(self) -> list[_Stored]:
+        """All snapshots, newest first."""
+        found: dict[str, _Stored] = {}
+        after: str | None = None
+        while True:
+            page = self._storage.list(self._names.snapshot_prefix(), after=after)
+            for info in page.items:
+                name = main_name(info.name)
+                parsed = self._names.parse_snapshot(name)
+                if parsed is None:
+                    continue
+                entry = found.setdefault(name, _Stored(name, parsed[0]))
+                entry.objects += 1
+                entry.size += info.length
+                if info.name == name:
+                    entry.modified_ms = info.modified_ms
+            after = page.next_after
+            if after is None:
+                return sorted(found.values(), key=lambda entry: (-entry.lsn, entry.name))
+
+    def _keep_from(self, stored: Sequence[_Stored], newest: int, *, dry_run: bool) -> int:
+        """The lsn of the oldest snapshot that stays: the ``snapshots_kept``-th good one, or older for the PITR horizon."""
+        kept = 0
+        keep_from = newest
+        newer_ms: int | None = None
+        horizon_ms = runtime.now_ms() - int(self._settings.pitr_horizon_s * 1000)
+        for snapshot in stored:
+            if snapshot.lsn > newest:
+                continue  # being written, or nobody has vouched for it yet: left alone
+            enough = kept >= self._settings.snapshots_kept
+            if enough and self._settings.pitr_horizon_s > 0:
+                # Restoring to any time within the horizon needs one snapshot from before it.
+                enough = newer_ms is not None and newer_ms < horizon_ms
+            if enough:
+                break
+            if dry_run or self._is_good(snapshot.name):
+                kept += 1
+                keep_from = snapshot.lsn
+                newer_ms = snapshot.modified_ms
+        return keep_from
+
+    def _is_good(self, name: str) -> bool:
+        """Whether the snapshot can be read to its end. Asked once per name; ours were read back when they were written."""
+        if name in self._validated:
+            return True
+        try:
+            reader = read_snapshot(self._storage, name, container=self._streams.container)
+            for _ in reader.blocks():
+                pass
+        except (Damaged, ChunkNotFound):
+            return False
+        if reader.verified:
+            self._validated.add(name)
+        return reader.verified
+
+    def _due_records(self, keep_from: int, *, dry_run: bool) -> Iterator[ChunkInfo]:
+        """Records with an lsn up to ``keep_from`` in streams below our own, oldest first."""
+        waiting: tuple[_Stream, Opened] | None = None
+        for stream in self._list_streams():
+            opened = self._streams.slot0(stream.epoch)
+            if not isinstance(opened, Opened):
+                continue  # void: nothing there was ever part of history
+            if waiting is not None:
+                due, whole = _due_of(*waiting, opened, keep_from)
+                yield from due
+                if not whole:
+                    self._stop_at(waiting[0], dry_run=dry_run)
+                    return
+            waiting = (stream, opened)
+        if waiting is not None:
+            due, whole = _due_of(*waiting, self._own, keep_from)
+            yield from due
+            if not whole:
+                self._stop_at(waiting[0], dry_run=dry_run)
+
+    def _stop_at(self, stream: _Stream, *, dry_run: bool) -> None:
+        if not dry_run:
+            self._first_epoch = stream.epoch  # everything below has been collected: the next LIST begins here
+
+    def _list_streams(self) -> Iterator[_Stream]:
+        """Streams below our own that have anything to collect, by epoch."""
+        names = self._names
+        after: str | None = names.stream(self._first_epoch) if self._first_epoch else None
+        stream = _Stream(-1)
+        while True:
+            page = self._storage.list(names.journal_prefix(), after=after)
+            for info in page.items:
+                slot = names.parse_slot(info.name)
+                epoch = slot[0] if slot is not None else names.parse_log(info.name)
+                if epoch is None:
+                    continue
+                if epoch != stream.epoch:
+                    if stream.has_records:
+                        yield stream
+                    stream = _Stream(epoch)
+                if epoch >= self._own.epoch:
+                    return
+                if slot is None:
+                    stream.log = info
+                elif slot[1]:
+                    stream.slots.append((slot[1], info))
+            after = page.next_after
+            if after is None:
+                if stream.has_records:
+                    yield stream
+                return
+
+
+def _due_of(stream: _Stream, opened: Opened, following: Opened, keep_from: int) -> tuple[list[ChunkInfo], bool]:
+    """What may go of one stream, and whether that is all of it. ``following`` is the OPEN of a later stream."""
+    # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer.
+    records = stream.slots[:-1]
+    due = [info for index, info in records if opened.header.lsn + index <= keep_from]
+    whole = len(due) == len(records)
+    if stream.log is not None:
+        # Whatever a zombie wrote behind the cut was never part of history; only what lies before it counts.
+        if following.before_embedded.lsn <= keep_from:
+            due.append(stream.log)
+        else:
+            whole = False
+    return due, whole

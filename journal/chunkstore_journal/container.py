@@ -1,0 +1,135 @@
+"""Containers: made once, found again, refused where they could not be served safely (protocol 3.1, 2.2, A13).
+
+Promises: FORMAT is put-if-absent, so a container has one uuid and one journal mode for ever, whoever creates it first.
+Leaves out: deleting containers; the probe itself (a binding's, passed in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeAlias
+
+from chunkstore import runtime
+from chunkstore.config import LIMITS, Settings
+from chunkstore.errors import ContainerNotFound, Damaged, Unsupported
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.objects import (
+    CONTAINER_FORMAT_VERSION,
+    ContainerFormat,
+    Plain,
+    decode_format,
+    encode_format,
+)
+from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
+
+__all__ = ["Probe", "check_writable", "create_container", "list_containers", "read_format"]
+
+Probe: TypeAlias = Callable[[ChunkStorage, str], Mapping[str, Plain]]
+"""Called with the storage and a name prefix to work under; tries what put-if-absent promises, cleans up, and returns what
+it saw. Raises ``Unsupported`` when the storage does not keep the promise."""
+
+
+def _choose_mode(storage: ChunkStorage, settings: Settings) -> Literal["slot", "append"]:
+    capabilities = storage.capabilities
+    if settings.journal_mode == "slot":
+        return "slot"
+    if settings.journal_mode == "append":
+        if not capabilities.append:
+            raise Unsupported(
+                f"{storage.url} ({capabilities.medium}) cannot append, so journal_mode='append' is impossible; use 'slot'",
+                feature="append_journal",
+            )
+        return "append"
+    return "append" if capabilities.append_journal else "slot"
+
+
+def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: Settings) -> None:
+    """Raise ``Unsupported`` unless a container can be owned here: real put-if-absent, and for an APPEND journal a file
+    system on the allow-list or the word said aloud (``journal_mode="append"``)."""
+    capabilities = storage.capabilities
+    if not capabilities.create_if_absent:
+        raise Unsupported(
+            f"{storage.url} has no atomic put-if-absent, so nobody can own a container there; open it read-only",
+            feature="create_if_absent",
+        )
+    if container.mode == "append" and not capabilities.append_journal and settings.journal_mode != "append":
+        raise Unsupported(
+            f"container {container.name!r} has an APPEND journal, which is not safe on {capabilities.medium or 'this storage'}; "
+            "open it read-only, or say journal_mode='append' if you know better",
+            feature="append_journal",
+        )
+    if container.mode == "append" and not capabilities.append:
+        raise Unsupported(
+            f"container {container.name!r} has an APPEND journal, and {storage.url} cannot append", feature="append"
+        )
+
+
+def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat:
+    """The container's FORMAT. Raises: ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (a newer version)."""
+    data = read_if_present(storage, names.format, size_max=LIMITS.small_object_bytes_max)
+    if data is None:
+        raise ContainerNotFound(names.container, root=storage.url)
+    return _checked(names, data)
+
+
+def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
+    found = decode_format(data, object=names.format)
+    if found.version > CONTAINER_FORMAT_VERSION:
+        raise Unsupported(
+            f"container {names.container!r} has format version {found.version}; this program knows {CONTAINER_FORMAT_VERSION}. "
+            "Upgrade it",
+            feature="container_version",
+        )
+    if found.name != names.container:
+        # A FORMAT that was copied by hand: names of objects would not fit its uuid.
+        raise Damaged(f"this FORMAT belongs to container {found.name!r}", object=names.format)
+    return found
+
+
+def create_container(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, *, probe: Probe | None = None
+) -> ContainerFormat:
+    """Make the container, or return the FORMAT of whoever was first. Atomic, durable, safe to repeat.
+
+    Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
+    ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged``.
+    """
+    capabilities = storage.capabilities
+    if not capabilities.create_if_absent:
+        raise Unsupported(
+            f"{storage.url} has no atomic put-if-absent; no container can be made there", feature="create_if_absent"
+        )
+    seen: Mapping[str, Plain] = {}
+    if probe is not None:
+        seen = probe(storage, names.temporary(""))
+    wanted = ContainerFormat(
+        uuid=runtime.token(16),
+        version=CONTAINER_FORMAT_VERSION,
+        mode=_choose_mode(storage, settings),
+        medium=capabilities.medium[:255],
+        probe=seen,
+        created_ms=runtime.now_ms(),
+        name=names.container,
+    )
+    data = encode_format(wanted)
+    try:
+        decision = put_decided(storage, names.format, data, deadline_s=settings.op_deadline_s)
+    except Undecided as undecided:
+        raise undecided.error from undecided
+    return wanted if isinstance(decision, Mine) else _checked(names, decision.data)
+
+
+def list_containers(storage: ChunkStorage) -> Iterator[str]:
+    """The names of the containers under this root, in order. One LIST and one question for each."""
+    after: str | None = None
+    while True:
+        page = storage.list("", after=after, limit=1)
+        if not page.items:
+            return
+        first = page.items[0].name
+        part, slash, _ = first.partition("/")
+        if slash and storage.exists(f"{part}/FORMAT"):
+            yield part
+        # Everything of one container lies under "<name>/": skip to behind the last name that could begin so.
+        after = f"{part}/\U0010ffff" if slash else first

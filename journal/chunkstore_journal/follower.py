@@ -1,0 +1,169 @@
+"""Following a container's history without owning it (protocol 3.13, P9).
+
+Promises: the store is a prefix of H at all times, across any number of epochs; nothing is claimed and nothing is written
+to the container. A record is applied only when it is committed: in SLOT mode when its object exists (and was hardened);
+in APPEND mode when a later record says so, or when the file was hardened and the next epoch was unclaimed after that.
+Leaves out: when to poll; serving reads (``store`` gives views).
+"""
+
+from __future__ import annotations
+
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.append_stream import judge_tail
+from chunkstore_journal.claim import find_top, read_latest, read_voided
+from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, check_link, probe_dense
+from chunkstore_journal.objects import ContainerFormat
+from chunkstore_journal.record import LogReader
+from chunkstore_journal.recovery import materialise
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """Follows one container. Not thread-safe; views of ``store`` may be used by other threads."""
+
+    def __init__(
+        self,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        format: ContainerFormat,
+        cache: MetadataCache,
+        settings: Settings,
+    ) -> None:
+        self._streams = Streams(storage, names, format)
+        self._storage = storage
+        self._names = names
+        self._cache = cache
+        self._settings = settings
+        self._top = 0
+        self._newest: Opened | None = None
+        self._store = cache.open_current()
+        self.findings: tuple[str, ...] = ()
+        """What the last rebuild had to work around, one sentence each."""
+
+    @property
+    def store(self) -> MetadataStore:
+        """The store at the position ``catch_up`` last reached; ask again after each call, a rebuild replaces it."""
+        if self._store is None:
+            self._store = self._cache.create()
+            self._cache.make_current(self._store)
+        return self._store
+
+    def catch_up(self) -> Head:
+        """Apply everything that is committed now, and return where the store stands.
+
+        About three requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
+        its end), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
+        """
+        for restarts_left in (4, 3, 2, 1, 0):
+            opened = self._find_newest()
+            if opened is None:
+                return self.store.head()
+            try:
+                leg = Leg(opened, self._visible_end(opened))
+                break
+            except ChunkNotFound:
+                # Seen and gone: a new owner has opened and collects. Its OPEN is there now.
+                if not restarts_left:
+                    raise
+        head = self._store.head() if self._store is not None else None
+        if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
+            return head
+        found = materialise(self._streams, self._cache, leg, current=self._store)
+        self._store = found.store
+        self.findings = found.findings
+        return found.store.head()
+
+    def close(self) -> None:
+        """Release the store."""
+        if self._store is not None:
+            self._store.close(clean=True)
+            self._store = None
+
+    def _find_newest(self) -> Opened | None:
+        """The newest OPEN. What is claimed above it but not opened decides nothing yet."""
+        if self._top:
+            top = probe_dense(lambda n: self._storage.exists(self._names.epoch(n)), self._top)
+        else:
+            latest = read_latest(self._storage, self._names)
+            known = self._store.head().position.epoch if self._store is not None else 0
+            top = find_top(self._storage, self._names, max(known, latest.epoch if latest is not None else 0))
+        self._top = top
+        low = self._newest.epoch if self._newest is not None else 0
+        hint = read_voided(self._storage, self._names) if top - low > 2 else None
+        epoch = top
+        while epoch > low:
+            found = self._streams.slot0(epoch)
+            if isinstance(found, Opened):
+                self._newest = found
+                break
+            below = epoch - 1
+            if isinstance(found, Sealed) and hint is not None and hint.previous_epoch < epoch <= hint.epoch:
+                below = hint.previous_epoch  # a permanent fact: everything between is void
+            epoch = below
+        return self._newest
+
+    def _visible_end(self, opened: Opened) -> StreamEnd:
+        """The committed end of the newest stream, as far as it can be seen."""
+        start = opened.position
+        if self._store is not None:
+            position = self._store.head().position
+            if position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn:
+                start = position
+        return self._end_of_log(opened, start) if self._streams.mode == "append" else self._end_of_slots(opened, start)
+
+    def _end_of_slots(self, opened: Opened, start: Position) -> StreamEnd:
+        epoch, names = opened.epoch, self._names
+        last = probe_dense(lambda index: self._storage.exists(names.slot(epoch, index)), start.index - 1)
+        while last >= start.index:
+            record = self._streams.read_slot(epoch, last)
+            if record.header.kind != RecordKind.SEAL:
+                # Existence is commitment, for a successor seals behind it; but only once it cannot vanish (P6).
+                self._storage.harden(names.slot(epoch, last))
+                return StreamEnd(last + 1, 0, record.header.lsn, record.hash)
+            # A SEAL proves nothing until an OPEN on H names it: it may be a doomed claimant's.
+            last -= 1
+        return StreamEnd(start.index, 0, start.lsn, start.hash)
+
+    def _is_suspect(self, opened: Opened, last: Position, reader: LogReader, suspected: int | None) -> bool:
+        """Whether to read again: a record seems to lie behind broken bytes. Raises ``Damaged`` when it stays so.
+
+        The owner may be alive: what was half a record a moment ago may have another one behind it by now.
+        """
+        try:
+            judge_tail(self._streams, opened, last, reader.tail_bytes, reader.reason)
+        except Damaged:
+            if suspected == last.index:
+                raise
+            return True
+        return False
+
+    def _end_of_log(self, opened: Opened, start: Position) -> StreamEnd:
+        epoch, name = opened.epoch, self._names.log(opened.epoch)
+        reader = self._streams.log_reader(epoch, start.end)
+        committed = last = start
+        suspected: int | None = None
+        try:
+            while True:
+                for record in reader:
+                    check_link(record, last, object=name, position=last.end)
+                    if record.header.committed_lsn >= last.lsn:
+                        committed = last
+                    last = Position(record.header.lsn, record.hash, epoch, last.index + 1, reader.offset)
+                if reader.ended != "tail" or not self._is_suspect(opened, last, reader, suspected):
+                    break
+                suspected = last.index
+            if last.lsn > committed.lsn:
+                self._storage.harden(name)
+                if not self._storage.exists(self._names.epoch(epoch + 1)):
+                    # Durable, and unclaimed after that: whoever claims later must read it (P5, case 1).
+                    committed = last
+        except ChunkNotFound:
+            if start.end or last.index > start.index:
+                raise
+        return StreamEnd(committed.index, committed.end, committed.lsn, committed.hash)

@@ -1,0 +1,273 @@
+"""Reading history: slot 0 of every stream, the legs of H, and whether a point lies where it says (protocol 3.4).
+
+Promises: what is read is checked against the container, the stream and the index it was read from. History is walked
+from its newest OPEN backwards over ``base`` links, so streams that changed nothing cost nothing (protocol A10).
+Leaves out: applying records (``recovery``), ending a stream (``slot_stream``, ``append_stream``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Position
+from chunkstore.names import ContainerNames
+from chunkstore.runtime import Pool
+from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore_journal.objects import ContainerFormat
+from chunkstore_journal.payloads import OpenPayload, SealPayload, decode_open, decode_ops, decode_seal
+from chunkstore_journal.record import LogReader, Record, RecordHeader, decode_slot
+from chunkstore_journal.slots import read_if_present, read_whole
+from chunkstore_journal.wire import HASH_BYTES
+
+__all__ = ["ZERO_HASH", "Leg", "Opened", "Sealed", "StreamEnd", "Streams", "check_link", "probe_dense"]
+
+ZERO_HASH = bytes(HASH_BYTES)
+_OPENED_KEPT_MAX = 256
+_FETCH_WIDTH = 16
+
+
+class StreamEnd(NamedTuple):
+    """Where history leaves a stream: the first index (and byte of log.a) that is not in H, and the last record before it."""
+
+    index: int  # type: ignore[assignment]
+    byte: int
+    lsn: int
+    hash: bytes
+
+
+class Opened(NamedTuple):
+    """A stream that history may pass through: its OPEN, with the embedded record decoded."""
+
+    epoch: int
+    header: RecordHeader
+    hash: bytes
+    payload: OpenPayload
+    embedded: Record | None
+    object: str
+
+    @property
+    def position(self) -> Position:
+        """The point just behind the OPEN."""
+        return Position(self.header.lsn, self.hash, self.epoch, 1, 0)
+
+    @property
+    def before_open(self) -> Position:
+        """The point just before the OPEN, the embedded record included."""
+        return Position(self.payload.last_lsn, self.payload.last_hash, self.epoch, 0, 0)
+
+    @property
+    def before_embedded(self) -> Position:
+        """The point where history leaves the previous stream: the cut."""
+        if self.embedded is None:
+            return self.before_open
+        return Position(self.embedded.header.lsn - 1, self.embedded.header.previous_hash, self.epoch, 0, 0)
+
+    @property
+    def previous_end(self) -> StreamEnd:
+        """The cut of the previous stream."""
+        before = self.before_embedded
+        return StreamEnd(self.payload.end_index, self.payload.end_byte, before.lsn, before.hash)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether neither this OPEN nor the record it embeds changes a row."""
+        if self.payload.ops or self.payload.rows:
+            return False
+        if self.embedded is None:
+            return True
+        ops, rows = decode_ops(self.embedded.payload, object=self.object, position=0)
+        return not ops and not rows
+
+
+class Sealed(NamedTuple):
+    """A SEAL: in slot 0 it makes the stream void."""
+
+    epoch: int
+    payload: SealPayload
+
+
+class Leg(NamedTuple):
+    """One stream that history passes through, and where it leaves it."""
+
+    opened: Opened
+    end: StreamEnd
+
+
+def probe_dense(present: Callable[[int], bool], known: int) -> int:
+    """The highest n for which ``present(n)``, of a dense sequence in which ``known`` is present (or 0).
+
+    Steps grow fourfold, then halve: about 16 questions for a thousand, and 404s of a dense sequence are proof.
+    """
+    low, step = known, 1
+    while present(low + step):
+        low += step
+        step *= 4
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        if present(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def check_link(record: Record, previous: Position, *, object: str, position: int) -> None:
+    """Raise ``Damaged`` unless ``record`` is the one behind ``previous`` in the same stream (invariants 4 and 6)."""
+    header = record.header
+    if header.epoch != previous.epoch or header.index != previous.index:
+        raise Damaged(
+            f"record {header.index} of epoch {header.epoch} lies where {previous.index} of {previous.epoch} belongs",
+            object=object,
+            position=position,
+        )
+    if header.lsn != previous.lsn + 1 or header.previous_hash != previous.hash:
+        raise Damaged(f"lsn {header.lsn} does not follow lsn {previous.lsn}", object=object, position=position)
+    if header.kind in (RecordKind.OPEN, RecordKind.SEAL):
+        raise Damaged(f"{header.kind.name} inside a stream", object=object, position=position)
+
+
+class Streams:
+    """Reads the streams of one container. Holds no resources but a small cache of OPENs, which never change."""
+
+    def __init__(self, storage: ChunkStorage, names: ContainerNames, container: ContainerFormat) -> None:
+        self.storage = storage
+        self.names = names
+        self.container = container.uuid
+        self.mode = container.mode
+        self._opened: dict[int, Opened | Sealed] = {}
+
+    def slot0(self, epoch: int) -> Opened | Sealed | None:
+        """What decides the stream: its OPEN, the SEAL that voids it, or None while it is undecided.
+
+        Raises: ``Damaged`` (a slot object is atomic, so an invalid one is always damage, A4).
+        """
+        known = self._opened.get(epoch)
+        if known is not None:
+            return known
+        data = read_if_present(self.storage, self.names.slot(epoch, 0))
+        return None if data is None else self.decode_slot0(epoch, data)
+
+    def opened(self, epoch: int) -> Opened:
+        """The OPEN of a stream on H. Raises: ``Damaged`` if there is none: it must never be deleted (3.14.5)."""
+        found = self.slot0(epoch)
+        if not isinstance(found, Opened):
+            raise Damaged("history passes through this stream, but its OPEN is gone", object=self.names.slot(epoch, 0))
+        return found
+
+    def decode_slot0(self, epoch: int, data: bytes) -> Opened | Sealed:
+        """As ``slot0``, from bytes already read."""
+        name = self.names.slot(epoch, 0)
+        record = decode_slot(data, object=name, container=self.container)
+        header = record.header
+        if header.epoch != epoch or header.index != 0:
+            raise Damaged(f"slot 0 of epoch {epoch} holds record {header.index} of {header.epoch}", object=name)
+        found: Opened | Sealed
+        if header.kind == RecordKind.SEAL:
+            found = Sealed(epoch, decode_seal(record.payload, object=name, position=0))
+        elif header.kind == RecordKind.OPEN:
+            found = self._check_open(record, name)
+        else:
+            raise Damaged(f"slot 0 holds {header.kind.name}, not OPEN or SEAL", object=name)
+        if len(self._opened) >= _OPENED_KEPT_MAX:
+            self._opened.pop(next(iter(self._opened)))
+        self._opened[epoch] = found
+        return found
+
+    def _check_open(self, record: Record, name: str) -> Opened:
+        header = record.header
+        payload = decode_open(record.payload, object=name, position=0)
+        embedded = None
+        if payload.embedded:
+            embedded = decode_slot(payload.embedded, object=name, container=self.container)
+        good = (
+            payload.epoch == header.epoch
+            and payload.token == header.token
+            and payload.previous_epoch < header.epoch
+            and payload.base.epoch <= payload.previous_epoch
+            and payload.base.lsn <= payload.last_lsn
+            and payload.last_lsn == header.lsn - 1
+            and payload.last_hash == header.previous_hash
+            and payload.mode == self.mode
+        )
+        if embedded is not None:
+            inner = embedded.header
+            good = (
+                good
+                and (embedded.hash, inner.lsn) == (payload.last_hash, payload.last_lsn)
+                and (inner.epoch, inner.index) == (payload.previous_epoch, payload.end_index)
+                and inner.kind not in (RecordKind.OPEN, RecordKind.SEAL)
+            )
+        if not good:
+            raise Damaged("the OPEN contradicts itself", object=name)
+        return Opened(header.epoch, header, record.hash, payload, embedded, name)
+
+    def read_slot(self, epoch: int, index: int) -> Record:
+        """The record (or SEAL) in a slot. Raises: ``ChunkNotFound``, ``Damaged``."""
+        name = self.names.slot(epoch, index)
+        record = decode_slot(read_whole(self.storage, name), object=name, container=self.container)
+        if (record.header.epoch, record.header.index) != (epoch, index):
+            raise Damaged("the slot holds a record of another place", object=name)
+        return record
+
+    def read_slots(self, epoch: int, start: int, stop: int | None, pool: Pool) -> Iterator[Record]:
+        """Slots ``start``, ``start + 1``, ... in order, fetched 16 at a time.
+
+        With ``stop`` a missing slot raises ``ChunkNotFound``; without, the first missing slot or SEAL ends the iteration.
+        """
+        index = start
+        while stop is None or index < stop:
+            # Without a known end, look one ahead first: an idle follower must not pay for sixteen misses.
+            width = _FETCH_WIDTH if index > start or stop is not None else 1
+            last = index + width if stop is None else min(stop, index + width)
+            calls = [lambda index=i: self._slot_or_none(epoch, index) for i in range(index, last)]
+            for found in pool.run_all(calls):
+                if found is None or (stop is None and found.header.kind == RecordKind.SEAL):
+                    if stop is None:
+                        return
+                    raise ChunkNotFound(self.names.slot(epoch, index))
+                yield found
+                index += 1
+
+    def _slot_or_none(self, epoch: int, index: int) -> Record | None:
+        try:
+            return self.read_slot(epoch, index)
+        except ChunkNotFound:
+            return None
+
+    def log_reader(self, epoch: int, offset: int, stop: int | None = None) -> LogReader:
+        """A reader of log.a; reading raises ``ChunkNotFound`` when there is none."""
+        name = self.names.log(epoch)
+        handle = ChunkHandle(name, False)
+        storage = self.storage
+        return LogReader(
+            lambda at, length: storage.read(handle, at, length),
+            object=name,
+            container=self.container,
+            offset=offset,
+            stop=stop,
+        )
+
+    def holds(self, position: Position) -> bool | None:
+        """Whether the record that ends at ``position`` really lies there, by its hash; None when nothing lies there.
+
+        One request. A local cache is only believed about a stream after this question: a wrong one would make us seal
+        behind a hole.
+        """
+        epoch, index = position.epoch, position.index
+        if index == 1:
+            found = self.slot0(epoch)
+            return isinstance(found, Opened) and found.hash == position.hash
+        try:
+            if self.mode == "slot":
+                return self.read_slot(epoch, index - 1).hash == position.hash
+            if position.end < HASH_BYTES:
+                return False
+            # A record ends with its hash.
+            tail = self.storage.read(ChunkHandle(self.names.log(epoch), False), position.end - HASH_BYTES, HASH_BYTES)
+        except ChunkNotFound:
+            return None
+        return tail == position.hash if len(tail) == HASH_BYTES else None

@@ -1,0 +1,96 @@
+"""The lease hint: politeness between people and processes, never safety (protocol A15).
+
+Promises: reading and renewing it never fails a store; a claimant that is asked to be polite watches for signs of life on
+its own clock and refuses to push a live owner aside. Leaves out: everything that decides ownership (``claim``).
+"""
+
+from __future__ import annotations
+
+import os
+
+from chunkstore import runtime
+from chunkstore.config import LIMITS
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
+from chunkstore.journal import LeaseInfo
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.objects import decode_lease, encode_lease
+from chunkstore_journal.slots import read_if_present
+
+__all__ = ["read_lease", "wait_politely", "write_lease"]
+
+_LOOK_EVERY_S_MAX = 0.25
+
+
+def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None:
+    """The lease hint; None when there is none, or it cannot be read (then nobody is being polite)."""
+    try:
+        data = read_if_present(storage, names.lease, size_max=LIMITS.small_object_bytes_max)
+        return None if data is None else decode_lease(data, object=names.lease)
+    except Damaged:
+        return None
+
+
+def write_lease(storage: ChunkStorage, names: ContainerNames, *, epoch: int, counter: int, released: bool) -> None:
+    """Overwrite the hint; storage errors are swallowed."""
+    who = runtime.identity()
+    try:
+        lease = LeaseInfo(epoch, counter, who.host[:255], who.pid, who.boot_id[:255], released)
+        storage.put(names.lease, encode_lease(lease))
+    except ChunkstoreError:
+        return  # a hint that could not be renewed looks like a dead owner: that costs politeness only
+
+
+def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float) -> None:
+    """Return when nobody seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
+
+    Raises: ``ContainerBusy`` as soon as the lease or the journal of its epoch changes.
+    """
+    first = read_lease(storage, names)
+    if first is None or first.released or _is_gone(first):
+        return
+    progress = _journal_progress(storage, names, first.epoch)
+    end_s = runtime.monotonic_s() + wait_s
+    while True:
+        left_s = end_s - runtime.monotonic_s()
+        if left_s <= 0:
+            return
+        runtime.sleep_s(min(left_s, max(0.01, min(_LOOK_EVERY_S_MAX, wait_s / 8))))
+        now = read_lease(storage, names)
+        if now is None or now.released:
+            return
+        if now != first or _journal_progress(storage, names, first.epoch) != progress:
+            raise ContainerBusy(names.container, host=now.host, pid=now.pid)
+
+
+def _is_gone(lease: LeaseInfo) -> bool:
+    who = runtime.identity()
+    if lease.host != who.host:
+        return False
+    if lease.boot_id != who.boot_id:
+        return True  # the machine restarted since
+    try:
+        os.kill(lease.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _journal_progress(storage: ChunkStorage, names: ContainerNames, epoch: int) -> tuple[int, str]:
+    """Something that changes whenever the owner of ``epoch`` commits: the log's length and the last slot's name."""
+    try:
+        length = storage.stat(names.log(epoch)).length
+    except ChunkNotFound:
+        length = -1
+    last = ""
+    if length < 0:
+        after: str | None = None
+        while True:
+            page = storage.list(names.stream(epoch), after=after)
+            last = page.items[-1].name if page.items else last
+            after = page.next_after
+            if after is None:
+                break
+    return length, last

@@ -1,0 +1,375 @@
+"""Materialising the state: a store is brought to a point of history by jumps and verified replay (protocol T4, 3.11, 3.12).
+
+Promises
+* Whatever a store holds at first, it ends at the asked point of H or is thrown away: every replayed record must follow
+  the one before it by lsn and hash, and its state digest is recomputed. A jump over streams that changed nothing is
+  proven by the digest of the next record applied. So a cache or snapshot is believed for nothing but speed.
+* Never merges: a store that is not on H is discarded, and the next source is tried: cache, snapshots newest first,
+  replay from the beginning where it still exists.
+Leaves out: deciding where history ends (T3), records not covered by a commit mark (the caller embeds them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkNotFound, Damaged, StorageUnavailable
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
+from chunkstore_journal.claim import read_latest
+from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
+from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, decode_ops
+from chunkstore_journal.record import Record
+from chunkstore_journal.snapshot import load_snapshot, read_snapshot_header
+
+__all__ = ["Materialised", "Mismatch", "Progress", "bring", "commit_of", "materialise", "records_of_leg", "route"]
+
+_BATCH_RECORDS = 512
+_BATCH_BYTES = 8 << 20
+_RESTARTS_MAX = 5
+_MOVES_MAX = 16
+_WORKERS = 16
+
+
+class Mismatch(Exception):
+    """The store does not stand on this history; throw it away."""
+
+
+class _Moved(Exception):
+    """Another process moved the store's head meanwhile; look again."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What replay did, and the snapshots that it met notes of."""
+
+    records: int = 0
+    bytes: int = 0
+    time_ms: int = 0
+    notes: list[SnapshotLink] = field(default_factory=list)
+
+
+class Materialised(NamedTuple):
+    """A store at the asked point, and how it got there. ``damaged`` names snapshots that must not be relied on."""
+
+    store: MetadataStore
+    source: Literal["genesis", "cache", "snapshot", "journal"]
+    progress: Progress
+    snapshot: SnapshotLink | None
+    damaged: frozenset[str]
+    findings: tuple[str, ...]
+
+
+class _Step(NamedTuple):
+    """Jump (if any), apply the embedded record and the OPEN (if any), then records from ``start`` to the leg's end."""
+
+    leg: Leg
+    jump: Position | None
+    embedded: bool
+    opening: bool
+    start: Position
+
+
+def route(streams: Streams, head: Head, leg: Leg) -> list[_Step]:
+    """The steps that lead from ``head`` to the end of ``leg``, oldest first. Raises ``Mismatch``, ``Damaged``."""
+    at = head.position
+    steps: list[_Step] = []
+    while True:
+        opened = leg.opened
+        if at.lsn >= opened.header.lsn:
+            steps.append(_inside(at, leg))
+            break
+        if (at.lsn, at.hash) == (opened.before_open.lsn, opened.before_open.hash):
+            steps.append(_Step(leg, None, False, True, opened.position))
+            break
+        first = opened.before_embedded
+        whole = _Step(leg, first, opened.embedded is not None, True, opened.position)
+        if (at.lsn, at.hash) == (first.lsn, first.hash):
+            steps.append(whole)
+            break
+        if head.digest == opened.header.digest and opened.is_quiet:
+            # Equal digests are equal states, and this OPEN changes none: whatever lies between changed nothing in sum.
+            steps.append(_Step(leg, opened.position, False, False, opened.position))
+            break
+        base = opened.payload.base
+        if at.lsn > base.lsn or (at.lsn, at.hash) == (base.lsn, base.hash) or (base.epoch == 0 and head.digest == 0):
+            # Nothing between base and this OPEN changed a row. Should ``at`` not be on H after all, the digest of the
+            # next record that is applied says so.
+            if at.lsn > first.lsn or opened.is_quiet:
+                raise Mismatch(f"its state at lsn {at.lsn} is not that of history")
+            steps.append(whole)
+            break
+        if at.lsn == base.lsn or base.epoch == 0:
+            raise Mismatch(f"its record with lsn {at.lsn} is not that of history")
+        steps.append(whole)
+        leg = Leg(streams.opened(base.epoch), _end_of_base(base))
+    steps.reverse()
+    return steps
+
+
+def _end_of_base(base: BaseLink) -> StreamEnd:
+    return StreamEnd(base.end_index, base.end_byte, base.lsn, base.hash)
+
+
+def _inside(at: Position, leg: Leg) -> _Step:
+    opened, end = leg.opened, leg.end
+    good = at.epoch == opened.epoch and at.lsn <= end.lsn and at.index == at.lsn - opened.header.lsn + 1
+    if good and at.lsn == opened.header.lsn:
+        good = at.hash == opened.hash
+    if good and at.lsn == end.lsn:
+        good = (at.hash, at.index, at.end) == (end.hash, end.index, end.byte)
+    if not good:
+        raise Mismatch(f"it stands at lsn {at.lsn} of epoch {at.epoch}, which is not on history")
+    return _Step(leg, None, False, False, at)
+
+
+def commit_of(record: Record, position: Position, *, object: str, at: int) -> Commit:
+    """The commit that a record of any kind but OPEN and SEAL makes."""
+    header = record.header
+    ops, rows = decode_ops(record.payload, object=object, position=at)
+    return Commit(position, header.previous_hash, header.digest, ops, rows)
+
+
+def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
+    """The commits an OPEN makes: the record it embeds, if that is wanted, and its own."""
+    commits = []
+    if embedded and opened.embedded is not None:
+        inner = opened.embedded
+        commits.append(commit_of(inner, opened.before_open, object=opened.object, at=0))
+    header = opened.header
+    commits.append(
+        Commit(opened.position, header.previous_hash, header.digest, opened.payload.ops, opened.payload.rows)
+    )
+    return commits
+
+
+def records_of_leg(
+    streams: Streams, start: Position, leg: Leg, pool: runtime.Pool
+) -> Iterator[tuple[Record, Position]]:
+    """The records of a stream from ``start`` to where history leaves it, each with the point behind it.
+
+    Raises: ``ChunkNotFound`` (collected), ``Damaged`` (shorter than the recorded end, forked, unreadable), ``Mismatch``
+    (the very first record does not follow ``start``: then ``start`` is what is wrong).
+    """
+    opened, end = leg.opened, leg.end
+    if start.index >= end.index:
+        return
+    epoch = opened.epoch
+    append = streams.mode == "append"
+    reader = streams.log_reader(epoch, start.end, end.byte) if append else None
+    source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index, pool)
+    last = start
+    while last.index < end.index:
+        name = streams.names.log(epoch) if append else streams.names.slot(epoch, last.index)
+        try:
+            record = next(source, None)
+            if record is None:
+                raise Damaged(
+                    f"lsn {end.lsn} was recorded as the end of epoch {epoch}, but only lsn {last.lsn} is there: data was lost",
+                    object=name,
+                    position=last.end,
+                )
+            check_link(record, last, object=name, position=last.end)
+        except Damaged as damage:
+            if last is start and start.index > 1:
+                raise Mismatch(f"the record behind lsn {start.lsn} does not follow it ({damage.message})") from damage
+            raise
+        last = Position(
+            record.header.lsn, record.hash, epoch, last.index + 1, reader.offset if reader is not None else 0
+        )
+        yield record, last
+    if (last.lsn, last.hash, last.end) != (end.lsn, end.hash, end.byte):
+        raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=opened.object, position=last.end)
+
+
+def _apply_all(store: MetadataStore, commits: list[Commit]) -> None:
+    """Apply verified commits, or raise ``_Moved`` when the head was somewhere else."""
+    if commits and not store.apply(commits, owner_epoch=None, verify=True):
+        raise _Moved
+
+
+def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Pool, progress: Progress) -> None:
+    opened = step.leg.opened
+    if step.jump is not None and not store.jump(step.jump, store.head().digest):
+        raise _Moved
+    if step.opening:
+        commits = commits_of_open(opened, embedded=step.embedded)
+        try:
+            _apply_all(store, commits)
+        except Damaged as damage:
+            if step.jump is None:
+                raise
+            # The jump was a guess that this digest had to confirm.
+            raise Mismatch(f"its state is not that of history at lsn {opened.header.lsn}") from damage
+        progress.records += len(commits)
+    progress.time_ms = max(progress.time_ms, opened.header.time_ms)
+    batch: list[Commit] = []
+    size = 0
+    for record, position in records_of_leg(streams, step.start, step.leg, pool):
+        name = (
+            streams.names.slot(opened.epoch, position.index - 1)
+            if streams.mode == "slot"
+            else streams.names.log(opened.epoch)
+        )
+        batch.append(commit_of(record, position, object=name, at=position.end))
+        if record.header.kind == RecordKind.SNAPSHOT_NOTE:
+            note = decode_note(record.header.kind, record.payload, object=name, position=position.end)
+            if isinstance(note, SnapshotLink):
+                progress.notes.append(note)
+        progress.records += 1
+        progress.bytes += record.size
+        progress.time_ms = max(progress.time_ms, record.header.time_ms)
+        size += record.size
+        if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+            _apply_all(store, batch)
+            batch, size = [], 0
+    _apply_all(store, batch)
+
+
+def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, progress: Progress) -> None:
+    """Bring ``store`` to the end of ``leg``.
+
+    Raises: ``Mismatch`` (discard it), ``ChunkNotFound`` (records in between were collected), ``Damaged``,
+    ``StorageFull``, ``StorageUnavailable``.
+    """
+    for _ in range(_MOVES_MAX):
+        try:
+            for step in route(streams, store.head(), leg):
+                _take(streams, store, step, pool, progress)
+            return
+        except _Moved:
+            continue  # another process on this host shares the cache and was faster: its work counts as well
+    raise StorageUnavailable("the metadata cache is being moved by another process all the time; try again")
+
+
+class _Search:
+    """One search for a source of the state. ``blame`` is the damage to report if nothing works."""
+
+    def __init__(self, streams: Streams, cache: MetadataCache, leg: Leg, pool: runtime.Pool) -> None:
+        self.streams = streams
+        self.cache = cache
+        self.leg = leg
+        self.pool = pool
+        self.findings: list[str] = []
+        self.damaged: set[str] = set()
+        self.blame: Damaged | None = None
+
+    def attempt(self, store: MetadataStore, what: str, link: SnapshotLink | None = None) -> Progress | None:
+        """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot."""
+        progress = Progress()
+        good = False
+        try:
+            if link is not None:
+                load_snapshot(self.streams.storage, link.name, store, container=self.streams.container, expected=link)
+            bring(self.streams, store, self.leg, self.pool, progress)
+            good = True
+            return progress
+        except Mismatch as mismatch:
+            self.note(f"{what} was discarded: {mismatch}", link)
+        except Damaged as damage:
+            if self.blame is None:
+                self.blame = damage
+            self.note(f"{what} was discarded: {damage.message}", link)
+        except ChunkNotFound as missing:
+            self.findings.append(f"{what} is too old: {missing.chunk} was collected")
+        finally:
+            if not good:
+                self.cache.discard(store)
+        return None
+
+    def note(self, finding: str, link: SnapshotLink | None) -> None:
+        self.findings.append(finding)
+        if link is not None:
+            self.damaged.add(link.name)
+
+    def from_snapshots(self) -> Materialised | None:
+        latest = read_latest(self.streams.storage, self.streams.names)
+        links = [latest.snapshot if latest is not None else None, self.leg.opened.payload.snapshot]
+        told = {link.name: link for link in links if link is not None}
+        found = self._first_usable(sorted(told.values(), key=lambda link: -link.lsn))
+        if found is None:
+            # Only now: a LIST is slow, may lag, and shows snapshots that nobody vouches for.
+            found = self._first_usable(self._listed(set(told)))
+        return found
+
+    def _first_usable(self, links: Iterable[SnapshotLink]) -> Materialised | None:
+        for link in links:
+            if link.name in self.damaged:
+                continue
+            if link.lsn > self.leg.end.lsn:
+                self.note(f"snapshot {link.name} claims lsn {link.lsn}, behind the end of history", link)
+                continue
+            store = self.cache.create()
+            progress = self.attempt(store, f"snapshot {link.name}", link)
+            if progress is not None:
+                self.cache.make_current(store)
+                return self.result(store, "snapshot", progress, link)
+        return None
+
+    def _listed(self, told: set[str]) -> Iterator[SnapshotLink]:
+        storage, names = self.streams.storage, self.streams.names
+        found: list[tuple[int, str]] = []
+        after: str | None = None
+        while True:
+            page = storage.list(names.snapshot_prefix(), after=after)
+            for info in page.items:
+                parsed = names.parse_snapshot(info.name)
+                if parsed is not None and info.name not in told:
+                    found.append((parsed[0], info.name))
+            after = page.next_after
+            if after is None:
+                break
+        for _, name in sorted(found, reverse=True):
+            try:
+                yield read_snapshot_header(storage, name, container=self.streams.container).link(name)
+            except (Damaged, ChunkNotFound) as error:
+                self.findings.append(f"snapshot {name} was skipped: {error.message}")
+
+    def result(
+        self,
+        store: MetadataStore,
+        source: Literal["cache", "snapshot", "journal"],
+        progress: Progress,
+        link: SnapshotLink | None,
+    ) -> Materialised:
+        return Materialised(store, source, progress, link, frozenset(self.damaged), tuple(self.findings))
+
+
+def materialise(streams: Streams, cache: MetadataCache, leg: Leg, *, current: MetadataStore | None) -> Materialised:
+    """T4: a store at the end of ``leg``, made current in the cache.
+
+    ``current`` is what ``cache.open_current`` gave, or None; it is discarded if it is of no use. A collector of the old
+    owner may delete snapshots and records under us, which looks like something missing: then start again from what
+    LATEST says now, a bounded number of times.
+
+    Raises: ``Damaged`` when no source leads there; ``StorageFull``, ``StorageUnavailable``.
+    """
+    pool = runtime.pool("journal-replay", _WORKERS)
+    search = _Search(streams, cache, leg, pool)
+    try:
+        if current is not None:
+            progress = search.attempt(current, "the local cache")
+            if progress is not None:
+                return search.result(current, "cache", progress, None)
+        for _ in range(_RESTARTS_MAX):
+            found = search.from_snapshots()
+            if found is not None:
+                return found
+            store = cache.create()
+            # Works only while the first records still exist: otherwise one is missing.
+            progress = search.attempt(store, "replay from the beginning")
+            if progress is not None:
+                cache.make_current(store)
+                return search.result(store, "journal", progress, None)
+    finally:
+        pool.close()
+    if search.blame is not None:
+        raise search.blame
+    raise Damaged(
+        "no snapshot leads to the end of history, and its beginning was collected: "
+        + "; ".join(dict.fromkeys(search.findings)),
+        object=streams.names.snapshot_prefix(),
+    )

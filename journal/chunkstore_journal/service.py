@@ -1,0 +1,134 @@
+"""``JournalService`` for one container: the port's face over claims, streams, recovery, snapshots and collection.
+
+Promises: see ``chunkstore.journal.JournalService``. A self-take-over that failed half-way is continued by the next call
+with the same claim and the same bytes, so a process can never meet its own attempt as a stranger.
+Leaves out: threads; calls that change anything come from one thread at a time (the engine's committer and its upkeep).
+"""
+
+from __future__ import annotations
+
+from chunkstore.config import Settings
+from chunkstore.errors import InvalidArgument, NotOwner
+from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
+from chunkstore.metadata.keys import PIN
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.claim import ClaimAttempt, new_attempt
+from chunkstore_journal.collect import Collector
+from chunkstore_journal.container import check_writable
+from chunkstore_journal.history import ZERO_HASH, Opened, Streams
+from chunkstore_journal.lease import read_lease, wait_politely, write_lease
+from chunkstore_journal.objects import ContainerFormat, LatestHint, encode_latest
+from chunkstore_journal.payloads import SnapshotLink
+from chunkstore_journal.snapshot import write_snapshot
+from chunkstore_journal.stream import OwnedStream
+from chunkstore_journal.takeover import TakeOver
+
+__all__ = ["ContainerJournal"]
+
+
+class ContainerJournal(JournalService):
+    """The journal of one container. ``format`` is its FORMAT (``container.read_format`` or ``create_container``)."""
+
+    def __init__(
+        self,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        format: ContainerFormat,
+        cache: MetadataCache,
+        settings: Settings,
+    ) -> None:
+        self._storage = storage
+        self._names = names
+        self._format = format
+        self._cache = cache
+        self._settings = settings
+        self._streams = Streams(storage, names, format)
+        self._attempt: ClaimAttempt | None = None
+        self._owned: OwnedStream | None = None
+        self._store: MetadataStore | None = None
+        self._collector: Collector | None = None
+        self._links: dict[str, SnapshotLink] = {}
+        self._published: list[SnapshotLink] = []
+        self._lease_counter = 0
+
+    def take_over(self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False) -> Ownership:
+        check_writable(self._storage, self._format, self._settings)
+        stream: OwnedStream | None = None
+        if own is not None:
+            if not isinstance(own, OwnedStream):
+                raise InvalidArgument("own must be a journal that this service handed out", argument="own")
+            stream = own
+            stream.close()
+            if self._attempt is None or self._attempt.epoch != own.epoch + 1:
+                self._attempt = new_attempt(own.epoch + 1)
+        elif wait_s > 0 and not force:
+            wait_politely(self._storage, self._names, wait_s)
+        attempt = self._attempt if own is not None else None
+        try:
+            ownership = TakeOver(self._streams, self._cache, self._settings, own=stream, attempt=attempt).run()
+        except NotOwner:
+            self._attempt = None
+            raise
+        self._attempt = None
+        journal = ownership.journal
+        assert isinstance(journal, OwnedStream)
+        journal.links = self._links
+        self._owned = journal
+        self._store = ownership.store
+        self._published.clear()
+        self._collector = Collector(self._streams, self._settings, journal.opened)
+        return ownership
+
+    def resolve(self, position: Position) -> bool | None:
+        epoch = position.epoch + 1
+        while True:
+            found = self._streams.slot0(epoch)
+            if found is None:
+                return None
+            if isinstance(found, Opened):
+                break
+            epoch += 1
+        if found.payload.previous_epoch != position.epoch:
+            return False
+        if found.embedded is not None and found.embedded.header.lsn == position.lsn:
+            # The hash of a record whose append failed may be unknown to the caller; a stream has one writer anyhow.
+            return position.hash in (ZERO_HASH, b"", found.embedded.hash)
+        return position.lsn <= found.payload.last_lsn
+
+    def write_snapshot(self, store: MetadataStore, *, epoch: int) -> SnapshotReport:
+        with store.view() as view:
+            head = view.head
+            report = write_snapshot(self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch)
+        lsn, identity, stream, index, end = head.position
+        self._links[report.name] = SnapshotLink(report.name, lsn, identity, head.digest, stream, index, end)
+        return report
+
+    def publish_latest(self, report: SnapshotReport, *, epoch: int) -> None:
+        link = self._links.get(report.name)
+        if link is None:
+            raise InvalidArgument(f"snapshot {report.name} was not written by this process", argument="report")
+        self._published.append(link)
+        self._storage.put(self._names.latest, encode_latest(LatestHint(link, epoch)))
+
+    def collect(self, *, head: Head, epoch: int, dry_run: bool) -> tuple[int, int]:
+        if self._collector is None or self._owned is None or epoch != self._owned.epoch:
+            raise InvalidArgument(
+                f"only the owner of epoch {epoch} may collect, and only streams of former epochs", argument="epoch"
+            )
+        return self._collector.run(head, self._published, pinned=self._is_pinned(), dry_run=dry_run)
+
+    def _is_pinned(self) -> bool:
+        if self._storage.list(self._names.pin(""), limit=1).items:
+            return True
+        assert self._store is not None
+        with self._store.view() as view:
+            return next(iter(view.scan(PIN, bytes((PIN[0] + 1,)))), None) is not None
+
+    def renew_lease(self, epoch: int, *, released: bool) -> None:
+        self._lease_counter += 1
+        write_lease(self._storage, self._names, epoch=epoch, counter=self._lease_counter, released=released)
+
+    def read_lease(self) -> LeaseInfo | None:
+        return read_lease(self._storage, self._names)

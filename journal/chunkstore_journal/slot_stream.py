@@ -1,0 +1,108 @@
+"""SLOT streams: one record an object, put-if-absent as the fence (protocol 3.4 T3, 3.5, P3, P4).
+
+Promises: an acknowledged record is the object in its slot; a successor ends the stream by being first in the next free
+slot, for ever, so a zombie's next record finds the name taken, however late it comes.
+Leaves out: choosing the stream to end (``claim``), replay (``recovery``).
+"""
+
+from __future__ import annotations
+
+from chunkstore.errors import ChunkNotFound, Damaged, NotOwner, StorageFull
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Position
+from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
+from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link, probe_dense
+from chunkstore_journal.payloads import decode_seal
+from chunkstore_journal.record import Record, decode_slot
+from chunkstore_journal.slots import Foreign, Mine, Undecided, put_decided
+from chunkstore_journal.stream import OwnedStream
+
+__all__ = ["SlotStream", "seal_stream"]
+
+
+class SlotStream(OwnedStream):
+    """An owned stream of slots. One record in flight; its bytes are frozen until its slot is decided."""
+
+    def _commit(self, data: bytes) -> int:
+        name = self._names.slot(self.epoch, self.head.index)
+        try:
+            decision = put_decided(self._storage, name, data, deadline_s=self._deadline_s)
+        except Undecided as undecided:
+            raise self._broken(undecided.error, happened=None) from undecided
+        except StorageFull as full:
+            raise self._broken(full, happened=False) from full
+        if isinstance(decision, Mine):
+            return 0
+        raise self._refused(name, decision)
+
+    def _refused(self, name: str, decision: Foreign) -> Exception:
+        # A foreign object in our next slot is decisive (A5): our record is not there and never will be.
+        try:
+            record = decode_slot(decision.data, object=name, container=self._container)
+            if record.header.kind == RecordKind.SEAL:
+                owner = decode_seal(record.payload, object=name, position=0).by_epoch
+            else:
+                owner = record.header.epoch
+        except Damaged as damage:
+            # Not readable as anybody's: it may be our own record, rotten. Only a take-over can say, and it will be loud.
+            return self._broken(damage, happened=None)
+        return self._fenced(owner)
+
+
+def seal_stream(
+    streams: Streams, opened: Opened, attempt: ClaimAttempt, *, known: Position | None, deadline_s: float
+) -> StreamEnd:
+    """T3: occupy the first free slot of the stream with our SEAL, or find the SEAL that already ends it.
+
+    ``known`` is a point of the stream that certainly exists (``Streams.holds``), to start probing from. Afterwards the
+    end never moves: a SEAL is never deleted, and records of an unsealed stream are never collected (3.14.5).
+
+    Raises: ``NotOwner`` (the stream was collected under us: a later owner is at work), ``StorageFull``, ``Undecided``.
+    """
+    storage, names, epoch = streams.storage, streams.names, opened.epoch
+    last = known if known is not None else opened.position
+    found = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), last.index - 1)
+    if found > last.index - 1:
+        record = _read(streams, epoch, found, attempt)
+        if record.header.kind == RecordKind.SEAL:
+            storage.harden(names.slot(epoch, found))
+            return _end_before(streams, opened, found, last, attempt)
+        last = _behind(record)
+    while True:
+        index = last.index
+        name = names.slot(epoch, index)
+        # P6: the record before the SEAL must be as durable as the SEAL that vouches for it.
+        storage.harden(names.slot(epoch, index - 1))
+        decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), deadline_s=deadline_s)
+        if isinstance(decision, Mine):
+            return StreamEnd(index, 0, last.lsn, last.hash)
+        record = decode_slot(decision.data, object=name, container=streams.container)
+        if record.header.kind == RecordKind.SEAL:
+            # Another claimant was first: its SEAL is as good as ours, once it is durable.
+            storage.harden(name)
+            return StreamEnd(index, 0, last.lsn, last.hash)
+        # The owner was faster by one record: it is part of history, and the next slot is tried.
+        check_link(record, last, object=name, position=0)
+        last = _behind(record)
+
+
+def _read(streams: Streams, epoch: int, index: int, attempt: ClaimAttempt) -> Record:
+    try:
+        return streams.read_slot(epoch, index)
+    except ChunkNotFound as missing:
+        # Seen a moment ago, gone now: only the collector of a later owner removes records.
+        raise NotOwner(epoch=attempt.epoch, owner=attempt.epoch + 1) from missing
+
+
+def _behind(record: Record) -> Position:
+    header = record.header
+    return Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
+
+
+def _end_before(streams: Streams, opened: Opened, index: int, known: Position, attempt: ClaimAttempt) -> StreamEnd:
+    if index == known.index:
+        return StreamEnd(index, 0, known.lsn, known.hash)
+    record = _read(streams, opened.epoch, index - 1, attempt)
+    if record.header.lsn != opened.header.lsn + index - 1:
+        raise Damaged("the record before the SEAL has a wrong lsn", object=streams.names.slot(opened.epoch, index - 1))
+    return StreamEnd(index, 0, record.header.lsn, record.hash)

@@ -1,0 +1,114 @@
+"""Deciding a name: every conditional create of the journal goes through ``put_decided`` (protocol 2.3).
+
+Promises: the bytes offered for a name never change while its fate is open; "taken" is read back and compared whole, so a
+lost reply is recognised as our own success; "not there" after a failed attempt proves nothing and is never believed.
+Leaves out: what the loser does about it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.config import LIMITS
+from chunkstore.errors import ChunkNotFound, Damaged, StorageFull, StorageUnavailable
+from chunkstore.storage import ChunkHandle, ChunkStorage
+
+__all__ = ["MINE", "Backoff", "Foreign", "Mine", "Undecided", "put_decided", "read_if_present", "read_whole"]
+
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 1.0
+
+
+class Mine(NamedTuple):
+    """The name holds exactly our bytes."""
+
+
+class Foreign(NamedTuple):
+    """The name holds these bytes of somebody else, for ever: ours are not, and never will be, stored there."""
+
+    data: bytes
+
+
+MINE = Mine()
+
+
+class Undecided(Exception):
+    """The deadline passed while an attempt may still land. ``error`` is the last thing the storage said."""
+
+    def __init__(self, error: StorageUnavailable) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Backoff:
+    """Pauses that double, with jitter, until a deadline (seconds from now)."""
+
+    __slots__ = ("_end_s", "_pause_s")
+
+    def __init__(self, deadline_s: float) -> None:
+        self._end_s = runtime.monotonic_s() + deadline_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    def pause(self) -> bool:
+        """Sleep a little; False, without sleeping, when the deadline has passed."""
+        left_s = self._end_s - runtime.monotonic_s()
+        if left_s <= 0:
+            return False
+        # Two that collide must not meet again in step: half of each pause is chance.
+        chance = int.from_bytes(runtime.token(2), "big") / 65_535
+        runtime.sleep_s(min(left_s, self._pause_s * (0.5 + 0.5 * chance)))
+        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
+        return True
+
+
+def read_whole(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.record_bytes_max) -> bytes:
+    """All bytes of ``name``. Raises: ``ChunkNotFound``; ``Damaged`` when it is longer than ``size_max``."""
+    # A handle is plain data: building it ourselves saves the request that open_read would cost.
+    data = storage.read(ChunkHandle(name, False), 0, size_max + 1)
+    if len(data) > size_max:
+        raise Damaged(f"the object is longer than {size_max} bytes", object=name, position=size_max)
+    return data
+
+
+def read_if_present(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.record_bytes_max) -> bytes | None:
+    """As ``read_whole``, None where there is nothing."""
+    try:
+        return read_whole(storage, name, size_max=size_max)
+    except ChunkNotFound:
+        return None
+
+
+def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: float) -> Mine | Foreign:
+    """Create ``name`` with ``data`` unless it exists, and learn for certain who holds it.
+
+    Raises: ``StorageFull`` (certainly did not happen), ``Undecided`` (may still happen: keep the bytes, ask again, or
+    let somebody else occupy the name). Repeating the call with the same bytes is always safe.
+    """
+    backoff = Backoff(deadline_s)
+    in_flight = False
+    while True:
+        error: StorageUnavailable
+        try:
+            if storage.create_if_absent(name, data):
+                return MINE
+            found = read_whole(storage, name, size_max=max(len(data), LIMITS.record_bytes_max))
+            if found != data:
+                return Foreign(found)
+            # Our own earlier attempt, seen again: visible is not yet durable if its reply was lost (P6).
+            storage.harden(name)
+            return MINE
+        except ChunkNotFound as missing:
+            error = StorageUnavailable(f"{name} was taken and then not readable", object=name)
+            error.__cause__ = missing
+        except StorageFull as full:
+            # This attempt did not happen, but an earlier one may still land: only then is the answer unknown.
+            if not in_flight:
+                raise
+            error = StorageUnavailable(str(full), object=name)
+            error.__cause__ = full
+        except StorageUnavailable as unavailable:
+            in_flight = True
+            error = unavailable
+        if not backoff.pause():
+            raise Undecided(error) from error

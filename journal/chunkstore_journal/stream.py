@@ -1,0 +1,134 @@
+"""What both kinds of owned stream share: building the next record, and remembering that the stream has ended.
+
+Promises: lsn, index and hash chain continue without a hole; ``committed_lsn`` names the record before, which is decided
+because records are built one at a time; labels of time never go backwards (invariant 30). A stream that failed once
+takes no further record: its tail is for the take-over to judge (protocol 3.9).
+Leaves out: how a record becomes durable and fenced (``slot_stream``, ``append_stream``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Literal
+
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown
+from chunkstore.journal import Batch, Journal, JournalBroken, RecordKind
+from chunkstore.metadata.port import Position
+from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.payloads import SnapshotLink, encode_note, encode_ops
+from chunkstore_journal.record import RecordHeader, encode_record
+
+__all__ = ["OwnedStream", "encode_batch"]
+
+_NO_LINKS: Mapping[str, SnapshotLink] = {}
+_PLAIN_KINDS = frozenset((RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE))
+
+
+def encode_batch(batch: Batch, links: Mapping[str, SnapshotLink] = _NO_LINKS) -> bytes:
+    """The payload of any record but OPEN and SEAL. Raises: ``InvalidArgument``.
+
+    The notes of a SNAPSHOT_NOTE are a ``SnapshotLink``, or begin with the name of a snapshot in ``links``.
+    """
+    if batch.kind in _PLAIN_KINDS:
+        return encode_ops(batch.ops, batch.rows)
+    if batch.kind in (RecordKind.OPEN, RecordKind.SEAL):
+        raise InvalidArgument(f"{batch.kind.name} is written by take-overs only", argument="kind")
+    notes: tuple[object, ...] = batch.notes
+    if batch.kind == RecordKind.SNAPSHOT_NOTE and notes and isinstance(notes[0], str):
+        notes = links.get(notes[0], notes)
+    return encode_note(batch.kind, notes, batch.ops, batch.rows)
+
+
+class OwnedStream(Journal):
+    """Base of ``SlotStream`` and ``AppendStream``.
+
+    ``links``: snapshots this process has written, by name, so that a SNAPSHOT_NOTE need only name one.
+    """
+
+    def __init__(self, streams: Streams, opened: Opened, settings: Settings) -> None:
+        self.epoch = opened.epoch
+        self.head = opened.position
+        self.opened = opened
+        self.links: Mapping[str, SnapshotLink] = _NO_LINKS
+        self._storage = streams.storage
+        self._names = streams.names
+        self._container = streams.container
+        self._mode = streams.mode
+        self._token = opened.payload.token
+        self._deadline_s = settings.op_deadline_s
+        self._time_ms = opened.header.time_ms
+        self._fence_name = streams.names.epoch(opened.epoch + 1)
+        self._bytes_written = 0
+        self._end: ChunkstoreError | None = None
+
+    @property
+    def mode(self) -> Literal["slot", "append"]:
+        return self._mode
+
+    @property
+    def bytes_written(self) -> int:
+        return self._bytes_written
+
+    @property
+    def records_written(self) -> int:
+        return self.head.index - 1
+
+    def append(self, batch: Batch) -> Position:
+        end = self._end
+        if end is not None:
+            if isinstance(end, (NotOwner, Closed)):
+                raise end.copy()
+            # Nothing of this call was written, whatever happened to the one that ended the stream.
+            raise JournalBroken(end.copy(), happened=False)
+        payload = encode_batch(batch, self.links)
+        head = self.head
+        time_ms = max(batch.time_ms, self._time_ms)
+        data, identity = encode_record(
+            RecordHeader(
+                batch.kind, 0, self._container, self.epoch, head.index, head.lsn + 1, head.lsn, head.hash,
+                batch.digest, self._token, time_ms,
+            ),
+            payload,
+        )  # fmt: skip
+        end_byte = self._commit(data)
+        self._time_ms = time_ms
+        self._bytes_written += len(data)
+        self.head = position = Position(head.lsn + 1, identity, self.epoch, head.index + 1, end_byte)
+        return position
+
+    @abstractmethod
+    def _commit(self, data: bytes) -> int:
+        """Make the record durable and fenced. Returns ``Position.end`` behind it."""
+
+    def check_fence(self) -> None:
+        """Raise ``NotOwner`` if a newer epoch has been claimed.
+
+        Sound only where ``Capabilities.fence_by_stat``; elsewhere a fenced read commits a HEARTBEAT instead (A13).
+        May run while ``append`` does.
+        """
+        if isinstance(self._end, (NotOwner, Closed)):
+            raise self._end.copy()
+        if self._storage.exists(self._fence_name):
+            raise NotOwner(epoch=self.epoch, owner=self.epoch + 1)
+
+    def close(self) -> None:
+        if self._end is None:
+            self._end = Closed("this journal stream")
+
+    def _fenced(self, owner: int) -> NotOwner:
+        error = NotOwner(epoch=self.epoch, owner=owner)
+        self._end = error
+        return error
+
+    def _unknown(self, owner: int) -> OutcomeUnknown:
+        self._fenced(owner)
+        return OutcomeUnknown(
+            f"epoch {owner} was claimed while a record of epoch {self.epoch} was being written; its take-over decides",
+            subject=self._names.container,
+        )
+
+    def _broken(self, error: ChunkstoreError, *, happened: Literal[False] | None) -> JournalBroken:
+        self._end = error
+        return JournalBroken(error, happened=happened)

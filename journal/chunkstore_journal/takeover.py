@@ -1,0 +1,336 @@
+"""Take-over: claim, decide, end the former stream, materialise, open (protocol 3.4 T0 to T9, 3.9, A1, A12, A15).
+
+Promises: one code path for opening, restart, fail-over, every journal error and every roll. What an OPEN fixes (its
+predecessor and the cut) was made durable before it, and is fixed for ever by put-if-absent. A claimant that met a later
+one raises ``NotOwner`` and has changed nothing that counts.
+Leaves out: politeness (``lease``), reconciling lazy lengths (reserved).
+"""
+
+from __future__ import annotations
+
+from chunkstore import runtime
+from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkExists, ChunkNotFound, Damaged, NotOwner
+from chunkstore.journal import Ownership, RecordKind, TakeOverReport
+from chunkstore.metadata.keys import is_row
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, Position
+from chunkstore_journal.append_stream import AppendStream, read_tail
+from chunkstore_journal.claim import (
+    ClaimAttempt,
+    ClosedStream,
+    claim_next,
+    claim_own_next,
+    decide_below,
+    find_top,
+    read_latest,
+    read_voided,
+)
+from chunkstore_journal.history import ZERO_HASH, Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.objects import LatestHint
+from chunkstore_journal.payloads import BaseLink, OpenPayload, SnapshotLink, decode_ops, encode_open
+from chunkstore_journal.record import RecordHeader, encode_record
+from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, materialise
+from chunkstore_journal.slot_stream import SlotStream, seal_stream
+from chunkstore_journal.slots import Mine, Undecided, put_decided
+from chunkstore_journal.stream import OwnedStream
+
+__all__ = ["TakeOver"]
+
+_NOTHING_CHANGED = BaseLink(0, 0, 0, 0, ZERO_HASH)
+
+
+class TakeOver:
+    """One take-over. For a self-take-over that failed half-way, run a new one with the same ``attempt``."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        cache: MetadataCache,
+        settings: Settings,
+        *,
+        own: OwnedStream | None,
+        attempt: ClaimAttempt | None,
+    ) -> None:
+        self._streams = streams
+        self._storage = streams.storage
+        self._names = streams.names
+        self._cache = cache
+        self._settings = settings
+        self._deadline_s = settings.op_deadline_s
+        self._own = own
+        self._attempt = attempt
+        self._latest: LatestHint | None = None
+        self._latest_holds = False
+        self._store: MetadataStore | None = None
+        self._findings: list[str] = []
+
+    def run(self) -> Ownership:
+        """Do it. Raises as ``JournalService.take_over``."""
+        try:
+            self._store = self._cache.open_current()
+            attempt = self._claim()
+            try:
+                return self._after_claim(attempt)
+            except (Damaged, ChunkNotFound) as error:
+                # A later owner may be collecting what we read. Its claim explains everything; without it, this is real.
+                if self._storage.exists(self._names.epoch(attempt.epoch + 1)):
+                    raise NotOwner(epoch=attempt.epoch, owner=attempt.epoch + 1) from error
+                raise
+        except Undecided as undecided:
+            self._release()
+            raise undecided.error from undecided
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        if self._store is not None:
+            self._store.close(clean=False)
+
+    def _claim(self) -> ClaimAttempt:
+        self._latest = read_latest(self._storage, self._names)
+        if self._own is not None:
+            # A1: our own next epoch or none. A process that was overtaken never climbs back by itself.
+            assert self._attempt is not None
+            claim_own_next(self._storage, self._names, self._attempt, deadline_s=self._deadline_s)
+            return self._attempt
+        voided = read_voided(self._storage, self._names)
+        known = 0
+        if self._store is not None:
+            head = self._store.head()
+            known = max(head.owner_epoch, head.position.epoch)
+        hints = (known, self._latest.epoch if self._latest else 0, voided.epoch if voided else 0)
+        top = find_top(self._storage, self._names, max(hints))
+        if top < known:
+            raise Damaged(
+                f"the local cache has seen epoch {known}, whose claim is gone: the storage lost names. Restore it, or delete "
+                "the local cache to accept the loss",
+                object=self._names.epoch(known),
+            )
+        return claim_next(self._storage, self._names, top, deadline_s=self._deadline_s)
+
+    def _after_claim(self, attempt: ClaimAttempt) -> Ownership:
+        streams = self._streams
+        if attempt.previous_epoch is None:
+            hint = read_voided(self._storage, self._names) if attempt.epoch > 2 else None
+            attempt.previous_epoch = decide_below(streams, attempt, hint=hint, deadline_s=self._deadline_s)
+        previous = streams.opened(attempt.previous_epoch) if attempt.previous_epoch else None
+        if attempt.closed is None:
+            attempt.closed = self._close_stream(previous, attempt)
+        closed = attempt.closed
+        leg = Leg(previous, closed.end) if previous is not None else None
+        found = materialise(streams, self._cache, leg, current=self._store) if leg is not None else self._genesis()
+        self._store = found.store
+        if not attempt.open_data:
+            attempt.open_data = self._build_open(attempt, previous, closed, found)
+        opened = self._open(attempt)
+        self._finish(opened)
+        self._findings += found.findings
+        report = TakeOverReport(
+            epoch=attempt.epoch,
+            previous_epoch=attempt.previous_epoch,
+            source=found.source,
+            replayed_records=found.progress.records,
+            replayed_bytes=found.progress.bytes,
+            tail_cut=closed.tail_cut,
+            findings=tuple(self._findings),
+        )
+        stream = AppendStream if streams.mode == "append" else SlotStream
+        journal = stream(streams, opened, self._settings)
+        assert self._store is not None
+        if self._own is None or previous is None:
+            return Ownership(journal=journal, store=self._store, report=report)
+        return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+
+    def _genesis(self) -> Materialised:
+        if self._store is not None:
+            if self._store.head().position == GENESIS:
+                return Materialised(self._store, "genesis", Progress(), None, frozenset(), ())
+            raise Damaged(
+                f"the local cache has applied lsn {self._store.head().position.lsn}, but no stream was ever opened: the "
+                "storage lost names. Restore it, or delete the local cache to accept the loss",
+                object=self._names.journal_prefix(),
+            )
+        store = self._cache.create()
+        self._cache.make_current(store)
+        return Materialised(store, "genesis", Progress(), None, frozenset(), ())
+
+    def _close_stream(self, previous: Opened | None, attempt: ClaimAttempt) -> ClosedStream:
+        """T3."""
+        if previous is None:
+            return ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH))
+        witnesses = self._witnesses(previous.epoch)
+        known: Position | None = None
+        for what, position in witnesses:
+            holds = self._streams.holds(position)
+            if holds is None and what:
+                raise self._lost(previous, what, position)
+            if holds is False and what:
+                self._findings.append(f"{what} does not agree with the journal at lsn {position.lsn}")
+            if holds and not what:
+                self._latest_holds = True
+            if holds and (known is None or position.lsn > known.lsn):
+                known = position
+        if self._streams.mode == "append":
+            closed = read_tail(self._streams, previous, known=known)
+        else:
+            end = seal_stream(self._streams, previous, attempt, known=known, deadline_s=self._deadline_s)
+            closed = ClosedStream(end)
+        last_lsn = closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn
+        for what, position in witnesses:
+            # A torn tail is a torn tail only if nobody has seen more (protocol 3.2).
+            if position.lsn > last_lsn and (what or closed.tail_cut is not None):
+                raise self._lost(previous, what or "snapshot LATEST", position)
+        return closed
+
+    def _witnesses(self, epoch: int) -> list[tuple[str, Position]]:
+        """Points of the former stream that somebody remembers; with an empty name, the LATEST snapshot's."""
+        found = []
+        if self._store is not None:
+            position = self._store.head().position
+            if position.epoch > epoch:
+                raise Damaged(
+                    f"the local cache stands in epoch {position.epoch}, whose OPEN is gone: the storage lost names",
+                    object=self._names.slot(position.epoch, 0),
+                )
+            found.append(("the local cache", position))
+        if self._own is not None:
+            found.append(("this process", self._own.head))
+        if self._latest is not None:
+            link = self._latest.snapshot
+            found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
+        return [(what, position) for what, position in found if position.epoch == epoch and position.index >= 1]
+
+    def _lost(self, previous: Opened, what: str, position: Position) -> Damaged:
+        epoch = previous.epoch
+        append = self._streams.mode == "append"
+        return Damaged(
+            f"{what} has seen lsn {position.lsn} of epoch {epoch}, but it is not here any more: committed records were lost. "
+            "Restore the storage, or delete the local cache to accept the loss",
+            object=self._names.log(epoch) if append else self._names.slot(epoch, position.index - 1),
+            position=position.end,
+        )
+
+    def _build_open(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> bytes:
+        claim, end = attempt.claim, closed.end
+        last_lsn, last_hash, digest = end.lsn, end.hash, found.store.head().digest
+        time_ms = max(runtime.now_ms(), found.progress.time_ms)
+        base = _NOTHING_CHANGED
+        if previous is not None:
+            # The digest is the judge of "changed no row": equal digests are equal states, so readers may jump.
+            unchanged = previous.is_quiet and digest == previous.header.digest
+            base = (
+                previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
+            )
+            time_ms = max(time_ms, previous.header.time_ms)
+        if closed.embedded is not None:
+            inner = closed.embedded.header
+            last_lsn, last_hash = inner.lsn, closed.embedded.hash
+            time_ms = max(time_ms, inner.time_ms)
+            digest = self._digest_after(found.store, closed, digest)
+        payload = OpenPayload(
+            epoch=claim.epoch,
+            token=claim.token,
+            previous_epoch=previous.epoch if previous is not None else 0,
+            end_index=end.index,
+            end_byte=end.byte,
+            last_lsn=last_lsn,
+            last_hash=last_hash,
+            embedded=closed.embedded_data,
+            base=base,
+            snapshot=self._newest_snapshot(previous, found, end),
+            mode=self._streams.mode,
+            host=claim.host,
+            pid=claim.pid,
+            boot_id=claim.boot_id,
+        )
+        header = RecordHeader(
+            RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
+            digest, claim.token, time_ms,
+        )  # fmt: skip
+        return encode_record(header, encode_open(payload))[0]
+
+    def _digest_after(self, store: MetadataStore, closed: ClosedStream, digest: int) -> int:
+        """The digest behind the embedded record, recomputed: it is not applied before our OPEN makes it history (A12)."""
+        assert closed.embedded is not None
+        name = self._names.log(closed.embedded.header.epoch)
+        _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
+        for key, value in dict(rows).items():
+            if not is_row(key):
+                continue
+            old = store.get(key)
+            digest -= row_digest(key, old) if old is not None else 0
+            digest += row_digest(key, value) if value is not None else 0
+        digest %= DIGEST_MODULUS
+        if digest != closed.embedded.header.digest:
+            raise Damaged(
+                f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
+                "is at fault, deleting it helps",
+                object=name,
+                position=closed.end.byte,
+            )
+        return digest
+
+    def _newest_snapshot(self, previous: Opened | None, found: Materialised, end: StreamEnd) -> SnapshotLink | None:
+        """What our OPEN names: readers start there, and the collector of this epoch never passes it (A10)."""
+        links = [found.snapshot, *found.progress.notes]
+        if previous is not None:
+            links.append(previous.payload.snapshot)
+        if self._latest is not None and self._latest_holds and self._latest.snapshot.lsn <= end.lsn:
+            links.append(self._latest.snapshot)
+        usable = [link for link in links if link is not None and link.name not in found.damaged]
+        return max(usable, key=lambda link: link.lsn, default=None)
+
+    def _open(self, attempt: ClaimAttempt) -> Opened:
+        """T6 to T8."""
+        epoch, names, storage = attempt.epoch, self._names, self._storage
+        decision = put_decided(storage, names.slot(epoch, 0), attempt.open_data, deadline_s=self._deadline_s)
+        opened = self._streams.decode_slot0(epoch, attempt.open_data if isinstance(decision, Mine) else decision.data)
+        if not isinstance(decision, Mine) or not isinstance(opened, Opened):
+            # Voided by a later claimant while we were at work: whatever we have read counts for nothing.
+            owner = epoch + 1 if isinstance(opened, Opened) else opened.payload.by_epoch
+            raise NotOwner(epoch=epoch, owner=owner)
+        if self._streams.mode == "append":
+            self._create_log(epoch)
+        if storage.exists(names.epoch(epoch + 1)):
+            raise NotOwner(epoch=epoch, owner=epoch + 1)
+        return opened
+
+    def _create_log(self, epoch: int) -> None:
+        log = self._names.log(epoch)
+        try:
+            self._storage.create(log)
+        except ChunkExists:
+            # Ours, from an earlier try of the same attempt: nothing was appended, because no stream was handed out.
+            if self._storage.stat(log).length:
+                raise Damaged("the journal file of a new epoch is not empty", object=log) from None
+        self._storage.sync([log])
+
+    def _finish(self, opened: Opened) -> None:
+        """Apply what our OPEN made history, then T9: only now may this process serve."""
+        leg = Leg(opened, StreamEnd(1, 0, opened.header.lsn, opened.hash))
+        assert self._store is not None
+        pool = runtime.pool("journal-open", 1)
+        try:
+            bring(self._streams, self._store, leg, pool, Progress())
+        except (Mismatch, ChunkNotFound, Damaged) as error:
+            self._findings.append(f"the local cache was discarded after the take-over: {error}")
+            self._cache.discard(self._store)
+            self._store = None
+            self._store = materialise(self._streams, self._cache, leg, current=None).store
+        finally:
+            pool.close()
+        if not self._store.set_owner(opened.epoch):
+            # A later owner on this host has the cache already (3.8).
+            raise NotOwner(epoch=opened.epoch, owner=self._store.head().owner_epoch)
+
+
+def _adopted(epoch: int, closed: ClosedStream) -> Position:
+    end = closed.end
+    if closed.embedded is None:
+        return Position(end.lsn, end.hash, epoch, end.index, end.byte)
+    size = len(closed.embedded_data)
+    return Position(closed.embedded.header.lsn, closed.embedded.hash, epoch, end.index + 1, end.byte + size)
