@@ -70,7 +70,7 @@ _SHAPES: dict[int, _Shape] = {
     OpCode.TABLE_DELETE: (str, bytes),
     OpCode.SESSION_OPEN: (int,),
     OpCode.SESSION_END: (int,),
-    OpCode.COLLECT: (bytes,),
+    OpCode.COLLECT: (bytes, int),
     OpCode.REPLACE: _WITH_CHUNKS,
 }
 _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}

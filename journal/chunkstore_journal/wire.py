@@ -9,7 +9,7 @@ Leaves out: meaning, checksums and size limits (the formats' own modules).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import msgpack
@@ -21,6 +21,8 @@ __all__ = ["HASH_BYTES", "TOKEN_BYTES", "Fields", "must_be_readable", "pack", "r
 HASH_BYTES = 16
 TOKEN_BYTES = 16
 _U64_MAX = (1 << 64) - 1
+_SHORT_BYTES = 4096
+_SHORT_ARRAY = 32
 _packb = msgpack.packb
 _unpackb = msgpack.unpackb
 _Unpacker = msgpack.Unpacker
@@ -38,13 +40,16 @@ def pack(value: object) -> bytes:
 
 def unpack(data: bytes, object: str, position: int) -> object:
     """The one value that ``data`` holds; arrays as tuples. Raises ``Damaged`` (``object``, ``position``) for anything else."""
+    # An array header of 16 or 32 bits makes the unpacker reserve room for as many elements as it *claims*, once per nesting
+    # level. Short arrays in short data cannot claim much; for all else, skipping (which builds nothing) proves first that
+    # the claims are honest.
+    if len(data) <= _SHORT_BYTES:
+        with suppress(*_EXPECTED):
+            return _unpackb(data, use_list=False, max_ext_len=0, max_array_len=_SHORT_ARRAY)
     try:
-        # An array header of 16 or 32 bits makes the unpacker reserve room for as many elements as it *claims*, once per
-        # nesting level. Skipping builds nothing and proves that the claims are honest; only then is it safe to unpack.
-        if b"\xdd" in data or b"\xdc" in data:
-            scout = _Unpacker(max_buffer_size=len(data))
-            scout.feed(data)
-            scout.skip()
+        scout = _Unpacker(max_buffer_size=max(len(data), 1))
+        scout.feed(data)
+        scout.skip()
         value = _unpackb(data, use_list=False, max_ext_len=0)
     except _EXPECTED as error:
         raise Damaged(
