@@ -41,9 +41,12 @@ LAYERS = {
     "chunkstore.metadata.keys": 1,
     "chunkstore.metadata": 2,
     "chunkstore_bindings": 2,
+    "chunkstore.changes": 3,
     "chunkstore.operations": 3,
     "chunkstore_journal": 3,
     "chunkstore.engine": 4,
+    "chunkstore.reading": 4,
+    "chunkstore.replica": 4,
     "chunkstore.writer": 4,
     "chunkstore.reader": 4,
     "chunkstore.upkeep": 4,
@@ -68,7 +71,7 @@ ROOMS = {
     "typer": ("chunkstore.cli",),
 }
 
-# Only these know concrete bindings and the journal, and only inside functions.
+# Only these know concrete bindings and the journal, and only inside functions (or for annotations).
 COMPOSERS = ("chunkstore.assembly", "chunkstore.registry")
 
 DOORS = {"time", "random", "uuid", "threading", "secrets", "sched", "concurrent", "multiprocessing", "asyncio"}
@@ -89,7 +92,8 @@ class Module:
 class Import:
     target: str
     line: int
-    inside_function: bool
+    deferred: bool
+    """Inside a function, or read by type checkers only."""
 
 
 @cache
@@ -112,21 +116,24 @@ def every_module() -> list[str]:
 def imports(module: Module) -> Iterator[Import]:
     """Every import, wherever it stands; ``from package import name`` counts as the module if ``name`` is one."""
 
-    def visit(node: ast.AST, inside: bool) -> Iterator[Import]:
+    def visit(node: ast.AST, deferred: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Import):
                 for alias in child.names:
-                    yield Import(alias.name, child.lineno, inside)
+                    yield Import(alias.name, child.lineno, deferred)
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, f"{module.path}:{child.lineno}: relative import"
                 source = child.module or ""
                 for alias in child.names:
                     full = f"{source}.{alias.name}"
-                    yield Import(full if full in modules() else source, child.lineno, inside)
-            deeper = inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from visit(child, deeper)
+                    yield Import(full if full in modules() else source, child.lineno, deferred)
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            checking = (
+                isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
+            )
+            yield from visit(child, deferred or function or checking)
 
-    yield from visit(module.tree, inside=False)
+    yield from visit(module.tree, deferred=False)
 
 
 def is_within(name: str, prefix: str) -> bool:
@@ -168,7 +175,7 @@ def test_imports_go_downwards(name: str) -> None:
     for item in imports(modules()[name]):
         if item.target.split(".")[0] not in PACKAGES:
             continue
-        composed = name in COMPOSERS and item.inside_function
+        composed = name in COMPOSERS and item.deferred
         assert composed or layer(item.target) <= own, (
             f"{name}:{item.line} imports {item.target}, which lies in a higher layer"
         )
@@ -181,7 +188,7 @@ def test_only_composers_know_concrete_parts(name: str) -> None:
     for item in imports(modules()[name]):
         if item.target.split(".")[0] in ("chunkstore_bindings", "chunkstore_journal"):
             assert name in COMPOSERS, f"{name}:{item.line} imports {item.target}; only {COMPOSERS} may"
-            assert item.inside_function, f"{name}:{item.line} imports {item.target} outside a function"
+            assert item.deferred, f"{name}:{item.line} imports {item.target} outside a function"
 
 
 @pytest.mark.parametrize("name", every_module())

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as distribution_version
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 # Typer brings its own copy of click in newer versions and imports click in older ones: the base class of usage errors
 # is found through a name that both export.
-_USAGE_ERROR = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+_USAGE_ERROR: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
 class _PipeClosed(Exception):
@@ -60,7 +61,6 @@ app = typer.Typer(
     name="chunkstore",
     help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
@@ -78,7 +78,11 @@ for _panel, _verbs in _PANELS:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"chunkstore {distribution_version('chunkstore-engine')}")
+        try:
+            number = distribution_version("chunkstore-engine")
+        except PackageNotFoundError:
+            number = "from a checkout that is not installed"
+        typer.echo(f"chunkstore {number}")
         raise typer.Exit
 
 
@@ -122,9 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_misuse(error: Exception, *, as_json: bool) -> None:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    if context is not None and not text:  # no verb at all: the help is the message
-        sys.stderr.write(context.get_help() + "\n")
-        return
     print_error(InvalidArgument(text), as_json=as_json)
     if context is not None and not as_json:
         sys.stderr.write(f"chunkstore: see {context.command_path} --help\n")

@@ -11,9 +11,7 @@ import typer
 
 __all__ = ["AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "TakeOver"]
 
-Root = Annotated[
-    str, typer.Argument(metavar="ROOT", help="memory://NAME, file:///PATH, or a path.", show_default=False)
-]
+Root = Annotated[str, typer.Argument(metavar="ROOT", help="file:///PATH or memory://NAME.", show_default=False)]
 Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.", show_default=False)]
 Container = Annotated[str, typer.Option("--container", metavar="NAME", help="Container under the root.")]
 CacheDir = Annotated[

@@ -12,53 +12,48 @@ import typer
 
 from chunkstore import assembly
 from chunkstore.cli import access, options
-from chunkstore.cli.output import fields_of, human_bytes, jsonable, print_facts, print_json, print_table, shown
-from chunkstore.errors import Damaged
+from chunkstore.cli.output import human_bytes, jsonable, print_facts, print_json, print_table, shown
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.invariants import Finding
+from chunkstore.operations.check import CheckLevel
 
 __all__ = ["check", "journal", "snapshot"]
-
-_FINDING_COLUMNS = ("severity", "invariant", "segment", "chunk", "object", "position", "message")
 
 
 def check(
     root: options.Root,
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Metadata only; the default, and the one level so far.")
-    ] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Metadata only (the default).")] = False,
+    exists: Annotated[bool, typer.Option("--exists", help="Also: is every chunk there, and long enough.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also: read every chunk and compare checksums.")] = False,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
-    level = "quick"
-    assert quick
+    if quick + exists + deep > 1:
+        raise InvalidArgument("--quick, --exists and --deep exclude each other", argument="--deep")
+    level: CheckLevel = "deep" if deep else "exists" if exists else "quick"
     try:
         with access.replica(root, container, cache_dir) as store:
-            findings = [fields_of(finding) for finding in store.check(level)]
+            findings = store.check(level)
     except Damaged as error:
         findings = [_unreadable(error)]
-    ok = not any(finding["severity"] == "error" for finding in findings)
+    ok = not any(finding.severity == "damage" for finding in findings)
     if as_json:
         print_json({"ok": ok, "level": level, "findings": findings})
     else:
         if findings:
-            print_table(_FINDING_COLUMNS, ([finding[column] for column in _FINDING_COLUMNS] for finding in findings))
-        typer.echo(f"{container}: {'sound' if ok else 'DAMAGED'} ({level}, {len(findings)} findings)")
+            print_table(Finding._fields, findings)
+        count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
+        typer.echo(f"{container}: {'sound' if ok else 'DAMAGED'} ({level}, {count})")
     if not ok:
         raise typer.Exit(1)
 
 
-def _unreadable(error: Damaged) -> dict[str, object]:
-    return {
-        "invariant": "readable",
-        "severity": "error",
-        "segment": None,
-        "chunk": None,
-        "object": error.object,
-        "position": error.position,
-        "message": error.message,
-    }
+def _unreadable(error: Damaged) -> Finding:
+    """The container cannot even be followed: that is a finding, too (invariant 0: no rule could be looked at)."""
+    return Finding(0, "damage", "", "", error.object, error.position, error.message)
 
 
 def journal(
@@ -92,7 +87,7 @@ def snapshot(
     facts = {
         "name": report.name,
         "lsn": report.lsn,
-        "hash": report.hash.hex(),
+        "hash": report.position.hash.hex(),
         "digest": f"{report.digest:064x}",
         "rows": report.rows,
         "size_bytes": report.size_bytes,

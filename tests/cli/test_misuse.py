@@ -1,0 +1,118 @@
+"""Wrong commands, wrong arguments, missing things: the exit code and one clear line, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+
+ROOTLESS = [
+    (),
+    ("nonsense",),
+    ("ls",),
+    ("cat", "file:///nowhere"),
+    ("ls", "file:///nowhere", "--nonsense"),
+    ("truncate", "file:///nowhere", "a", "ten"),
+]
+
+
+@pytest.mark.parametrize("arguments", ROOTLESS, ids=" ".join)
+def test_misuse_exits_2_and_says_so(call: Call, arguments: tuple[str, ...]) -> None:
+    result = call(*arguments, code=2)
+    assert result.out == b""
+    assert result.err
+    assert b"Traceback" not in result.err
+
+
+@pytest.mark.parametrize("arguments", ROOTLESS[1:], ids=" ".join)
+def test_misuse_as_json(call: Call, arguments: tuple[str, ...]) -> None:
+    result = call(*arguments, "--json", code=2)
+    assert result.out == b""
+    assert result.error["error"] == "InvalidArgument"
+    assert result.error["message"]
+
+
+@pytest.mark.parametrize("bad_root", ["", "/plain/path", "file://host/path", "file:relative", "ftp://x/y", "memory://"])
+def test_a_bad_root_is_misuse(call: Call, bad_root: str) -> None:
+    assert call("ls", bad_root, "--json", code=2).error["error"] == "InvalidArgument"
+
+
+@pytest.mark.parametrize("bad_root", ["s3://bucket/prefix", "hdfs://host:9870/path"])
+def test_what_this_version_lacks_is_named(call: Call, bad_root: str) -> None:
+    assert call("ls", bad_root, "--json", code=1).error["error"] == "Unsupported"
+
+
+def test_bad_arguments_leave_nothing_behind(call: Call, root: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    file = tmp_path / "file"
+    for arguments in (
+        ("put", root, "a", tmp_path / "missing"),
+        ("put", root, "a", tmp_path),
+        ("put", root, "", file),
+        ("put", root, "n" * 256, file),
+        ("put", root, "a\0b", file),
+        ("put", root, "a\udcff", file),
+        ("put", root, "a", file, "--append", "--resume"),
+        ("put", root, "a", file, "--chunk-size", "0"),
+        ("put", root, "a", file, "--container", "../up"),
+        ("put", root, "a", file, "--container", ""),
+        ("truncate", root, "a", "-1"),
+        ("cat", root, "a", "--offset", "-1"),
+        ("check", root, "--quick", "--deep"),
+    ):
+        result = call(*arguments, "--json", code=2)
+        assert result.error["error"] == "InvalidArgument", arguments
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls",),
+        ("stat", "a"),
+        ("layout", "a"),
+        ("cat", "a"),
+        ("check",),
+        ("journal",),
+        ("owner",),
+        ("seal", "a"),
+        ("unseal", "a"),
+        ("rm", "a"),
+        ("rm", "a", "--dry-run"),
+        ("truncate", "a", "1"),
+        ("concat", "a", "b"),
+        ("snapshot",),
+    ],
+    ids=" ".join,
+)
+def test_only_put_creates_a_container(call: Call, root: str, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    verb, *rest = arguments
+    error = call(verb, root, *rest, "--json", code=1).error
+    assert error["error"] == "ContainerNotFound"
+    assert error["fields"]["container"] == "default"
+    assert not (tmp_path / "store" / "default").exists()
+
+
+def test_what_is_not_there(call: Call, root: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    call("put", root, "a", tmp_path / "file")
+    for verb in ("stat", "layout", "cat"):
+        assert call(verb, root, "b", "--json", code=1).error == {
+            "error": "SegmentNotFound",
+            "message": "no segment 'b' here (or the handle is of one that was deleted)",
+            "fields": {"segment": "b"},
+        }
+    assert call("cat", root, "a", "--offset", "6", "--json", code=1).error["fields"] == {
+        "segment": "a",
+        "expected": 5,
+        "given": 6,
+    }
+    assert call("ls", root, "--container", "c", "--json", code=1).error["error"] == "ContainerNotFound"
+
+
+def test_help_and_version(call: Call) -> None:
+    assert b"truncate" in call("--help").out
+    assert b"--resume" in call("put", "--help").out
+    assert call("--version").out.startswith(b"chunkstore ")

@@ -1,0 +1,156 @@
+"""The documents are held to the code: examples run, links lead somewhere, cited rules exist, verbs are described."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import chunkstore
+from chunkstore import errors
+from chunkstore.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+CODE = [
+    path
+    for folder in ("chunkstore", "bindings", "journal", "tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+]
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+WITH_EXAMPLES = [path for path in DOCUMENTS if PYTHON_BLOCK.search(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=named)
+def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of one document run one after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = path.read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in PYTHON_BLOCK.finditer(text):
+        line = text[: block.start(1)].count("\n")
+        exec(compile("\n" * line + block[1], str(path), "exec"), names)
+
+
+def test_readme_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_examples_run(ROOT / "README.md", tmp_path, monkeypatch)
+    assert capsys.readouterr().out == "6 b'hello world'\n"
+
+
+def test_readme_begins_with_what_it_is_and_is_not() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first, second = text.split("\n\n")[1:3]
+    assert first.startswith("chunkstore is ")
+    assert second.startswith("It is not ")
+    assert first.count(". ") == 0
+    assert "make demo" in text
+    assert "make test" in text
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{named(path)} links to {target}"
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=named)
+def test_decision_has_its_form(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert re.fullmatch(r"\d{4}-[a-z0-9]+(-[a-z0-9]+)*\.md", path.name)
+    assert re.fullmatch(rf"# {path.name[:4]} \S.*", lines[0])
+    assert lines[2] in ("Status: proposed", "Status: accepted", "Status: rejected", "Status: superseded")
+    headings = [line for line in lines if line.startswith("## ")]
+    assert headings == ["## Context", "## Decision", "## Alternatives", "## Consequences"]
+
+
+def test_decisions_are_numbered_without_holes() -> None:
+    assert [int(path.name[:4]) for path in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+def test_changelog_has_a_place_for_the_next_change() -> None:
+    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def protocol_numbers() -> set[str]:
+    """Everything in docs/protocol.md that may be cited: sections, list items, steps, properties, amendments."""
+    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    found: set[str] = set()
+    section = ""
+    for line in text.splitlines():
+        if heading := re.match(r"#{2,3} (\d+(?:\.\d+)?)", line):
+            section = heading[1]
+            found.add(section)
+        elif line.startswith("## "):
+            section = ""
+        elif item := re.match(r"(\d+)\. ", line):
+            found.add(f"{section}.{item[1]}")
+        elif step := re.match(r"([CT]\d+)  ", line):
+            found.add(step[1])
+        found.update(re.findall(r"\*\*(P\d+)", line))
+        if row := re.match(r"\| (A\d+) \|", line):
+            found.add(row[1])
+        if row := re.match(r"\| (\d+) \| [a-z0-9-]+ \|", line):
+            found.add(f"#{row[1]}")
+    return found
+
+
+CITATION = re.compile(
+    r"protocol(?:\.md)?,? (?:sections? )?"
+    r"((?:[ATCP]?\d+(?:\.\d+)*|#\d+)(?:(?:, | and | to | )(?:[ATCP]\d+|\d+\.\d+(?:\.\d+)*|#\d+))*)"
+)
+NUMBER = re.compile(r"#\d+|[ATCP]\d+|\d+(?:\.\d+)*")
+
+
+def test_cited_rules_exist() -> None:
+    known = protocol_numbers()
+    assert {"2.3", "3.4", "3.14", "3.14.5", "4", "T6", "C4", "P4", "A13", "#12"} <= known
+    cited = 0
+    for path in CODE:
+        for citation in CITATION.finditer(path.read_text(encoding="utf-8")):
+            for number in NUMBER.findall(citation[1]):
+                assert number in known, f"{named(path)} cites {citation[0]!r}: docs/protocol.md has no {number}"
+                cited += 1
+    assert cited > 50
+
+
+def test_every_amendment_and_schedule_is_there() -> None:
+    known = protocol_numbers()
+    assert {f"A{number}" for number in range(1, 17)} <= known
+    assert {f"#{number}" for number in range(1, 52)} <= known
+    assert {f"4.{number}" for number in range(1, 34)} <= known
+    assert {f"P{number}" for number in range(1, 11)} <= known
+
+
+def test_command_line_is_described() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    group = typer.main.get_command(app)
+    commands = getattr(group, "commands")  # noqa: B009  (typer's groups are click's, whichever copy of it)
+    described = set(re.findall(r"`([a-z]+) (?:ROOT|\[ROOT\])", text))
+    assert described == set(commands)
+    for name, command in commands.items():
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option.startswith("--") and option != "--help":
+                    assert option in text, f"{name} has {option}, which docs/cli.md does not mention"
+
+
+def test_readme_names_every_error_of_a_store() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    of_the_storage_port = {"ChunkNotFound", "ChunkExists", "InvalidOffset", "ChunkstoreError"}
+    table = set(re.findall(r"[`, ]([A-Z][A-Za-z]+)(?:\(|`)", text))
+    for name in set(errors.__all__) - of_the_storage_port - {"Closed", "Conflict", "ContainerNotFound"}:
+        assert name in table, f"README's table does not say what to do about {name}"
+        assert hasattr(chunkstore, name)

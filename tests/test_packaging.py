@@ -1,0 +1,98 @@
+"""The distribution: what the wheel contains, that it installs and imports, that an editable install works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "chunkstore": ROOT / "chunkstore",
+    "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
+    "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
+}
+LOOK = """
+import importlib.metadata as metadata, pathlib, sys
+import chunkstore, chunkstore_bindings, chunkstore_journal
+for package in (chunkstore, chunkstore_bindings, chunkstore_journal):
+    print(pathlib.Path(package.__file__).parent)
+[entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
+assert entry.name == "chunkstore"
+assert callable(entry.load())
+with chunkstore.open("memory://packaging") as store:
+    store.create("a")
+    assert store.append("a", b"bytes") == 0
+    assert store.read("a", 0, 5) == b"bytes"
+"""
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_TARGET"))}
+    done = subprocess.run(
+        [str(argument) for argument in arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    [built] = folder.glob("*.whl")
+    return built
+
+
+def new_environment(folder: Path) -> Path:
+    """A fresh environment that sees this one's dependencies, but not this project; returns its Python."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    own = next(Path(entry) for entry in sys.path if entry.endswith("site-packages") and Path(entry, "lmdb").exists())
+    # A .pth inside an entry that a .pth added is not read: an editable install of this project stays out of sight.
+    (site / "dependencies.pth").write_text(f"{own}\n")
+    return folder / "bin" / "python"
+
+
+def pip_install(python: Path, *what: str | Path) -> None:
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation"]
+    run(sys.executable, "-m", "pip", "--python", python, "install", *options, "--ignore-installed", *what)
+
+
+def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    tops = {name.split("/")[0] for name in names}
+    [metadata] = tops - set(PACKAGES)
+    assert metadata.endswith(".dist-info")
+    for package, folder in PACKAGES.items():
+        assert f"{package}/__init__.py" in names
+        assert f"{package}/py.typed" in names, f"{package} must tell type checkers that it is typed"
+        expected = {
+            f"{package}/{path.relative_to(folder).as_posix()}"
+            for path in folder.rglob("*")
+            if path.is_file() and path.suffix in (".py", ".md", ".typed") and "__pycache__" not in path.parts
+        }
+        assert expected <= names
+    assert f"{metadata}/licenses/LICENSE" in names
+
+
+def test_the_wheel_installs_and_imports(wheel: Path, tmp_path: Path) -> None:
+    python = new_environment(tmp_path / "fresh")
+    pip_install(python, wheel)
+    places = run(python, "-I", "-c", LOOK, cwd=tmp_path).split()
+    assert all(Path(place).is_relative_to(tmp_path / "fresh") for place in places)
+    assert "put" in run(python.parent / "chunkstore", "--help", cwd=tmp_path)
+
+
+def test_an_editable_install_finds_all_source_roots(tmp_path: Path) -> None:
+    python = new_environment(tmp_path / "editable")
+    pip_install(python, "-e", ROOT)
+    places = run(python, "-I", "-c", LOOK, cwd=tmp_path).split()
+    assert [Path(place) for place in places] == list(PACKAGES.values())
+    assert "put" in run(python.parent / "chunkstore", "--help", cwd=tmp_path)
