@@ -1,0 +1,171 @@
+"""The system calls that need care: durable syncs, complete writes, and the translation of ``OSError``.
+
+Promises: ``write_all`` returns only when every byte was taken; a sync that fails raises and is never repeated here;
+``translate`` gives every ``OSError`` one of chunkstore's errors with its text and a remedy.
+Leaves out: policy (who may retry what), which belongs to the storage.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
+
+__all__ = [
+    "OFFSET_MAX",
+    "copy_range",
+    "fill",
+    "read_span",
+    "sync_all",
+    "sync_data",
+    "sync_directory",
+    "translate",
+    "write_all",
+]
+
+OFFSET_MAX = (1 << 63) - 1
+"""The largest offset a system call takes; nothing is stored at or beyond it."""
+_COPY_BYTES = 4 << 20
+_NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
+_REMEDY = {
+    errno.EACCES: "grant this user read and write permission under the root",
+    errno.EPERM: "check the owner and the attributes (chattr) of the file",
+    errno.EROFS: "mount the file system writable",
+    errno.EMFILE: "raise `ulimit -n` or lower open_files_max",
+    errno.ENFILE: "the whole machine is out of file handles; raise fs.file-max",
+    errno.EIO: "look at the kernel log and the disk's health",
+    errno.ESTALE: "the network file system lost the file; check the server and its exports",
+    errno.ETIMEDOUT: "check the network file system's server",
+}
+
+if sys.platform == "darwin":
+    import fcntl
+
+    def sync_all(fd: int) -> None:
+        """Make content and attributes of ``fd`` durable (on this system fsync alone stops at the drive's cache)."""
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+    def sync_data(fd: int) -> None:
+        """Make content and length of ``fd`` durable."""
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+else:
+
+    def sync_all(fd: int) -> None:
+        """Make content and attributes of ``fd`` durable. Raises ``OSError``; afterwards the unsynced content is in doubt."""
+        os.fsync(fd)
+
+    def sync_data(fd: int) -> None:
+        """Make content and length of ``fd`` durable. Raises ``OSError``; afterwards the unsynced content is in doubt."""
+        os.fdatasync(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in directory ``path`` durable. Raises ``OSError``."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_all(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: BytesLike, offset: int) -> int:
+    """Write all of ``data`` at ``offset`` and return its length in bytes. Raises ``OSError``; a part may be written then."""
+    size = len(data) if type(data) is not memoryview else data.nbytes
+    done = os.pwrite(fd, data, offset)
+    if done == size:
+        return size
+    with memoryview(data) as whole, whole.cast("B") as view:
+        while done < size:
+            with view[done:] as rest:
+                done += os.pwrite(fd, rest, offset + done)
+    return size
+
+
+def read_span(fd: int, start: int, end: int) -> bytes:
+    """The bytes from ``start`` up to ``end``, fewer if the file ends before. Raises ``OSError``."""
+    parts = []
+    while start < end:
+        data = os.pread(fd, end - start, start)
+        if not data:
+            break
+        parts.append(data)
+        start += len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def fill(fd: int, buffer: bytearray | memoryview, offset: int, done: int) -> int:
+    """Read into ``buffer`` from its byte ``done`` on (``offset`` is that of its byte 0) until it is full or the file ends.
+
+    Returns the bytes now valid. Raises ``OSError``.
+    """
+    with memoryview(buffer) as whole, whole.cast("B") as view:
+        while done < len(view):
+            with view[done:] as rest:
+                step = os.preadv(fd, (rest,), offset + done)
+            if step == 0:
+                break
+            done += step
+    return done
+
+
+def copy_range(source: int, target: int, length: int, target_offset: int) -> int:
+    """Copy the first ``length`` bytes of ``source`` to ``target`` at ``target_offset``; returns the bytes copied.
+
+    Inside the kernel where it can, else through a buffer. Short only if ``source`` is shorter. Raises ``OSError``.
+    """
+    done = 0
+    in_kernel = hasattr(os, "copy_file_range")
+    while done < length:
+        if in_kernel:
+            try:
+                step = os.copy_file_range(source, target, length - done, done, target_offset + done)
+            except OSError as error:
+                if error.errno not in _NO_COPY_RANGE:
+                    raise
+                in_kernel = False
+                continue
+            if step == 0:
+                # Some file systems answer 0 instead of an error; the plain copy below finds the true end.
+                in_kernel = False
+                continue
+        else:
+            data = os.pread(source, min(_COPY_BYTES, length - done), done)
+            if not data:
+                break
+            step = write_all(target, data, target_offset + done)
+        done += step
+    return done
+
+
+def translate(error: OSError, name: str, doing: str) -> ChunkstoreError:
+    """The chunkstore error for ``error``, met while ``doing`` something to chunk ``name``. Raise it ``from error``."""
+    code = error.errno
+    text = error.strerror or str(error)
+    if code in _ABSENT:
+        return ChunkNotFound(name)
+    if code in _FULL:
+        return StorageFull(f"{doing} {name!r}: {text}; free space (or raise the quota) and retry", object=name)
+    if code == errno.ENAMETOOLONG:
+        return InvalidArgument(
+            f"chunk name {name!r} is too long for this file system; use shorter parts", argument="name"
+        )
+    if code == errno.ELOOP:
+        return Unsupported(
+            f"{name!r} is a symbolic link; chunks are never read or written through links", feature="symlink"
+        )
+    remedy = _REMEDY.get(code or 0, "mend the cause and retry")
+    return StorageUnavailable(f"{doing} {name!r}: {text}; {remedy}", object=name)

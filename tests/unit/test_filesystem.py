@@ -1,0 +1,678 @@
+"""What is special about files: crashes, links, full disks, failed syncs, names, and other processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore_bindings import filesystem, posix
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.folders import TEMPORARY_FOLDER
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def storage(root: Path) -> Iterator[FilesystemChunkStorage]:
+    storage = FilesystemChunkStorage(root, medium="ext4")
+    yield storage
+    storage.close()
+
+
+def temporaries(root: Path) -> list[Path]:
+    return list((root / TEMPORARY_FOLDER).iterdir())
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    """A system call that fails with this errno."""
+
+    def call(*_arguments: object, **_options: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def operations(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], object]]:
+    """Every operation on an existing chunk but exists, bound to ``name``."""
+    handle = ChunkHandle(name, writable=True)
+    return [
+        partial(storage.stat, name),
+        partial(storage.open_read, name),
+        partial(storage.open_write, name),
+        partial(storage.read, handle, 0, 9),
+        partial(storage.read_into, handle, 0, bytearray(9)),
+        partial(storage.write, handle, 0, b"x"),
+        partial(storage.sync, [name]),
+        partial(storage.harden, name),
+        partial(storage.truncate, handle, 0),
+        partial(storage.set_read_only, handle, read_only=True),
+    ]
+
+
+def makers(storage: FilesystemChunkStorage) -> list[Callable[[str, bytes], object]]:
+    """Every operation that makes a chunk."""
+    return [storage.create, storage.create_if_absent, storage.put]
+
+
+# Crashes and temporaries
+
+
+def test_temporaries_are_invisible_and_cannot_be_named(storage: FilesystemChunkStorage, root: Path) -> None:
+    assert storage.create_if_absent("a", b"x")
+    (root / TEMPORARY_FOLDER / "left-by-a-crash").write_bytes(b"torn")
+    assert [item.name for item in storage.list().items] == ["a"]
+    assert storage.list(".").items == ()
+    assert storage.list(TEMPORARY_FOLDER).items == ()
+    assert storage.list(TEMPORARY_FOLDER + "/").items == ()
+    for name in (TEMPORARY_FOLDER, TEMPORARY_FOLDER + "/left-by-a-crash"):
+        for call in (storage.exists, storage.stat, storage.open_read, storage.delete):
+            with pytest.raises(InvalidArgument, match="kept for temporaries"):
+                call(name)
+        with pytest.raises(InvalidArgument):
+            storage.create(name, b"x")
+    assert storage.create_if_absent(TEMPORARY_FOLDER + "-is-a-prefix-only", b"x")
+
+
+def test_old_temporaries_are_swept_and_young_ones_left(root: Path) -> None:
+    folder = root / TEMPORARY_FOLDER
+    folder.mkdir(parents=True)
+    for name, age_s in [("old", 25 * 3600), ("young", 23 * 3600)]:
+        (folder / name).write_bytes(b"torn")
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    storage = FilesystemChunkStorage(root)
+    assert {path.name for path in folder.iterdir()} == {"old", "young"}
+    storage.create_if_absent("a", b"x")
+    assert {path.name for path in folder.iterdir()} == {"young"}
+    storage.close()
+
+
+def test_a_crash_before_the_link_leaves_nothing_under_the_name(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PowerCut(BaseException):
+        pass
+
+    def cut(*_arguments: object) -> NoReturn:
+        raise PowerCut
+
+    monkeypatch.setattr(os, "link", cut)
+    with pytest.raises(PowerCut):
+        storage.create_if_absent("a", b"x")
+    monkeypatch.undo()
+    assert not storage.exists("a")
+    assert storage.create_if_absent("a", b"y")
+    assert (root / "a").read_bytes() == b"y"
+    assert (root / "a").stat().st_nlink == 1
+
+
+def test_order_of_effects_of_create_if_absent(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content synced before the link, the folder after it: nothing else survives a power cut at every point."""
+    storage.create_if_absent("e/first", b"x")
+    seen: list[str] = []
+
+    def spy(module: object, name: str, label: str) -> None:
+        real = getattr(module, name)
+
+        def call(*arguments: object, **options: object) -> object:
+            seen.append(label)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    spy(posix, "write_all", "write")
+    spy(posix, "sync_all", "sync")
+    spy(os, "link", "link")
+    spy(posix, "sync_directory", "sync folder:")
+    spy(os, "replace", "replace")
+    spy(os, "unlink", "unlink")
+    assert storage.create_if_absent("e/second", b"y")
+    # (a folder's sync opens it and syncs that)
+    assert seen == ["write", "sync", "link", "unlink", "sync folder:", "sync"]
+    seen.clear()
+    assert not storage.create_if_absent("e/second", b"z")
+    assert seen == ["write", "sync", "link", "unlink", "sync folder:", "sync"]
+    seen.clear()
+    storage.put("e/hint", b"h")
+    assert seen == ["write", "sync", "replace", "sync folder:", "sync"]
+    assert temporaries(root) == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT, errno.EEXIST])
+def test_a_link_whose_reply_was_lost_has_succeeded(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.link
+
+    def link(source: str, target: str) -> NoReturn:
+        real(source, target)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    assert storage.create_if_absent("a", b"mine") is True
+    assert (root / "a").read_bytes() == b"mine"
+    assert temporaries(root) == []
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS])
+def test_no_hard_links_is_said_clearly(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "link", failing(number))
+    with pytest.raises(Unsupported, match="hard links do not work here") as caught:
+        storage.create_if_absent("a", b"x")
+    assert caught.value.feature == "create_if_absent"
+    assert not storage.exists("a")
+    assert temporaries(root) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EIO, StorageUnavailable), (errno.EACCES, StorageUnavailable), (errno.ENOSPC, StorageFull)],
+)
+def test_link_errors(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    monkeypatch.setattr(os, "link", failing(number))
+    with pytest.raises(kind, match=os.strerror(number)) as caught:
+        storage.create_if_absent("a", b"x")
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+# Symbolic links and odd files
+
+
+def test_links_are_never_followed(storage: FilesystemChunkStorage, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    storage.create("in/file", b"inside")
+    (root / "orders").symlink_to(outside)
+    (root / "alias").symlink_to(root / "in")
+    (root / "leaf").symlink_to(outside / "secret")
+    for name in ("orders/secret", "orders/new", "orders/deep/new", "alias/file", "leaf"):
+        for call in operations(storage, name):
+            with pytest.raises(Unsupported, match="symbolic link"):
+                call()
+        if name != "leaf":
+            for make in makers(storage):
+                with pytest.raises(Unsupported, match="symbolic link"):
+                    make(name, b"x")
+            for ask in (storage.delete, storage.exists):
+                with pytest.raises(Unsupported):
+                    ask(name)
+    with pytest.raises(ChunkExists):
+        storage.create("leaf", b"x")
+    assert storage.create_if_absent("leaf", b"x") is False
+    assert [item.name for item in storage.list().items] == ["in/file"]
+    with pytest.raises(Unsupported):
+        storage.list("orders/")
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert (outside / "secret").read_bytes() == b"secret"
+
+
+def test_a_root_behind_a_link_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    storage = FilesystemChunkStorage(tmp_path / "link")
+    storage.create("a/b", b"x")
+    assert (tmp_path / "real/a/b").read_bytes() == b"x"
+    assert storage.url == f"file://{tmp_path}/real"
+    storage.close()
+
+
+def test_forged_handles_cannot_leave_the_root(storage: FilesystemChunkStorage, tmp_path: Path) -> None:
+    storage.create("a", b"x")
+    (tmp_path / "outside").write_bytes(b"secret")
+    handle = ChunkHandle("../outside", writable=True)
+    for call in (
+        lambda: storage.read(handle, 0, 9),
+        lambda: storage.read_into(handle, 0, bytearray(9)),
+        lambda: storage.write(handle, 6, b"x"),
+        lambda: storage.truncate(handle, 0),
+        lambda: storage.set_read_only(handle, read_only=True),
+        lambda: storage.sync(["../outside"]),
+        lambda: storage.sync(["a", "../outside"]),
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
+    assert (tmp_path / "outside").read_bytes() == b"secret"
+
+
+@pytest.mark.timeout(30)
+def test_pipes_and_folders_are_no_chunks(storage: FilesystemChunkStorage, root: Path) -> None:
+    storage.create("folder/x", b"x")
+    os.mkfifo(root / "pipe")
+    for name in ("folder", "pipe"):
+        assert not storage.exists(name)
+        for call in operations(storage, name):
+            with pytest.raises(ChunkNotFound):
+                call()
+    with pytest.raises(ChunkNotFound):
+        storage.delete("folder")
+    for make in makers(storage):
+        with pytest.raises(InvalidArgument, match="is a folder here"):
+            make("folder", b"x")
+        with pytest.raises(InvalidArgument, match="is a chunk here"):
+            make("folder/x/y", b"x")
+    assert [item.name for item in storage.list().items] == ["folder/x"]
+    assert temporaries(root) == []
+
+
+def test_names_that_no_file_can_have(storage: FilesystemChunkStorage) -> None:
+    for name in ("x" * 256, "a/" + "é" * 128 + "/b"):
+        for make in makers(storage):
+            with pytest.raises(InvalidArgument, match="too long"):
+                make(name, b"x")
+        with pytest.raises(InvalidArgument):
+            storage.exists(name)
+        with pytest.raises(InvalidArgument):
+            storage.stat(name)
+    for name in ("bad\ud800", "bad\udc80/x"):
+        for call in (storage.exists, storage.stat, storage.open_read, storage.delete):
+            with pytest.raises(InvalidArgument, match="UTF-8"):
+                call(name)
+
+
+def test_strangers_that_are_not_utf8_are_not_listed(storage: FilesystemChunkStorage, root: Path) -> None:
+    storage.create("a", b"x")
+    with open(os.fsencode(root) + b"/bad\xff", "wb"):
+        pass
+    assert [item.name for item in storage.list().items] == ["a"]
+
+
+# Failed syncs
+
+
+def test_a_failed_sync_is_never_repeated(storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = storage.create("a", b"safe")
+    storage.sync(["a"])
+    storage.write(handle, 4, b"lost?")
+    monkeypatch.setattr(posix, "sync_data", failing(errno.EIO))
+    with pytest.raises(StorageUnavailable, match="in doubt") as caught:
+        storage.sync(["a"])
+    assert caught.value.object == "a"
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="in doubt"):
+            storage.sync(["a"])
+        with pytest.raises(StorageUnavailable, match="in doubt"):
+            storage.write(handle, 9, b"x")
+    assert storage.read(handle, 0, 4) == b"safe"
+    storage.harden("a")
+    storage.delete("a")
+    storage.create("a", b"anew")
+    storage.sync(["a"])
+
+
+def test_one_failure_among_many_is_raised_and_the_others_are_synced(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"c/{number}" for number in range(10)]
+    for name in names:
+        storage.create(name, b"x")
+    bad = storage._open["c/4"].fd
+    synced = []
+    real = posix.sync_data
+
+    def sync(fd: int) -> None:
+        if fd == bad:
+            raise OSError(errno.EIO, "disk on fire")
+        real(fd)
+        synced.append(fd)
+
+    monkeypatch.setattr(posix, "sync_data", sync)
+    with pytest.raises(StorageUnavailable, match="disk on fire") as caught:
+        storage.sync(names)
+    assert caught.value.object == "c/4"
+    assert len(synced) == 9
+    storage.sync([name for name in names if name != "c/4"])
+
+
+def test_a_failed_sync_of_a_folder_is_tried_again(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike file pages, a directory's entry is metadata: a later sync of it covers it or fails again."""
+    storage.create("f/first", b"x")
+    storage.sync(["f/first"])
+    storage.create("f/a", b"x")
+    monkeypatch.setattr(posix, "sync_directory", failing(errno.EIO))
+    with pytest.raises(StorageUnavailable, match="unknown"):
+        storage.sync(["f/a"])
+    monkeypatch.undo()
+    synced: list[str] = []
+    real = posix.sync_directory
+
+    def spy(path: str) -> None:
+        synced.append(path)
+        real(path)
+
+    monkeypatch.setattr(posix, "sync_directory", spy)
+    storage.sync(["f/a"])
+    assert [Path(path).name for path in synced] == ["f"]
+    storage.sync(["f/a"])
+    assert len(synced) == 1
+
+
+def test_folders_are_made_durable_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = posix.sync_directory
+
+    def spy(path: str) -> None:
+        synced.append(os.path.relpath(path, root))
+        real(path)
+
+    monkeypatch.setattr(posix, "sync_directory", spy)
+    storage = FilesystemChunkStorage(root)
+    storage.create("c/d/00/x", b"x")
+    assert [os.path.normpath(path) for path in synced] == ["..", ".", "c", "c/d"]
+    storage.create("c/d/00/y", b"x")
+    storage.create("c/d/01/y", b"x")
+    assert [os.path.normpath(path) for path in synced[4:]] == ["c/d"]
+    synced.clear()
+    storage.sync(["c/d/00/x", "c/d/00/y", "c/d/01/y"])
+    assert sorted(os.path.relpath(path) for path in synced) == ["c/d/00", "c/d/01"]
+    storage.close()
+    # Another process: what it finds may not be durable yet, so it is synced once more.
+    synced.clear()
+    second = FilesystemChunkStorage(root)
+    second.create("c/d/00/z", b"x")
+    assert [os.path.normpath(path) for path in synced] == ["..", ".", "c", "c/d"]
+    second.close()
+
+
+def test_folders_that_somebody_removed_are_made_again(storage: FilesystemChunkStorage, root: Path) -> None:
+    for number, make in enumerate(makers(storage)):
+        name = f"c/d/{number}"
+        make(name, b"x")
+        subprocess.run(["rm", "-r", str(root)], check=True)
+        make(name, b"again")
+        assert (root / name).read_bytes() == b"again"
+
+
+# Parallel syncs
+
+
+def test_many_files_are_synced_in_the_time_of_one(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"c/{number}" for number in range(filesystem.SYNC_WORKERS)]
+    for name in names:
+        storage.create(name, b"x")
+    storage.sync(names)
+    monkeypatch.setattr(posix, "sync_data", lambda _fd: time.sleep(0.005))
+    best = min(timed(storage, names) for _ in range(5))
+    assert 0.005 <= best < 0.040, f"{len(names)} syncs of 5 ms took {best * 1000:.1f} ms"
+
+
+def timed(storage: FilesystemChunkStorage, names: list[str]) -> float:
+    start = time.perf_counter()
+    storage.sync(names)
+    return time.perf_counter() - start
+
+
+def test_one_file_is_synced_in_the_callers_thread(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.create("a", b"x")
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(posix, "sync_data", lambda _fd: threads.append(threading.current_thread()))
+    storage.sync(["a"])
+    assert threads == [threading.current_thread()]
+
+
+# Errors of the system
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.ESTALE, errno.EPERM, 9999])
+def test_system_errors_carry_text_and_remedy(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    handle = storage.create("a", b"x" * 10)
+    monkeypatch.setattr(os, "pread", failing(number))
+    monkeypatch.setattr(os, "preadv", failing(number))
+    monkeypatch.setattr(os, "pwrite", failing(number))
+    for call in (
+        lambda: storage.read(handle, 0, 5),
+        lambda: storage.read_into(handle, 0, bytearray(5)),
+        lambda: storage.write(handle, 10, b"x"),
+    ):
+        with pytest.raises(StorageUnavailable) as caught:
+            call()
+        assert caught.value.object == "a"
+        assert isinstance(caught.value.__cause__, OSError)
+        text, _, remedy = str(caught.value).partition("; ")
+        assert os.strerror(number) in text
+        assert remedy
+
+
+def test_exists_never_takes_an_error_for_absence(
+    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence is an ``exists``: a failing disk must not look like a free road."""
+    storage.create("a", b"x")
+    monkeypatch.setattr(os, "stat", failing(errno.EIO))
+    with pytest.raises(StorageUnavailable):
+        storage.exists("a")
+
+
+def test_short_writes_are_finished(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data)[:7], offset))
+    data = bytes(range(100))
+    handle = storage.create("a", data)
+    assert storage.write(handle, 100, memoryview(data)[50:]) == 50
+    assert storage.create_if_absent("b", bytearray(data))
+    assert (root / "a").read_bytes() == data + data[50:]
+    assert (root / "b").read_bytes() == data
+
+
+def test_short_reads_are_finished(storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(100))
+    handle = storage.create("a", data)
+    real, real_into = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: real(fd, min(length, 7), offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: real_into(fd, [memoryview(buffers[0])[:7]], offset))
+    assert storage.read(handle, 10, 50) == data[10:60]
+    buffer = bytearray(150)
+    assert storage.read_into(handle, 10, buffer) == 90
+    assert buffer == data[10:] + bytes(60)
+
+
+def test_a_wild_length_costs_no_memory(storage: FilesystemChunkStorage) -> None:
+    handle = storage.create("a", b"tiny")
+    assert storage.read(handle, 0, 1 << 60) == b"tiny"
+    assert storage.read(handle, 2, (1 << 20) + 1) == b"ny"
+
+
+def test_a_torn_create_is_removed(storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    with pytest.raises(StorageFull) as caught:
+        storage.create("a", b"x")
+    assert caught.value.object == "a"
+    assert not (root / "a").exists()
+    for call in (storage.create_if_absent, storage.put):
+        with pytest.raises(StorageFull):
+            call("b", b"x")
+    assert temporaries(root) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 1 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("a small file system can only be mounted by root: ENOSPC was not tested for real")
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=False, capture_output=True, text=True
+    )
+    if mount.returncode != 0:
+        pytest.skip(f"no small file system could be mounted: ENOSPC was not tested for real ({mount.stderr.strip()})")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_kept_error_keeps_no_descriptor(storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = storage.create("a", b"x" * 10)
+    kept: list[BaseException] = []
+    storage.create("b", b"")
+    for name in ("pread", "preadv", "pwrite", "fdatasync", "ftruncate"):
+        monkeypatch.setattr(os, name, failing(errno.EIO))
+    both = [ConcatArgument("a", 1), ConcatArgument("b", 0)]
+    calls: list[Callable[[], object]] = [
+        partial(storage.read, handle, 0, 5),
+        partial(storage.read, handle, 0, 5 << 20),
+        partial(storage.read_into, handle, 0, bytearray(5)),
+        partial(storage.write, handle, 10, b"x"),
+        partial(storage.write, handle, 11, b"x"),
+        partial(storage.truncate, handle, 5),
+        partial(storage.truncate, handle, 50),
+        partial(storage.concat, both),
+        partial(storage.sync, ["a"]),
+        partial(storage.sync, ["a", "b"]),
+    ]
+    for call in calls:
+        try:
+            call()
+        except ChunkstoreError as error:
+            kept.append(error)
+    assert len(kept) == len(calls)
+    storage.delete("a")
+    storage.delete("b")
+    open_now = {
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{fd}")
+    }
+    assert not [path for path in open_now if path.endswith("(deleted)") and "/root/" in path]
+
+
+def test_a_full_disk(small_disk: Path) -> None:
+    storage = FilesystemChunkStorage(small_disk)
+    assert storage.capabilities.medium == "tmpfs"
+    handle = storage.create("c/a", bytes(600_000))
+    storage.sync(["c/a"])
+    with pytest.raises(StorageFull):
+        storage.create("c/b", bytes(600_000))
+    assert not storage.exists("c/b")
+    for call in (storage.create_if_absent, storage.put):
+        with pytest.raises(StorageFull):
+            call("c/b", bytes(600_000))
+    assert list((small_disk / TEMPORARY_FOLDER).iterdir()) == []
+    with pytest.raises(StorageFull) as caught:
+        storage.write(handle, 600_000, bytes(600_000))
+    assert caught.value.object == "c/a"
+    # After a failed write the chunk may be longer, but what was synced is there, and freed space can be used again.
+    assert storage.read(handle, 0, 600_000) == bytes(600_000)
+    storage.delete("c/a")
+    assert storage.create_if_absent("c/c", bytes(600_000))
+    storage.close()
+
+
+# Other processes (two storages on one root)
+
+
+def test_hints_that_another_process_replaces_are_read_anew(storage: FilesystemChunkStorage, root: Path) -> None:
+    other = FilesystemChunkStorage(root)
+    handle = ChunkHandle("lease", writable=False)
+    for number in range(5):
+        other.put("lease", b"beat %d" % number)
+        assert storage.read(handle, 0, 100) == b"beat %d" % number
+        assert storage.read(handle, 0, 6) == b"beat %d" % number
+        buffer = bytearray(100)
+        assert storage.read_into(handle, 0, buffer) == 6
+    other.delete("lease")
+    with pytest.raises(ChunkNotFound):
+        storage.read(handle, 0, 100)
+    other.close()
+
+
+def test_appends_of_another_process_are_seen(storage: FilesystemChunkStorage, root: Path) -> None:
+    other = FilesystemChunkStorage(root, medium="nfs")
+    handle = storage.create("log", b"one")
+    assert other.read(handle, 0, 100) == b"one"
+    storage.write(handle, 3, b"two")
+    assert other.read(handle, 0, 100) == b"onetwo"
+    buffer = bytearray(100)
+    assert other.read_into(handle, 0, buffer) == 6
+    storage.write(handle, 6, bytes(100_000))
+    assert len(other.read(handle, 0, 1 << 20)) == 100_006
+    storage.write(handle, 100_006, b"end")
+    assert other.read(handle, 100_000, 100)[-3:] == b"end"
+    other.close()
+
+
+def test_a_chunk_that_another_process_deleted_is_not_written(storage: FilesystemChunkStorage, root: Path) -> None:
+    handle = storage.create("a", b"x")
+    (root / "a").unlink()
+    with pytest.raises(ChunkNotFound):
+        storage.write(handle, 1, b"y")
+    again = storage.create("a", b"anew")
+    assert storage.write(again, 4, b"!") == 1
+    assert (root / "a").read_bytes() == b"anew!"
+
+
+def test_a_chunk_that_another_process_made_longer_is_not_written_over(
+    storage: FilesystemChunkStorage, root: Path
+) -> None:
+    handle = storage.create("a", b"x")
+    with open(root / "a", "ab") as file:
+        file.write(b"foreign")
+    with pytest.raises(Exception, match="its length is 8"):
+        storage.write(handle, 1, b"mine")
+    assert (root / "a").read_bytes() == b"xforeign"
+
+
+def test_read_only_marks_of_another_process_count(storage: FilesystemChunkStorage, root: Path) -> None:
+    handle = storage.create("a", b"x")
+    os.chmod(root / "a", 0o444)
+    with pytest.raises(InvalidArgument, match="read-only"):
+        storage.write(handle, 1, b"y")
+    storage.set_read_only(handle, read_only=False)
+    assert stat.S_IMODE((root / "a").stat().st_mode) & 0o200
+    assert storage.write(handle, 1, b"y") == 1
+
+
+def test_concat_keeps_its_sources_and_works_without_kernel_copies(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.create("s1", b"source one")
+    storage.create("s2", bytes(5 << 20))
+    for target, number in [("kernel", 0), ("plain", errno.EXDEV), ("other", errno.ENOSYS)]:
+        storage.create(target, b"target")
+        if number:
+            monkeypatch.setattr(os, "copy_file_range", failing(number))
+        arguments = [ConcatArgument(target, 6), ConcatArgument("s1", 6), ConcatArgument("s2", 5 << 20)]
+        assert storage.concat(arguments) == 12 + (5 << 20)
+        assert (root / target).read_bytes() == b"targetsource" + bytes(5 << 20)
+    monkeypatch.setattr(os, "copy_file_range", failing(errno.EIO))
+    with pytest.raises(StorageUnavailable):
+        storage.concat([ConcatArgument("plain", 6), ConcatArgument("s1", 6)])
+    assert (root / "s1").read_bytes() == b"source one"

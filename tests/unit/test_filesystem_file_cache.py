@@ -1,0 +1,262 @@
+"""The cache of open files: bounded, never closes what is in use, never leaves unsynced bytes to a closed descriptor."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import ChunkNotFound, StorageUnavailable
+from chunkstore_bindings import posix
+from chunkstore_bindings.file_cache import FileCache, OpenFile
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def ignore(_name: str, _file: OpenFile) -> None:
+    """A sync that finds nothing to do."""
+
+
+def open_descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def make_file(tmp_path: Path, name: str, *, writable: bool = False) -> OpenFile:
+    return OpenFile(os.open(tmp_path / name, os.O_RDWR | os.O_CREAT), writable=writable, recheck=False)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_file_in_use_is_not_closed_by_eviction(tmp_path: Path) -> None:
+    cache = FileCache(2, ignore)
+    held = cache.add("held", make_file(tmp_path, "held"))
+    for number in range(5):
+        cache.add(str(number), make_file(tmp_path, str(number)))
+    assert "held" not in cache.files
+    assert len(cache.files) == 2
+    assert held.retired
+    assert is_open(held.fd)
+    fd = held.fd
+    del held
+    assert not is_open(fd)
+    cache.close()
+
+
+def test_what_was_used_of_late_stays(tmp_path: Path) -> None:
+    cache = FileCache(4, ignore)
+    for number in range(4):
+        cache.add(str(number), make_file(tmp_path, str(number)))
+    for step in range(4, 20):
+        cache.files["2"].used = True
+        cache.add(str(step), make_file(tmp_path, str(step)))
+        assert "2" in cache.files
+        assert str(step) in cache.files
+        assert len(cache.files) == 4
+
+
+def test_clean_files_go_before_dirty_ones_and_dirty_ones_are_synced(tmp_path: Path) -> None:
+    synced: list[str] = []
+    cache = FileCache(3, lambda name, _file: synced.append(name))
+    for name in ("dirty", "clean", "clean-too"):
+        cache.add(name, make_file(tmp_path, name, writable=True)).dirty = name == "dirty"
+    cache.add("a", make_file(tmp_path, "a"))
+    cache.add("b", make_file(tmp_path, "b"))
+    assert set(cache.files) == {"dirty", "a", "b"}
+    assert synced == []
+    cache.files["a"].dirty = cache.files["b"].dirty = True
+    cache.add("c", make_file(tmp_path, "c"))
+    assert len(synced) == 1
+    assert synced[0] not in cache.files
+
+
+def test_a_file_being_written_or_synced_is_not_evicted(tmp_path: Path) -> None:
+    cache = FileCache(1, ignore)
+    busy = cache.add("busy", make_file(tmp_path, "busy", writable=True))
+    for lock in (busy.lock, busy.sync_lock):
+        with lock:
+            cache.add("other", make_file(tmp_path, "other"))
+            assert set(cache.files) == {"busy", "other"}
+            assert not busy.retired
+        cache.drop("other")
+    cache.add("other", make_file(tmp_path, "other"))
+    cache.shrink()
+    assert cache.files == {}
+    assert busy.retired
+
+
+def test_one_writable_file_per_name(tmp_path: Path) -> None:
+    cache = FileCache(8, ignore)
+    reader = cache.add("x", make_file(tmp_path, "x"))
+    assert cache.add("x", make_file(tmp_path, "x")) is reader
+    writer = cache.add("x", make_file(tmp_path, "x", writable=True))
+    assert writer is not reader
+    assert cache.add("x", make_file(tmp_path, "x", writable=True)) is writer
+    assert cache.add("x", make_file(tmp_path, "x")) is writer
+    cache.drop("x", reader)
+    assert cache.files["x"] is writer
+    cache.drop("x")
+    assert cache.files == {}
+
+
+def test_many_chunks_through_eight_handles(tmp_path: Path) -> None:
+    before = open_descriptors()
+    storage = FilesystemChunkStorage(tmp_path, open_files_max=8)
+    for number in range(300):
+        storage.create(f"c/{number}", b"%05d" % number)
+    handles = [storage.open_write(f"c/{number}") for number in range(300)]
+    order = random.Random(7)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        own = random.Random(seed)
+        try:
+            for _ in range(1000):
+                number = own.randrange(300)
+                assert storage.read(handles[number], 0, 5) == b"%05d" % number
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        number = order.randrange(300)
+        storage.write(handles[number], storage.stat(f"c/{number}").length, b"+")
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    storage.sync([f"c/{number}" for number in range(300)])
+    assert open_descriptors() - before <= 8
+    assert sum((tmp_path / f"c/{number}").stat().st_size for number in range(300)) == 300 * 5 + 300
+    storage.close()
+    assert open_descriptors() == before
+
+
+def test_reads_race_with_deletes_and_evictions(tmp_path: Path) -> None:
+    """A descriptor number that is closed and used again must never give the bytes of another chunk."""
+    storage = FilesystemChunkStorage(tmp_path, open_files_max=8)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def churn() -> None:
+        number = 0
+        while not stop.is_set():
+            name = f"churn/{number % 50}"
+            number += 1
+            try:
+                storage.create_if_absent(name, name.encode() * 20_000)
+                storage.delete(name)
+            except ChunkNotFound:
+                pass
+            except BaseException as error:  # noqa: BLE001
+                failures.append(error)
+                return
+
+    def read(seed: int) -> None:
+        own = random.Random(seed)
+        try:
+            for _ in range(3000):
+                name = f"fixed/{own.randrange(20)}"
+                data = storage.read(storage.open_read(name), 0, 200)
+                assert data == (name.encode() * 200)[:200]
+                moving = f"churn/{own.randrange(50)}"
+                try:
+                    data = storage.read(storage.open_read(moving), 0, 100)
+                    assert data == (moving.encode() * 100)[:100]
+                except ChunkNotFound:
+                    pass
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    for number in range(20):
+        name = f"fixed/{number}"
+        storage.create(name, name.encode() * 10_000)
+    churner = threading.Thread(target=churn)
+    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    churner.start()
+    for thread in readers:
+        thread.start()
+    for thread in readers:
+        thread.join()
+    stop.set()
+    churner.join()
+    assert failures == []
+    storage.close()
+
+
+def test_eviction_of_dirty_files_reports_its_error_to_the_next_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FilesystemChunkStorage(tmp_path, open_files_max=8)
+    handle = storage.create("victim", b"x")
+    victim = {storage._open["victim"].fd}
+    real = posix.sync_data
+
+    def sync(fd: int) -> None:
+        if fd in victim:
+            victim.clear()
+            raise OSError(errno.EIO, "lost pages")
+        real(fd)
+
+    monkeypatch.setattr(posix, "sync_data", sync)
+    for number in range(40):
+        storage.create(f"c/{number}", b"x")
+    assert "victim" not in storage._open
+    monkeypatch.undo()
+    with pytest.raises(StorageUnavailable, match="in doubt"):
+        storage.sync(["victim"])
+    with pytest.raises(StorageUnavailable, match="in doubt"):
+        storage.write(handle, 1, b"y")
+    storage.sync([f"c/{number}" for number in range(40)])
+    storage.close()
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+storage = FilesystemChunkStorage(sys.argv[1], open_files_max=int(sys.argv[2]))
+names = [f"c/{number % 16:02x}/{number}" for number in range(5000)]
+for name in names:
+    storage.create(name, name.encode())
+for name in names:
+    handle = storage.open_write(name)
+    assert storage.read(handle, 0, 99) == name.encode()
+    assert storage.write(handle, len(name), b"+") == 1
+storage.sync(names[:500])
+assert len(storage.list("c/", limit=10_000).items) == 5000
+for name in reversed(names):
+    assert storage.read(storage.open_read(name), 0, 99) == name.encode() + b"+"
+print("done", len(storage._open))
+"""
+
+
+@pytest.mark.parametrize("open_files_max", [8, 128, 100_000])
+def test_five_thousand_files_under_a_low_limit(tmp_path: Path, open_files_max: int) -> None:
+    """Also with a bound above the system's: running out of descriptors evicts, and the call succeeds."""
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), str(open_files_max)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "bindings", "journal"))},
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("done ")
+    assert int(run.stdout.split()[1]) <= min(open_files_max, 256)
