@@ -7,6 +7,7 @@ Promises: every argument is checked before the first effect; results come back i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from chunkstore.changes import (
     Append,
@@ -34,10 +35,13 @@ from chunkstore.operations.table import check_key, check_namespace, check_value,
 __all__ = ["check_changes", "plan_changes", "segment_names"]
 
 _TABLE = (TablePut, TableDelete)
+_KINDS: frozenset[type] = frozenset(get_args(Change))
 
 
 def segment_names(change: Change) -> tuple[str, ...]:
     """The segments a change touches."""
+    if type(change) is Append:
+        return (change.name,)
     if isinstance(change, Concat):
         return (change.target, change.source)
     if isinstance(change, (*_TABLE, EndSession)):
@@ -48,14 +52,15 @@ def segment_names(change: Change) -> tuple[str, ...]:
 def check_changes(changes: Sequence[Change]) -> None:
     """Check arguments only. Raises ``InvalidArgument``."""
     for change in changes:
-        if not isinstance(change, Change):
+        if type(change) not in _KINDS:
             raise InvalidArgument(f"not a change: {type(change).__name__}; see chunkstore.changes", argument="changes")
         for name in segment_names(change):
             check_segment_name(name)
-        if isinstance(change, Append):
-            check_data(change.data)
-        if isinstance(change, (Append, Attach)) and change.expected_offset is not None:
-            check_range(change.expected_offset, 0)
+        if isinstance(change, (Append, Attach)):
+            if type(change) is Append:
+                check_data(change.data)
+            if change.expected_offset is not None:
+                check_range(change.expected_offset, 0)
         elif isinstance(change, Truncate):
             check_range(change.offset, 0)
         elif isinstance(change, Concat) and change.offset is not None:
@@ -73,11 +78,11 @@ def plan_changes(draft: Draft, changes: Sequence[Change]) -> list[int | None]:
 
 
 def _plan(draft: Draft, change: Change) -> int | None:
+    if type(change) is Append:
+        return draft.append(change.name, check_data(change.data), expected_offset=change.expected_offset)
     match change:
         case Create(name, rolling, attributes):
             draft.create(name, rolling or draft.core.settings.default_rolling, attributes)
-        case Append(name, data, expected_offset):
-            return draft.append(name, check_data(data), expected_offset=expected_offset)
         case Attach(name, session_id, chunks, expected_offset):
             return plan_attach(draft.core, draft, name, session_id, chunks, expected_offset=expected_offset)
         case Seal(name):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from chunkstore.operations.lifecycle import Lifecycle
     from chunkstore.operations.table import PendingTables
 
-__all__ = ["Core", "Outdated"]
+__all__ = ["Core", "Outdated", "decode_found_chunk"]
 
 _SPACE_CHECK_S = 0.05
 
@@ -210,14 +210,18 @@ class Core:
             state.tail, state.growing = None, False
             return
         tail = state.tail = self.chunk(last)
-        state.growing = (
+        state.growing = self.may_grow(last, tail, state.poisoned)
+        state.tail_name = self.names.chunk(last)
+
+    def may_grow(self, identity: bytes, tail: ChunkRecord, poisoned: set[bytes] | None) -> bool:
+        """Whether this process may extend the chunk: storage appends, it is ours, of this epoch, and never failed."""
+        return (
             self.appendable
             and tail.state == ACTIVE
             and tail.epoch == self.epoch
-            and chunk_epoch(last) == self.epoch
-            and not (state.poisoned and last in state.poisoned)
+            and chunk_epoch(identity) == self.epoch
+            and not (poisoned and identity in poisoned)
         )
-        state.tail_name = self.names.chunk(last)
 
     def states_outdated(self, state: SegmentState) -> bool:
         """Whether a take-over has replaced the registry this state belonged to."""
@@ -234,11 +238,7 @@ class Core:
 
     def chunk(self, identity: bytes) -> ChunkRecord:
         """A chunk's committed record. Raises ``Damaged`` if it is missing or unreadable."""
-        raw = self.store.get(chunk_key(identity))
-        name = self.names.chunk(identity)
-        if raw is None:
-            raise Damaged("the metadata refers to a chunk it has no record of; run check", object=name)
-        return decode_chunk(name, raw)
+        return decode_found_chunk(self.names, identity, self.store.get(chunk_key(identity)))
 
     def new_chunk(self, segment_id: int) -> bytes:
         """A fresh chunk id of this epoch."""
@@ -284,6 +284,17 @@ class Core:
         damaged = Damaged("referenced by the metadata, but absent from the storage", object=error.chunk)
         damaged.__cause__ = error
         return damaged
+
+
+def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:
+    """The record in a chunk's row. Raises ``Damaged`` naming the chunk if there is none or it cannot be decoded."""
+    if raw is None:
+        raise Damaged("the metadata refers to a chunk it has no record of; run check", object=names.chunk(identity))
+    try:
+        return decode_chunk("chunk row", raw)
+    except Damaged as error:
+        # Names cost more than decoding, so they are made only for people.
+        raise Damaged(error.message, object=names.chunk(identity)) from error
 
 
 class Outdated(Exception):

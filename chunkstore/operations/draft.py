@@ -28,13 +28,13 @@ from chunkstore.errors import (
     SegmentTruncated,
 )
 from chunkstore.journal import OpCode
-from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key, writer_key
 from chunkstore.metadata.port import MetadataView, Op
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.append import PlannedAppend, plan_on_tail
-from chunkstore.operations.core import Core
-from chunkstore.operations.pending import RowRecord
+from chunkstore.operations.core import Core, decode_found_chunk
+from chunkstore.operations.pending import RowRecord, SegmentState
 from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, ChunkRecord, GarbageRecord, SegmentRecord
 
 __all__ = ["Draft"]
@@ -43,15 +43,15 @@ __all__ = ["Draft"]
 class Draft:
     """Changes being planned. Use one for one commit, with the locks of every segment it names."""
 
-    def __init__(self, core: Core, view: MetadataView, poisoned: Mapping[str, set[bytes]]) -> None:
+    def __init__(self, core: Core, view: MetadataView, states: Mapping[str, SegmentState]) -> None:
         self.core = core
         self.view = view
+        self._states = states
         self.rows: dict[bytes, RowRecord] = {}
         self.headers: list[Op] = []
         self.garbage: list[GarbageRecord] = []
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self.table_keys: list[bytes] = []
-        self._poisoned = poisoned
         self._restructured: set[int] = set()
 
     # Reading through the draft
@@ -67,8 +67,40 @@ class Draft:
             record = self.rows[key]
             assert record is None or isinstance(record, SegmentRecord)
             return record
+        state = self._states.get(name)
+        if state is not None and not state.dead:
+            # Locked, and nothing undecided: the pending fields are the committed ones.
+            return state.segment
         raw = self.view.get(key)
         return None if raw is None else decode_segment(name, raw)
+
+    def last_chunk(self, segment: SegmentRecord) -> ChunkRecord | None:
+        """The segment's last chunk as the draft has it; None without chunks. Raises ``Damaged``."""
+        if not segment.last_chunk:
+            return None
+        state = self._states.get(segment.name)
+        if state is None or state.dead or chunk_key(segment.last_chunk) in self.rows:
+            return self.chunk(segment.last_chunk)
+        known = state.segment
+        if known is not None and known.last_chunk == segment.last_chunk and state.tail is not None:
+            return state.tail
+        return self.chunk(segment.last_chunk)
+
+    def hand_over(self, state: SegmentState) -> None:
+        """Leave in ``state`` what the draft made of its segment, so that the next operation need not read it again."""
+        segment = self.find(state.name)
+        if segment is None or not segment.last_chunk:
+            state.tail, state.tail_name, state.growing = None, "", False
+        else:
+            tail = self.last_chunk(segment)
+            assert tail is not None
+            known = state.segment
+            if state.dead or known is None or known.last_chunk != segment.last_chunk or not state.tail_name:
+                state.tail_name = self.core.names.chunk(segment.last_chunk)
+            state.tail = tail
+            state.growing = self.core.may_grow(segment.last_chunk, tail, state.poisoned)
+        state.segment = segment
+        state.dead = False
 
     def chunk(self, identity: bytes) -> ChunkRecord:
         """A chunk as the draft has it. Raises ``Damaged`` when there is no such row."""
@@ -77,11 +109,7 @@ class Draft:
             record = self.rows[key]
             assert isinstance(record, ChunkRecord)
             return record
-        name = self.core.names.chunk(identity)
-        raw = self.view.get(key)
-        if raw is None:
-            raise Damaged("the metadata refers to a chunk it has no record of; run check", object=name)
-        return decode_chunk(name, raw)
+        return decode_found_chunk(self.core.names, identity, self.view.get(key))
 
     def _put(self, segment: SegmentRecord) -> None:
         self.rows[segment_key(segment.name)] = segment
@@ -125,26 +153,19 @@ class Draft:
             raise BadOffset(name, expected=segment.length, given=expected_offset)
         if len(data) == 0:
             return segment.length
-        last = self.chunk(segment.last_chunk) if segment.last_chunk else None
-        planned = plan_on_tail(
-            self.core, segment, last, self._grows(name, segment, last), self._tail_name(segment), data
-        )
+        last = self.last_chunk(segment)
+        state = self._states[name]
+        grows = last is not None and self.core.may_grow(segment.last_chunk, last, state.poisoned)
+        known = state.segment if not state.dead else None
+        if known is not None and known.last_chunk == segment.last_chunk:
+            tail_name = state.tail_name
+        else:
+            tail_name = self.core.names.chunk(segment.last_chunk) if last is not None else ""
+        planned = plan_on_tail(self.core, segment, last, grows, tail_name, data)
         self.appends.append((planned, data))
         self.rows.update(planned.rows)
         self.headers.append(planned.header)
         return segment.length
-
-    def _tail_name(self, segment: SegmentRecord) -> str:
-        return self.core.names.chunk(segment.last_chunk) if segment.last_chunk else ""
-
-    def _grows(self, name: str, segment: SegmentRecord, last: ChunkRecord | None) -> bool:
-        return (
-            last is not None
-            and self.core.appendable
-            and last.state == ACTIVE
-            and last.epoch == self.core.epoch
-            and segment.last_chunk not in self._poisoned.get(name, ())
-        )
 
     def seal(self, name: str, identity: int | None = None) -> bool:
         """Seal; returns whether anything changed. The tail chunk is closed with it."""

@@ -16,10 +16,11 @@ from chunkstore import runtime
 from chunkstore.checksum import crc32c
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
 from chunkstore.layout import ReadSlice, split_for_parallel_read
-from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
+from chunkstore.operations.core import decode_found_chunk
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
@@ -62,10 +63,7 @@ def find_segment(view: MetadataView, name: str, identity: int | None) -> Segment
 
 def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> ChunkRecord:
     """A chunk's record. Raises ``Damaged``."""
-    raw = view.get(chunk_key(identity))
-    if raw is None:
-        raise Damaged("the metadata refers to a chunk it has no record of; run check", object=names.chunk(identity))
-    return decode_chunk("chunk", raw)
+    return decode_found_chunk(names, identity, view.get(chunk_key(identity)))
 
 
 def plan_read(

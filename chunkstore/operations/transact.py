@@ -70,7 +70,10 @@ def _attempt(
 
 
 def _settle(core: Core, states: list[SegmentState], deadline_s: float) -> None:
-    """Until every state is loaded and nothing is undecided: waiting for one may let another move, so look again."""
+    """Until nothing is undecided: waiting for one may let another move, so look again.
+
+    The pending fields need not be loaded, because the draft reads committed rows; but the states must still be the ones in use.
+    """
     settled = False
     while not settled:
         settled = True
@@ -79,20 +82,21 @@ def _settle(core: Core, states: list[SegmentState], deadline_s: float) -> None:
             if undecided is not None:
                 core.wait_unlocked(state, undecided, deadline_s)
                 settled = False
-            if state.dead:
-                core.load(state, deadline_s)
-                settled = False
-    if not core.gate_is_open():
+    if not core.gate_is_open() or any(core.states_outdated(state) for state in states):
         raise Outdated
 
 
 def _plan_and_enter(core: Core, states: list[SegmentState], plan: Callable[[Draft], T]) -> tuple[PendingOp | None, T]:
-    poisoned = {state.name: state.poisoned for state in states if state.poisoned}
     with core.store.view() as view:
-        draft = Draft(core, view, poisoned)
+        draft = Draft(core, view, {state.name: state for state in states})
         result = plan(draft)
-    if not draft.headers:
-        return None, result
+        if not draft.headers:
+            return None, result
+        op = _write_and_enter(core, states, draft)
+    return op, result
+
+
+def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> PendingOp:
     sync_names: list[str] = []
     core.committer.reserve()
     try:
@@ -112,12 +116,11 @@ def _plan_and_enter(core: Core, states: list[SegmentState], plan: Callable[[Draf
     op = PendingOp(draft.headers, draft.rows, tuple(states), tuple(sync_names) if core.appendable else ())
     op.garbage = draft.garbage
     for state in states:
-        # Whoever comes next loads what this commit made; until then the pending state is not known here.
+        draft.hand_over(state)
         state.last = op
-        state.dead = True
         state.writers.clear()
     if draft.table_keys:
         op.table_keys = tuple(draft.table_keys)
         core.tables.remember(op)
     core.committer.enter(op)
-    return op, result
+    return op
