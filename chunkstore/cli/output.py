@@ -80,7 +80,7 @@ def fields_of(record: object) -> dict[str, object]:
 
 def print_json(document: object) -> None:
     """One JSON document on one line of stdout."""
-    sys.stdout.write(json.dumps(jsonable(document), ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(jsonable(document)) + "\n")
 
 
 def shown(value: object) -> str:

@@ -248,6 +248,12 @@ def cat(
                     return
 
 
+def _write_all(out: BinaryIO, data: memoryview) -> None:
+    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
+    while data:
+        data = data[out.write(data) :]
+
+
 def _copy_out(
     store: chunkstore.Replica, segment: str, position: int, left: int | None, out: BinaryIO, progress: Meter
 ) -> tuple[int, int | None]:
@@ -258,7 +264,7 @@ def _copy_out(
         got = store.read_into(segment, position, buffer[:wanted])
         if got == 0:
             break
-        out.write(buffer[:got])
+        _write_all(out, buffer[:got])
         position += got
         left = None if left is None else left - got
         progress.advance(got)

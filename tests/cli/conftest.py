@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,14 +75,23 @@ def call(capsysbinary: pytest.CaptureFixture[bytes]) -> Call:
 
 
 @pytest.fixture
-def start() -> Callable[..., subprocess.Popen[bytes]]:
+def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start one command as a process of its own, with pipes for stdin, stdout and stderr."""
+    started: list[subprocess.Popen[bytes]] = []
 
-    def begin(*arguments: str | Path) -> subprocess.Popen[bytes]:
+    def begin(*arguments: str | Path, unbuffered: bool = False) -> subprocess.Popen[bytes]:
         roots = [str(REPOSITORY), str(REPOSITORY / "bindings"), str(REPOSITORY / "journal")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONWARNINGS": "error"}
-        command = [sys.executable, "-m", "chunkstore", *map(str, arguments)]
+        environment.pop("PYTHONUNBUFFERED", None)
+        command = [sys.executable, *(["-u"] if unbuffered else []), "-m", "chunkstore", *map(str, arguments)]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+        started.append(process)
+        return process
 
-    return begin
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        with process:  # closes the pipes and waits
+            pass

@@ -30,13 +30,14 @@ def test_standard_input_and_a_pipe(start: Start, root: str) -> None:
     out, err = writer.communicate(DATA, timeout=60)
     assert (writer.returncode, err) == (0, b"")
     assert json.loads(out) == {"segment": "a", "offset": 0, "length": len(DATA), "epoch": 1}
-    reader = start("cat", root, "a")
+    reader = start("cat", root, "a", unbuffered=True)
     assert reader.communicate(timeout=60) == (DATA, b"")
     assert reader.returncode == 0
 
 
-def test_a_reader_that_leaves_is_no_error(start: Start, filled: str) -> None:
-    reader = start("cat", filled, "a")
+@pytest.mark.parametrize("unbuffered", [False, True])
+def test_a_reader_that_leaves_is_no_error(start: Start, filled: str, *, unbuffered: bool) -> None:
+    reader = start("cat", filled, "a", unbuffered=unbuffered)
     assert reader.stdout is not None
     assert reader.stderr is not None
     assert reader.stdout.read(10) == DATA[:10]
