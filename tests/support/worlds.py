@@ -1,0 +1,265 @@
+"""The four worlds every engine test runs in: {memory, filesystem} x {slot, append}.
+
+A world is one root of a chunk storage, and machines that come and go: each has a metadata cache of its own. In
+``memory-slot`` the storage cannot append (every write makes chunks of its own, as on object stores); in the other three it
+can. Metadata lies in LMDB in the filesystem worlds, in memory in the memory worlds, unless a test asks otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.config import RollingPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.names import ContainerNames
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from chunkstore_journal.container import read_format
+
+Kind = Literal["memory", "filesystem"]
+Mode = Literal["slot", "append"]
+Wrap = Callable[[ChunkStorage], ChunkStorage]
+
+VARIANTS: tuple[tuple[Kind, Mode], ...] = (
+    ("memory", "slot"),
+    ("memory", "append"),
+    ("filesystem", "slot"),
+    ("filesystem", "append"),
+)
+VARIANT_IDS = tuple(f"{kind}-{mode}" for kind, mode in VARIANTS)
+
+_numbers = itertools.count(1)
+
+
+class ShelfCache(MetadataCache):
+    """A metadata cache in memory on a machine's shelf; learns the container's uuid when it is first used."""
+
+    def __init__(self, storage: ChunkStorage, container: str, role: str, shelf: MemoryShelf) -> None:
+        self._storage = storage
+        self._names = ContainerNames(container)
+        self._role = role
+        self._shelf = shelf
+        self._inner: MemoryMetadataCache | None = None
+
+    def _cache(self) -> MemoryMetadataCache:
+        if self._inner is None:
+            uuid = read_format(self._storage, self._names).uuid
+            self._inner = MemoryMetadataCache(uuid, self._role, shelf=self._shelf)
+        return self._inner
+
+    def open_current(self) -> MetadataStore | None:
+        return self._cache().open_current()
+
+    def create(self) -> MetadataStore:
+        return self._cache().create()
+
+    def make_current(self, store: MetadataStore) -> None:
+        self._cache().make_current(store)
+
+    def discard(self, store: MetadataStore) -> None:
+        self._cache().discard(store)
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+class World:
+    """One root, several processes and machines. ``wrap`` goes around every storage object that is made from now on."""
+
+    def __init__(self, kind: Kind, mode: Mode, tmp_path: Path) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.tmp_path = tmp_path
+        self.root = tmp_path / "root"
+        self.url = f"memory://world-{os.getpid()}-{next(_numbers)}"
+        self.wrap: Wrap | None = None
+        self.defaults: dict[str, Any] = {
+            "lease_s": 0.0,
+            "op_deadline_s": 30.0,
+            "io_workers": 4,
+            "open_files_max": 64,
+            "lmdb_map_bytes": 1 << 28,
+        }
+        self._machine = 0
+        self._shelf = MemoryShelf()
+        self._open: list[ChunkedSegmentStorage | Replica] = []
+        self._storages: list[ChunkStorage] = []
+        self._caches: list[ShelfCache] = []
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}-{self.mode}"
+
+    @property
+    def appends(self) -> bool:
+        """Whether chunks can grow here."""
+        return self.id != "memory-slot"
+
+    # Storages and stores
+
+    def raw_storage(self) -> ChunkStorage:
+        """A new storage object over the same data, never wrapped."""
+        storage: ChunkStorage
+        if self.kind == "memory":
+            storage = MemoryChunkStorage(self.url, append=self.appends)
+        else:
+            storage = FilesystemChunkStorage(str(self.root), open_files_max=64)
+        self._storages.append(storage)
+        return storage
+
+    def storage(self, wrap: Wrap | None = None) -> ChunkStorage:
+        """A new storage object over the same data, behind ``wrap`` (default: the world's)."""
+        chosen = wrap if wrap is not None else self.wrap
+        raw = self.raw_storage()
+        return raw if chosen is None else chosen(raw)
+
+    @property
+    def cache_dir(self) -> Path:
+        """The LMDB cache directory of the present machine."""
+        return self.tmp_path / f"cache-{self._machine}"
+
+    def settings(self, *, metadata: str | None = None, **settings: Any) -> Settings:
+        """The world's settings with changes; ``rolling=N`` is short for a default policy of N bytes."""
+        chosen = {"journal_mode": self.mode, **self.defaults, **settings}
+        rolling = chosen.pop("rolling", None)
+        if rolling is not None:
+            chosen["default_rolling"] = RollingPolicy(chunk_size_bytes_max=rolling)
+        if self._uses_lmdb(metadata):
+            chosen.setdefault("cache_dir", str(self.cache_dir))
+        return Settings(**chosen)
+
+    def _uses_lmdb(self, metadata: str | None) -> bool:
+        return metadata == "lmdb" or (metadata is None and self.kind == "filesystem")
+
+    def _cache(self, storage: ChunkStorage, container: str, role: str, metadata: str | None) -> MetadataCache | None:
+        if self._uses_lmdb(metadata):
+            return None
+        cache = ShelfCache(storage, container, role, self._shelf)
+        self._caches.append(cache)
+        return cache
+
+    def open(
+        self,
+        container: str = "default",
+        *,
+        create: bool = True,
+        wait_s: float = 0,
+        metadata: Literal["lmdb", "memory"] | None = None,
+        wrap: Wrap | None = None,
+        storage: ChunkStorage | None = None,
+        **settings: Any,
+    ) -> ChunkedSegmentStorage:
+        """Claim the container, on the present machine. ``rolling=N`` sets the default chunk size."""
+        behind = storage if storage is not None else self.storage(wrap)
+        store = open_store_on(
+            behind,
+            container=container,
+            create=create,
+            wait_s=wait_s,
+            settings=self.settings(metadata=metadata, **settings),
+            cache=self._cache(behind, container, "owner", metadata),
+        )
+        self._open.append(store)
+        return store
+
+    def replica(
+        self,
+        container: str = "default",
+        *,
+        metadata: Literal["lmdb", "memory"] | None = None,
+        wrap: Wrap | None = None,
+        **settings: Any,
+    ) -> Replica:
+        """A replica on the present machine."""
+        behind = self.storage(wrap)
+        replica = open_replica_on(
+            behind,
+            container=container,
+            settings=self.settings(metadata=metadata, **settings),
+            cache=self._cache(behind, container, "replica", metadata),
+        )
+        self._open.append(replica)
+        return replica
+
+    def forget_cache(self) -> None:
+        """Go on on another machine: everything opened from now on starts without a cache."""
+        self._machine += 1
+        self._shelf = MemoryShelf()
+
+    def crash(self, store: ChunkedSegmentStorage) -> None:
+        """As if the process had stopped here: its background work ends and nothing is closed or written."""
+        store._core.lifecycle._stopping.set()
+
+    # Behind the engine's back
+
+    def names(self, container: str = "default") -> ContainerNames:
+        return ContainerNames(container)
+
+    def objects(self, prefix: str = "") -> list[str]:
+        """All object names that begin with ``prefix``."""
+        storage = self.raw_storage()
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = storage.list(prefix, after=after)
+            found.extend(item.name for item in page.items)
+            if page.next_after is None:
+                return found
+            after = page.next_after
+
+    def chunks(self, container: str = "default") -> list[str]:
+        """The names of all chunk objects of a container."""
+        return self.objects(ContainerNames(container).data_prefix())
+
+    def content(self, name: str) -> bytes:
+        """The bytes of an object."""
+        storage = self.raw_storage()
+        return storage.read(ChunkHandle(name, False), 0, storage.stat(name).length)
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Replace an object's bytes (damage, or garbage at its end)."""
+        if self.kind == "filesystem":
+            # In place, so that file handles that somebody holds see it.
+            with open(self.root / name, "r+b") as file:
+                file.write(data)
+                file.truncate()
+        else:
+            self.raw_storage().put(name, data)
+
+    def remove(self, name: str) -> None:
+        """Delete an object."""
+        self.raw_storage().delete(name)
+
+    def close(self) -> None:
+        """Close everything that was opened, newest first, and forget the data."""
+        for item in reversed(self._open):
+            item.close()
+        for cache in self._caches:
+            cache.close()
+        for storage in self._storages:
+            storage.close()
+        if self.kind == "memory":
+            forget_memory(self.url)
+
+
+@pytest.fixture(params=VARIANTS, ids=VARIANT_IDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A fresh world; closed at the end of the test."""
+    kind, mode = request.param
+    made = World(kind, mode, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
