@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, InvalidArgument
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
@@ -117,13 +117,27 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s))
-        return ChunkedSegmentStorage(
+        store = ChunkedSegmentStorage(
             storage=storage, names=names, settings=chosen, service=service, ownership=ownership, on_close=closing
         )
+        if chosen.verify_chunks_at_open:
+            _verify_chunks(store)
+        return store
     except BaseException:
         if cache is None:
             parts.close()
         raise
+
+
+def _verify_chunks(store: ChunkedSegmentStorage) -> None:
+    try:
+        damage = next((item for item in store.check("exists") if item.severity == "damage"), None)
+    except BaseException:
+        store.close()
+        raise
+    if damage is not None:
+        store.close()
+        raise Damaged(f"segment {damage.segment!r}: {damage.message}", object=damage.object, position=damage.position)
 
 
 def open_replica(root: str, *, container: str = "default", settings: Settings | None = None) -> Replica:

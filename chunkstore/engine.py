@@ -24,8 +24,8 @@ from chunkstore import runtime
 from chunkstore.changes import Change, TableDelete, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, RollingPolicy, Settings
-from chunkstore.errors import ChunkstoreError, InvalidArgument
-from chunkstore.journal import JournalService, Ownership, SnapshotReport, TakeOverReport
+from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.journal import JournalService, Ownership, RecordKind, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name
@@ -401,8 +401,17 @@ class ChunkedSegmentStorage(ReadingHalf):
     def _check_fence(self) -> None:
         core = self._core
         core.check_owner()
-        if core.broken is None:
+        if core.broken is not None:
+            # No usable stream at the moment. The next claim may be our own half-done take-over or a stranger's: who reads
+            # has to wait until that is decided.
+            if core.storage.exists(core.names.epoch(core.epoch + 1)):
+                raise StorageUnavailable(f"ownership is being recovered ({core.broken.message}); retry")
+            return
+        if core.storage.capabilities.fence_by_stat:
             core.journal.check_fence()
+        else:
+            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
+            core.lifecycle.note(RecordKind.HEARTBEAT, ())
 
     def _present_epoch(self) -> int:
         return self._core.epoch

@@ -1,0 +1,170 @@
+"""Opening: with an intact cache, from a snapshot, from the journal; memory; 25,000 active segments.
+
+``python -m benchmarks.bench_recovery [--dir DIR] [--quick]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import chunkstore
+from benchmarks.big import build, open_big, settings_for
+from benchmarks.harness import Report, anonymous_kib, median, scratch, time_s
+from chunkstore.assembly import open_store_on
+from chunkstore.changes import Append, Create
+from chunkstore_bindings.memory import MemoryChunkStorage
+
+__all__ = ["main"]
+
+
+def _child(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.bench_recovery", "--child", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def child_open(path: str) -> None:
+    """In a fresh process: open, read once, report times and memory."""
+    import_kib = anonymous_kib()
+    began = time_s()
+    store = open_big(Path(path))
+    opened = time_s() - began
+    store.read("s", 0, 4096)
+    kib = anonymous_kib()
+    report = store.report
+    rows = store.info("s").chunk_count
+    store.close()
+    print(json.dumps({"open_s": opened, "kib": kib, "import_kib": import_kib, "rows": rows, "replayed": report.replayed_records}))
+
+
+def reopen(report: Report, path: Path, many: int, rounds: int) -> None:
+    """An intact cache must cost nothing to open, however large; and memory must not grow with it."""
+    sizes = {"ten": 10, "thousand": 1_000, "many": many}
+    for name, chunks in sizes.items():
+        (path / name).mkdir()
+        build(path / name, chunks, snapshot=True)
+    opened: dict[str, list[float]] = {name: [] for name in sizes}
+    memory: dict[str, list[float]] = {name: [] for name in sizes}
+    for _ in range(rounds):
+        for name in sizes:
+            found = _child("open", str(path / name))
+            opened[name].append(found["open_s"])
+            memory[name].append(found["kib"])
+    report.add(
+        f"re-open, {many:,} chunks more than 10",
+        (median(opened["many"]) - median(opened["ten"])) * 1e3,
+        "ms",
+        at_most=20,
+        detail=f"{median(opened['many']) * 1e3:.1f} ms to {median(opened['ten']) * 1e3:.1f} ms",
+    )
+    report.add(
+        f"anonymous memory, {many:,} chunks above 1,000",
+        (median(memory["many"]) - median(memory["thousand"])) / 1024,
+        "MiB",
+        at_most=20,
+    )
+    rates = []
+    for _ in range(3):
+        shutil.rmtree(path / "many" / "cache")
+        found = _child("open", str(path / "many"))
+        rates.append(found["rows"] / found["open_s"])
+    report.add("rebuild from a snapshot, whole open", median(rates), "rows/s", at_least=300_000)
+
+
+def journal_replay(report: Report, path: Path, operations: int) -> None:
+    """Rebuild from the journal alone: records of one operation, and of 64."""
+    data = b"x" * 100
+    for per_record, target in ((1, 150_000.0), (64, 150_000.0)):
+        where = path / f"journal-{per_record}"
+        where.mkdir()
+        settings = settings_for(where)
+        storage = MemoryChunkStorage(f"memory://bench-journal-{per_record}")
+        store = open_store_on(storage, settings=settings)
+        names = [f"n{number}" for number in range(per_record)]
+        store.commit([Create(name) for name in names])
+        for _ in range(operations // per_record):
+            if per_record == 1:
+                store.append(names[0], data)
+            else:
+                store.commit([Append(name, data) for name in names])
+        store.close()
+        rates = []
+        for _ in range(3):
+            shutil.rmtree(where / "cache")
+            began = time_s()
+            store = open_store_on(storage, settings=settings)
+            took = time_s() - began
+            assert store.report.replayed_records >= operations // per_record
+            rates.append(operations / took)
+            store.close()
+        report.add(f"rebuild from the journal, {per_record} operations a record", median(rates), "ops/s", at_least=target)
+
+
+def child_segments(path: str, count: str) -> None:
+    """In a fresh process with 1,024 files: create, one append each, re-open; prints seconds and peak memory."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    total = int(count)
+    settings = chunkstore.Settings(cache_dir=f"{path}/cache", lease_s=0)
+    root = f"file://{path}/root"
+    names = [f"segment-{number:06}" for number in range(total)]
+    with chunkstore.open(root, settings=settings) as store:
+        for begin in range(0, total, 1000):
+            store.commit([Create(name) for name in names[begin : begin + 1000]])
+    began = time_s()
+    with chunkstore.open(root, settings=settings) as store:
+
+        def work(share: int) -> None:
+            for name in names[share::32]:
+                store.append(name, b"one append of a small event")
+
+        workers = [threading.Thread(target=work, args=(share,)) for share in range(32)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    with chunkstore.open(root, settings=settings) as store:
+        count_found = sum(1 for _ in store.segments())
+        assert count_found == total
+        assert store.info(names[-1]).length == 27
+    took = time_s() - began
+    print(json.dumps({"s": took, "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+
+
+def active_segments(report: Report, path: Path, count: int) -> None:
+    """Very many active segments under a small file limit."""
+    found = _child("segments", str(path), str(count))
+    report.add(f"{count:,} active segments: open, one append each, re-open", found["s"], "s", at_most=30)
+    report.add(f"{count:,} active segments: peak resident memory", found["rss_mib"], "MiB", at_most=300)
+
+
+def main() -> None:
+    """Run all and save ``results/recovery.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", help="a directory on the disk to measure")
+    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        {"open": child_open, "segments": child_segments}[options.child[0]](*options.child[1:])
+        return
+    report = Report("recovery-quick" if options.quick else "recovery")
+    with scratch(options.dir) as path:
+        reopen(report, path, 20_000 if options.quick else 1_000_000, 3 if options.quick else 9)
+        journal_replay(report, path, 6_400 if options.quick else 256_000)
+        (path / "segments").mkdir()
+        active_segments(report, path / "segments", 1_000 if options.quick else 25_000)
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
