@@ -153,7 +153,7 @@ class _Stage:
         return Settings(cache_dir=self.cache)
 
     def _say(self, text: str) -> None:
-        self._console.print(Text.assemble(("* ", "bold green"), text))
+        self._console.print(Text.assemble(("* ", "bold green"), text), soft_wrap=True)
 
     def _moment(self) -> tuple[int, float]:
         """When to kill, from the seed: after how many acknowledged bytes, and how long after that."""
@@ -267,9 +267,9 @@ def _python_sources(folder: str) -> Sequence[str]:
 
 
 def _print_report(console: Console, report: DemoReport, chunks: Sequence[LayoutChunk]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title="what happened", title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
     source = "the journal alone" if report.recovery_source in ("journal", "genesis") else f"a {report.recovery_source}"
     rows = (
         ("acknowledged when the writer was killed", f"{report.acknowledged_bytes:,} bytes"),
@@ -298,8 +298,10 @@ def _picture(chunks: Sequence[LayoutChunk], report: DemoReport, width: int) -> T
         stop = max(start + 1, round((chunk.offset + chunk.length) * width / report.file_bytes))
         colour = _COLOURS[epochs.index(chunk.epoch) % len(_COLOURS)]
         picture.append(("\u2588", "\u2593")[number % 2] * (stop - start), style=colour)
-    killed = round(report.recovered_bytes * width / report.file_bytes)
-    picture.append("\n" + " " * min(killed, width - 1) + "^ the writer was killed here\n")
+    killed = min(width - 1, round(report.recovered_bytes * width / report.file_bytes))
+    label = "the writer was killed here"
+    mark = f"{label} ^" if killed > width // 2 else f"^ {label}"
+    picture.append("\n" + " " * (killed - mark.index("^")) + mark + "\n")
     for epoch in epochs:
         picture.append("\u2588 ", style=_COLOURS[epochs.index(epoch) % len(_COLOURS)])
         count = sum(chunk.epoch == epoch for chunk in chunks)
@@ -309,7 +311,8 @@ def _picture(chunks: Sequence[LayoutChunk], report: DemoReport, width: int) -> T
 
 def _print_next(console: Console, report: DemoReport, cache: str, folder: str) -> None:
     common = f"--container {report.container} --cache-dir {cache}"
-    command = "chunkstore" if shutil.which("chunkstore") else f"{sys.executable} -m chunkstore"
+    beside = os.path.join(os.path.dirname(sys.executable), "chunkstore")
+    command = os.path.relpath(beside) if os.path.exists(beside) else f"{sys.executable} -m chunkstore"
     lines = (
         f"{command} layout {report.root} {report.segment} {common}",
         f"{command} journal {report.root} --container {report.container}",

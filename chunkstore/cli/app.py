@@ -120,6 +120,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _USAGE_ERROR as error:
         _print_misuse(error, as_json=as_json)
         return MISUSE
+    except Exception as error:
+        if not as_json:
+            raise  # a defect: its traceback is the most useful message
+        print_error(error, as_json=True)
+        return FAILED
     return result if isinstance(result, int) else DONE
 
 
