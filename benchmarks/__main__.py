@@ -1,0 +1,12 @@
+"""Run every benchmark: ``python -m benchmarks [--dir DIR] [--quick]``."""
+
+from __future__ import annotations
+
+from benchmarks import bench_append, bench_read, bench_recovery
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    bench_append.main()
+    bench_read.main()
+    bench_recovery.main()
