@@ -127,12 +127,14 @@ class Collector:
                 # Restoring to any time within the horizon needs one snapshot from before it.
                 enough = newer_ms is not None and newer_ms < horizon_ms
             if enough:
-                break
+                return keep_from
             if dry_run or self._is_good(snapshot.name):
                 kept += 1
                 keep_from = snapshot.lsn
                 newer_ms = snapshot.modified_ms
-        return keep_from
+        # No snapshot is older than the horizon: restoring to its beginning replays from further back still.
+        inside = self._settings.pitr_horizon_s > 0 and (newer_ms is None or newer_ms >= horizon_ms)
+        return 0 if inside else keep_from
 
     def _is_good(self, name: str) -> bool:
         """Whether the snapshot can be read to its end. Asked once per name; ours were read back when they were written."""

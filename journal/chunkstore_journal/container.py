@@ -121,7 +121,7 @@ def create_container(
 
 
 def list_containers(storage: ChunkStorage) -> Iterator[str]:
-    """The names of the containers under this root, in order. One LIST and one question for each."""
+    """The names of the containers under this root, in the order of their objects. One LIST and one question for each."""
     after: str | None = None
     while True:
         page = storage.list("", after=after, limit=1)

@@ -248,11 +248,14 @@ def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, 
 class _Search:
     """One search for a source of the state. ``blame`` is the damage to report if nothing works."""
 
-    def __init__(self, streams: Streams, cache: MetadataCache, leg: Leg, pool: runtime.Pool) -> None:
+    def __init__(
+        self, streams: Streams, cache: MetadataCache, leg: Leg, pool: runtime.Pool, ahead: tuple[int, bytes] | None
+    ) -> None:
         self.streams = streams
         self.cache = cache
         self.leg = leg
         self.pool = pool
+        self.ahead = ahead
         self.findings: list[str] = []
         self.damaged: set[str] = set()
         self.blame: Damaged | None = None
@@ -264,7 +267,8 @@ class _Search:
         try:
             if link is not None:
                 load_snapshot(self.streams.storage, link.name, store, container=self.streams.container, expected=link)
-            bring(self.streams, store, self.leg, self.pool, progress)
+            if store.head().position[:2] != self.ahead:
+                bring(self.streams, store, self.leg, self.pool, progress)
             good = True
             return progress
         except Mismatch as mismatch:
@@ -299,7 +303,7 @@ class _Search:
         for link in links:
             if link.name in self.damaged:
                 continue
-            if link.lsn > self.leg.end.lsn:
+            if link.lsn > self.leg.end.lsn and (link.lsn, link.hash) != self.ahead:
                 self.note(f"snapshot {link.name} claims lsn {link.lsn}, behind the end of history", link)
                 continue
             store = self.cache.create()
@@ -338,8 +342,18 @@ class _Search:
         return Materialised(store, source, progress, link, frozenset(self.damaged), tuple(self.findings))
 
 
-def materialise(streams: Streams, cache: MetadataCache, leg: Leg, *, current: MetadataStore | None) -> Materialised:
+def materialise(
+    streams: Streams,
+    cache: MetadataCache,
+    leg: Leg,
+    *,
+    current: MetadataStore | None,
+    ahead: tuple[int, bytes] | None = None,
+) -> Materialised:
     """T4: a store at the end of ``leg``, made current in the cache.
+
+    ``ahead`` (lsn, hash) is the one record behind that end that the caller is about to embed: a snapshot its owner took
+    there is as good, and the store then stands one record further.
 
     ``current`` is what ``cache.open_current`` gave, or None; it is discarded if it is of no use. A collector of the old
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
@@ -348,7 +362,7 @@ def materialise(streams: Streams, cache: MetadataCache, leg: Leg, *, current: Me
     Raises: ``Damaged`` when no source leads there; ``StorageFull``, ``StorageUnavailable``.
     """
     pool = runtime.pool("journal-replay", _WORKERS)
-    search = _Search(streams, cache, leg, pool)
+    search = _Search(streams, cache, leg, pool, ahead)
     try:
         if current is not None:
             progress = search.attempt(current, "the local cache")

@@ -119,8 +119,7 @@ class TakeOver:
         if attempt.closed is None:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
-        leg = Leg(previous, closed.end) if previous is not None else None
-        found = materialise(streams, self._cache, leg, current=self._store) if leg is not None else self._genesis()
+        found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:
             attempt.open_data = self._build_open(attempt, previous, closed, found)
@@ -142,6 +141,11 @@ class TakeOver:
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
         return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+
+    def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
+        """T4."""
+        ahead = None if closed.embedded is None else (closed.embedded.header.lsn, closed.embedded.hash)
+        return materialise(self._streams, self._cache, leg, current=self._store, ahead=ahead)
 
     def _genesis(self) -> Materialised:
         if self._store is not None:
@@ -256,6 +260,8 @@ class TakeOver:
     def _digest_after(self, store: MetadataStore, closed: ClosedStream, digest: int) -> int:
         """The digest behind the embedded record, recomputed: it is not applied before our OPEN makes it history (A12)."""
         assert closed.embedded is not None
+        if store.head().position.lsn == closed.embedded.header.lsn:
+            return digest  # the state comes from a snapshot that includes it
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
         for key, value in dict(rows).items():

@@ -1,0 +1,109 @@
+"""What a take-over costs when epochs pile up, and that retries and probes need no LIST (protocol A10)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from chunkstore.config import Settings
+from chunkstore.metadata.memory import MemoryShelf
+from chunkstore_journal.history import probe_dense
+from tests.journal.world import World, make_storage
+
+REQUESTS_MAX = 40
+
+
+@pytest.fixture(params=["slot", "append"])
+def big_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    mode: Literal["slot", "append"] = "slot" if request.param == "slot" else "append"
+    return World(make_storage("memory", tmp_path), mode, Settings(journal_mode=mode, op_deadline_s=0.3))
+
+
+@pytest.mark.parametrize("end", [0, 1, 2, 3, 10, 100, 1000, 4095])
+def test_probing_a_dense_sequence(end: int) -> None:
+    for known in {0, 1, end // 2, end} & set(range(end + 1)):
+        asked: list[int] = []
+
+        def present(n: int, asked: list[int] = asked) -> bool:
+            asked.append(n)
+            return n <= end
+
+        assert probe_dense(present, known) == end
+        assert len(asked) <= 20
+
+
+@pytest.mark.parametrize("same_machine", [True, False])
+def test_a_thousand_opened_and_empty_epochs(big_world: World, same_machine: bool) -> None:
+    world = big_world
+    owner = world.process().open()
+    owner.put("a")
+    owner.snapshot()
+    owner.put("b")
+    sleeper = world.follower()
+    sleeper.catch_up()
+    shelf = MemoryShelf()
+    for _ in range(1000):
+        world.process(shelf).open()
+    heir = world.process(shelf if same_machine else None)
+    heir.open()
+    assert heir.journal.epoch == 1002
+    assert heir.keys() == {"a", "b"}
+    assert heir.wire.count() <= REQUESTS_MAX, heir.wire.calls
+    assert all(operation != "list" for operation, _ in heir.wire.calls)
+    assert world.opened(1002).payload.base.epoch <= 2
+    assert sleeper.catch_up().digest == heir.store.head().digest
+
+
+@pytest.mark.parametrize("same_machine", [True, False])
+def test_a_thousand_claimed_and_never_opened_epochs(big_world: World, same_machine: bool) -> None:
+    world = big_world
+    shelf = MemoryShelf()
+    owner = world.process(shelf).open()
+    owner.put("a")
+    owner.snapshot()
+    for epoch in range(2, 1002):
+        dead = world.process()
+
+        def die(operation: str, name: str, target: str = world.names.slot(epoch, 0)) -> None:
+            if operation == "create_if_absent" and name == target:
+                raise KeyboardInterrupt
+
+        dead.wire.before = die
+        with pytest.raises(KeyboardInterrupt):
+            dead.open()
+        assert dead.wire.count() <= REQUESTS_MAX, dead.wire.calls
+    heir = world.process(shelf if same_machine else None)
+    heir.open()
+    assert (heir.journal.epoch, heir.report.previous_epoch) == (1002, 1)
+    assert heir.keys() == {"a"}
+    assert heir.wire.count() <= REQUESTS_MAX, heir.wire.calls
+    assert all(operation != "list" for operation, _ in heir.wire.calls)
+
+
+def test_an_append_costs_what_the_protocol_says(big_world: World) -> None:
+    world = big_world
+    owner = world.process().open()
+    owner.wire.calls.clear()
+    owner.journal.append(owner.batch("a", b"v"))
+    operations = [operation for operation, _ in owner.wire.calls]
+    assert operations == (["create_if_absent"] if world.mode == "slot" else ["exists", "write", "sync", "exists"])
+
+
+def test_an_idle_follower_asks_little(big_world: World) -> None:
+    from chunkstore.metadata.memory import MemoryMetadataCache
+    from chunkstore_journal.follower import Follower
+    from tests.journal.world import Wire
+
+    world = big_world
+    owner = world.process().open()
+    owner.put("a")
+    wire = Wire(world.storage)
+    cache = MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
+    follower = Follower(wire, world.names, world.format, cache, world.settings)
+    follower.catch_up()
+    wire.calls.clear()
+    head = follower.catch_up()
+    assert head.position == owner.journal.head
+    assert len(wire.calls) <= 3

@@ -1,0 +1,187 @@
+"""Following: a prefix of history at all times, across epochs, holes and zombies (protocol 3.13, P9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.config import Settings
+from chunkstore.errors import Damaged, OutcomeUnknown, StorageUnavailable
+from chunkstore.journal import JournalBroken
+from chunkstore.metadata.memory import MemoryShelf
+from tests.journal.world import World, keys_of, let_pass, nothing
+
+
+def test_nothing_to_follow_yet(world: World) -> None:
+    assert world.follower().catch_up().position.lsn == 0
+
+
+def test_it_follows_commit_by_commit(world: World) -> None:
+    follower = world.follower()
+    owner = world.process().open()
+    for i in range(5):
+        position = owner.put(f"k{i}")
+        head = follower.catch_up()
+        assert head.position == position
+        assert keys_of(follower.store) == owner.keys()
+
+
+def test_five_epochs_while_it_slept(world: World) -> None:
+    """#25: OPEN, void, void, OPEN, ... while the replica sleeps."""
+    follower = world.follower()
+    owner = world.process().open()
+    owner.put("a")
+    follower.catch_up()
+    for i in range(5):
+        if i % 2:
+            dead = world.process()
+
+            def die(operation: str, name: str) -> None:
+                if operation == "create_if_absent" and name.endswith("0000000000000000.s"):
+                    raise KeyboardInterrupt
+
+            dead.wire.before = die
+            with pytest.raises(KeyboardInterrupt):
+                dead.open()
+        owner = world.process().open()
+        if i != 2:
+            owner.put(f"k{i}")
+    head = follower.catch_up()
+    assert head.digest == owner.store.head().digest
+    assert keys_of(follower.store) == owner.keys()
+    assert follower.findings == ()
+
+
+def test_it_writes_nothing(world: World) -> None:
+    owner = world.process().open()
+    owner.put("a")
+    before = {info.name for info in world.storage.list("", limit=10_000).items}
+    world.follower().catch_up()
+    assert {info.name for info in world.storage.list("", limit=10_000).items} == before
+
+
+def test_it_does_not_apply_what_is_only_visible(append_world: World) -> None:
+    """#24: the last record is applied only after it was hardened and the next epoch was unclaimed after that."""
+    world = append_world
+    zombie = world.process().open()
+    zombie.put("a")
+    follower = world.follower()
+    follower.catch_up()
+
+    def claim_only(operation: str, _name: str) -> None:
+        if operation == "sync":
+            zombie.wire.before = nothing
+            dead = world.process()
+            dead.wire.before = die
+            with pytest.raises(KeyboardInterrupt):
+                dead.open()
+
+    def die(operation: str, name: str) -> None:
+        if operation == "create_if_absent" and name == world.names.slot(2, 0):
+            raise KeyboardInterrupt
+
+    zombie.wire.before = claim_only
+    with pytest.raises(OutcomeUnknown):
+        zombie.put("undecided")
+    follower.catch_up()
+    assert keys_of(follower.store) == {"a"}
+    heir = world.process().open()
+    follower.catch_up()
+    assert keys_of(follower.store) == heir.keys() == {"a", "undecided"}
+
+
+def test_a_record_whose_sync_failed_waits_for_the_next_open(append_world: World) -> None:
+    world = append_world
+    owner = world.process().open()
+    owner.put("a")
+    follower = world.follower()
+
+    def fail(operation: str, name: str) -> None:
+        if operation == "sync":
+            owner.wire.before = nothing
+            raise StorageUnavailable("I/O error", object=name)
+
+    owner.wire.before = fail
+    with pytest.raises(JournalBroken):
+        owner.put("b")
+    follower.catch_up()
+    owner.again()
+    owner.put("c")
+    assert follower.catch_up().position == owner.journal.head
+    assert keys_of(follower.store) == {"a", "b", "c"}
+
+
+def test_a_hole_means_start_from_a_newer_snapshot(world: World) -> None:
+    sleeper = world.follower()
+    owner = world.process().open()
+    owner.put("a")
+    sleeper.catch_up()
+    for i in range(5):
+        owner = world.process(settings=Settings(journal_mode=world.mode, snapshots_kept=1)).open()
+        owner.put(f"k{i}")
+        owner.snapshot()
+    collected, _ = owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)
+    assert collected
+    head = sleeper.catch_up()
+    assert head.position == owner.journal.head
+    assert keys_of(sleeper.store) == owner.keys()
+    assert sleeper.findings
+
+
+def test_a_new_follower_starts_from_the_snapshot(world: World) -> None:
+    owner = world.process().open()
+    for i in range(20):
+        owner.put(f"k{i}")
+    owner.snapshot()
+    owner.put("last")
+    follower = world.follower()
+    assert follower.catch_up().position == owner.journal.head
+    assert keys_of(follower.store) == owner.keys()
+
+
+def test_it_resumes_from_its_cache(world: World) -> None:
+    shelf = MemoryShelf()
+    owner = world.process().open()
+    owner.put("a")
+    first = world.follower(shelf)
+    first.catch_up()
+    first.close()
+    owner.put("b")
+    second = world.follower(shelf)
+    assert second.catch_up().position == owner.journal.head
+
+
+def test_half_a_record_is_not_yet_there(append_world: World) -> None:
+    world = append_world
+    owner = world.process().open()
+    owner.put("a")
+    follower = world.follower()
+
+    def look(operation: str, name: str, data: object) -> None:
+        if operation == "write":
+            assert isinstance(data, bytes)
+            length = world.storage.stat(name).length
+            handle = world.storage.open_write(name)
+            world.storage.write(handle, length, data[: len(data) // 2])
+            follower.catch_up()
+            assert keys_of(follower.store) == {"a"}
+            world.storage.truncate(handle, length)
+
+    owner.wire.override = look
+    owner.put("b")
+    owner.wire.override = let_pass
+    follower.catch_up()
+    assert keys_of(follower.store) == {"a", "b"}
+
+
+def test_damage_does_not_look_like_an_idle_owner(append_world: World) -> None:
+    world = append_world
+    owner = world.process().open()
+    owner.put("a")
+    at = owner.journal.head.end
+    owner.put("b")
+    owner.put("c")
+    raw = bytearray(world.whole(world.names.log(1)))
+    raw[at] ^= 1
+    world.overwrite(world.names.log(1), bytes(raw))
+    with pytest.raises(Damaged):
+        world.follower().catch_up()

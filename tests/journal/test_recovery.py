@@ -1,0 +1,358 @@
+"""Where the state comes from, and what makes recovery stop: caches, snapshots, damage (protocol 3.2, 3.11, 3.12, A4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.errors import Damaged
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.keys import table_key
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import Head, Position
+from chunkstore_journal.claim import read_latest
+from tests.journal.world import Process, World, keys_of
+
+
+def filled(world: World, shelf: MemoryShelf | None = None, count: int = 10) -> Process:
+    owner = world.process(shelf).open()
+    for i in range(count):
+        owner.put(f"k{i}")
+    return owner
+
+
+KEYS = {f"k{i}" for i in range(10)}
+
+
+def test_a_snapshot_saves_replay(world: World) -> None:
+    owner = filled(world)
+    name = owner.snapshot()
+    owner.put("behind")
+    heir = world.process().open()
+    assert heir.report.source == "snapshot"
+    assert heir.report.findings == ()
+    assert heir.keys() == KEYS | {"behind"}
+    assert heir.report.replayed_records < 5
+    link = world.opened(2).payload.snapshot
+    assert link is not None
+    assert link.name == name
+
+
+def test_a_stale_cache_is_brought_forward(world: World) -> None:
+    shelf = MemoryShelf()
+    filled(world, shelf)
+    other = world.process().open()
+    other.put("elsewhere")
+    back = world.process(shelf).open()
+    assert back.report.source == "cache"
+    assert back.keys() == KEYS | {"elsewhere"}
+
+
+def test_a_cache_whose_records_were_collected_is_discarded(world: World) -> None:
+    shelf = MemoryShelf()
+    filled(world, shelf)
+    settings = world.settings
+    for round_number in range(5):
+        owner = world.process(settings=settings).open()
+        owner.put(f"round {round_number}")
+        owner.snapshot()
+    collected, _ = owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)
+    assert collected > 0
+    back = world.process(shelf).open()
+    assert back.report.source == "snapshot"
+    assert any("cache" in finding for finding in back.report.findings)
+    assert back.keys() == owner.keys()
+
+
+def test_a_cache_with_another_history_is_discarded(world: World) -> None:
+    """A cache that stands on a record which history does not have is thrown away, never merged."""
+    shelf = MemoryShelf()
+    owner = filled(world, shelf)
+    head = owner.store.head()
+    wrong = Position(5, b"x" * 16, 1, 5, head.position.end // 2)
+    cache = MemoryMetadataCache(world.format.uuid, shelf=shelf)
+    store = cache.create()
+    store.load([(table_key("t", b"phantom"), b"v")])
+    store.finish_load(Head(wrong, 4711, 1))
+    cache.make_current(store)
+    heir = world.process(shelf).open()
+    assert heir.keys() == KEYS
+    assert heir.report.source == "journal"
+    assert any("cache" in finding for finding in heir.report.findings)
+
+
+def test_a_cache_with_wrong_rows_is_found_by_the_digest(world: World) -> None:
+    shelf = MemoryShelf()
+    owner = filled(world, shelf)
+    head = owner.store.head()
+    cache = MemoryMetadataCache(world.format.uuid, shelf=shelf)
+    store = cache.create()
+    store.load([(table_key("t", b"phantom"), b"v")])
+    store.finish_load(Head(head.position, 4711, 1))
+    cache.make_current(store)
+    other = world.process().open()
+    other.put("elsewhere")
+    heir = world.process(shelf).open()
+    assert heir.keys() == KEYS | {"elsewhere"}
+    assert heir.report.source == "journal"
+
+
+def test_a_damaged_newest_snapshot_falls_back(world: World) -> None:
+    owner = filled(world)
+    older = owner.snapshot()
+    owner.put("between")
+    newer = owner.snapshot()
+    raw = bytearray(world.whole(newer))
+    raw[len(raw) // 2] ^= 1
+    world.overwrite(newer, bytes(raw))
+    heir = world.process().open()
+    assert heir.keys() == KEYS | {"between"}
+    assert heir.report.source == "snapshot"
+    assert any(newer in finding for finding in heir.report.findings)
+    link = world.opened(2).payload.snapshot
+    assert link is not None
+    assert link.name == older
+
+
+def test_no_snapshot_and_no_beginning_is_damage(world: World) -> None:
+    owner = filled(world)
+    owner.snapshot()
+    world.process().open().put("x")
+    last = world.process().open()
+    last.snapshot()
+    for _ in range(3):
+        last.put("y")
+        last.snapshot()
+    last.service.collect(head=last.store.head(), epoch=last.journal.epoch, dry_run=False)
+    fresh = world.process().open()
+    assert "y" in set(fresh.keys())
+    for info in world.storage.list(world.names.snapshot_prefix()).items:
+        if info.name.endswith(".sn"):
+            world.storage.delete(info.name)
+    with pytest.raises(Damaged):
+        world.process().open()
+
+
+def test_a_lying_latest_is_only_slow(world: World) -> None:
+    """#16: a zombie overwrites LATEST with an older snapshot."""
+    owner = filled(world)
+    owner.snapshot()
+    old = world.whole(world.names.latest)
+    heir = world.process().open()
+    for i in range(20):
+        heir.put(f"more {i}")
+    heir.snapshot()
+    third = world.process().open()
+    world.overwrite(world.names.latest, old)
+    fresh = world.process().open()
+    assert fresh.keys() == third.keys()
+    assert fresh.report.replayed_records < 10, "the OPEN names the newer snapshot"
+    world.overwrite(world.names.latest, b"garbage")
+    assert world.process().open().keys() == third.keys()
+
+
+def test_a_snapshot_that_is_not_on_history_is_refused(world: World) -> None:
+    """#17: the chain hash rejects a snapshot of something that was never committed."""
+    owner = filled(world)
+    cache = MemoryMetadataCache(world.format.uuid, shelf=MemoryShelf())
+    rogue = cache.create()
+    from chunkstore.checksum import row_digest
+
+    row = (table_key("t", b"phantom"), b"v")
+    rogue.load([row])
+    head = owner.store.head()
+    rogue.finish_load(Head(Position(7, b"r" * 16, 1, 7, head.position.end // 2), row_digest(*row), 1))
+    report = owner.service.write_snapshot(rogue, epoch=1)
+    owner.service.publish_latest(report, epoch=1)
+    heir = world.process().open()
+    assert heir.keys() == KEYS
+    assert any(report.name in finding for finding in heir.report.findings)
+
+
+def cut(world: World, epoch: int, data: bytes) -> None:
+    log = world.names.log(epoch)
+    world.overwrite(log, data)
+
+
+def test_a_torn_tail_is_cut_and_reported(append_world: World) -> None:
+    world = append_world
+    owner = filled(world)
+    before = owner.journal.head
+    owner.put("torn")
+    raw = world.whole(world.names.log(1))
+    cut(world, 1, raw[: before.end + 100])
+    heir = world.process().open()
+    assert heir.keys() == KEYS
+    assert heir.report.tail_cut is not None
+    assert heir.report.tail_cut == (100, before.lsn)
+
+
+def test_zeros_behind_the_log_are_a_tail(append_world: World) -> None:
+    """#22."""
+    world = append_world
+    owner = filled(world)
+    cut(world, 1, world.whole(world.names.log(1)) + bytes(5000))
+    heir = world.process().open()
+    assert heir.keys() == KEYS
+    assert heir.report.tail_cut == (5000, owner.journal.head.lsn)
+
+
+def test_damage_before_a_valid_record_is_not_a_tail(append_world: World) -> None:
+    """#21."""
+    world = append_world
+    owner = filled(world, count=4)
+    at = owner.journal.head.end
+    owner.put("x")
+    owner.put("y")
+    raw = bytearray(world.whole(world.names.log(1)))
+    raw[at + 3] ^= 255
+    cut(world, 1, bytes(raw))
+    with pytest.raises(Damaged) as raised:
+        world.process().open()
+    assert (raised.value.object, raised.value.position) == (world.names.log(1), at)
+
+
+@pytest.mark.parametrize("torn", [True, False])
+def test_a_cache_that_has_seen_more_makes_a_short_log_damage(append_world: World, torn: bool) -> None:
+    world = append_world
+    shelf = MemoryShelf()
+    owner = filled(world, shelf)
+    before = owner.journal.head
+    owner.put("acknowledged")
+    raw = world.whole(world.names.log(1))
+    cut(world, 1, raw[: before.end + (100 if torn else 0)])
+    with pytest.raises(Damaged, match="committed records were lost"):
+        world.process(shelf).open()
+
+
+def test_zeros_where_the_cache_has_seen_a_record_are_damage(append_world: World) -> None:
+    world = append_world
+    shelf = MemoryShelf()
+    owner = filled(world, shelf)
+    before = owner.journal.head
+    owner.put("acknowledged")
+    raw = world.whole(world.names.log(1))
+    cut(world, 1, raw[: before.end] + bytes(len(raw) - before.end))
+    with pytest.raises(Damaged, match="committed records were lost"):
+        world.process(shelf).open()
+
+
+def test_a_slot_that_the_cache_has_seen_and_is_gone_is_damage(slot_world: World) -> None:
+    world = slot_world
+    shelf = MemoryShelf()
+    owner = filled(world, shelf)
+    world.storage.delete(world.names.slot(1, owner.journal.head.index - 1))
+    with pytest.raises(Damaged, match="committed records were lost"):
+        world.process(shelf).open()
+
+
+def test_a_log_shorter_than_its_recorded_end_is_damage(append_world: World) -> None:
+    world = append_world
+    filled(world)
+    world.process().open().put("x")
+    raw = world.whole(world.names.log(1))
+    cut(world, 1, raw[: world.opened(2).payload.end_byte - 1])
+    with pytest.raises(Damaged) as raised:
+        world.process().open()
+    assert raised.value.object == world.names.log(1)
+
+
+def test_a_damaged_slot_is_damage(slot_world: World) -> None:
+    """A4: a SLOT object is atomic, so an invalid one is never a torn write."""
+    world = slot_world
+    filled(world)
+    name = world.names.slot(1, 10)
+    world.overwrite(name, world.whole(name)[:-1])
+    with pytest.raises(Damaged) as raised:
+        world.process().open()
+    assert raised.value.object == name
+
+
+def test_a_vanished_claim_is_damage(world: World) -> None:
+    shelf = MemoryShelf()
+    filled(world, shelf)
+    world.process(shelf).open()
+    world.storage.delete(world.names.epoch(2))
+    with pytest.raises(Damaged, match="lost names"):
+        world.process(shelf).open()
+
+
+def test_bootstrap_while_the_old_owner_collects(world: World) -> None:
+    """#15: snapshots and records vanish under the claimant; a newer snapshot is there, and it finishes."""
+    from chunkstore.config import Settings
+
+    mode = world.mode
+    settings = Settings(journal_mode=mode, op_deadline_s=0.3, snapshots_kept=1)
+    filled(world)
+    zombie = world.process(settings=settings).open()
+    zombie.snapshot()
+    for i in range(5):
+        zombie.put(f"z{i}")
+    heir = world.process(settings=settings)
+    moved = False
+
+    def race(operation: str, name: str) -> None:
+        nonlocal moved
+        if operation == "read" and name.endswith(".sn") and not moved:
+            moved = True
+            zombie.service.publish_latest(zombie_report, epoch=2)
+            zombie.service.collect(head=zombie.store.head(), epoch=2, dry_run=False)
+
+    zombie_report = zombie.service.write_snapshot(zombie.store, epoch=2)
+    zombie.note(RecordKind.SNAPSHOT_NOTE, (zombie_report.name,))
+    heir.wire.before = race
+    heir.open()
+    assert moved
+    assert heir.keys() == KEYS | {f"z{i}" for i in range(5)}
+    assert heir.report.source == "snapshot"
+
+
+def test_power_cut_between_open_and_the_log_file(append_world: World) -> None:
+    world = append_world
+    filled(world)
+    dead = world.process()
+
+    def die(operation: str, name: str) -> None:
+        if operation == "create" and name == world.names.log(2):
+            raise KeyboardInterrupt
+
+    dead.wire.before = die
+    with pytest.raises(KeyboardInterrupt):
+        dead.open()
+    heir = world.process().open()
+    assert (heir.report.previous_epoch, heir.keys()) == (2, KEYS)
+
+
+def test_notes_and_heartbeats_change_nothing_but_the_chain(world: World) -> None:
+    shelf = MemoryShelf()
+    owner = filled(world, shelf)
+    for kind in (RecordKind.HEARTBEAT, RecordKind.CLOSE):
+        owner.note(kind)
+    owner.note(RecordKind.GC_NOTE, (("d/00/x",),))
+    digest = owner.store.head().digest
+    heir = world.process().open()
+    assert heir.store.head().digest == digest
+    assert heir.journal.head.lsn == owner.journal.head.lsn + 1
+
+
+def test_latest_is_a_hint_with_a_link(world: World) -> None:
+    owner = filled(world)
+    name = owner.snapshot()
+    latest = read_latest(world.storage, world.names)
+    assert latest is not None
+    assert (latest.snapshot.name, latest.snapshot.lsn, latest.epoch) == (name, 11, 1)
+    assert keys_of(owner.store) == KEYS
+
+
+def test_a_snapshot_of_the_very_last_record_is_used(world: World) -> None:
+    """Its writer died before the note; everything else is damaged, and LIST finds it."""
+    owner = filled(world)
+    older = owner.snapshot()
+    for i in range(3):
+        owner.put(f"k{i}", b"new")
+    owner.service.write_snapshot(owner.store, epoch=1)
+    world.overwrite(older, b"damaged")
+    heir = world.process().open()
+    assert heir.report.source == "snapshot"
+    assert heir.keys() == KEYS
+    heir.put("more")
+    assert world.process().open().keys() == KEYS | {"more"}

@@ -1,0 +1,256 @@
+"""A small world for journal tests: one storage, several processes, faults on demand, requests counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from chunkstore import runtime
+from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
+from chunkstore.config import Settings
+from chunkstore.journal import Batch, Journal, OpCode, Ownership, RecordKind, TakeOverReport
+from chunkstore.metadata.keys import table_key
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import Commit, MetadataStore, Position, RowChange
+from chunkstore.names import ContainerNames
+from chunkstore.storage import Capabilities, ChunkHandle, ChunkInfo, ChunkStorage, ConcatArgument, ListPage, ReadRange
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.memory import MemoryChunkStorage
+from chunkstore_journal.container import create_container
+from chunkstore_journal.follower import Follower
+from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.service import ContainerJournal
+
+Hook = Callable[[str, str], None]
+"""Called with (operation, name); may raise."""
+Override = Callable[[str, str, BytesLike], bool | None]
+"""Called with (operation, name, data) of a write or conditional create; an answer that is not None is given instead."""
+T = TypeVar("T")
+COUNTED = frozenset(("exists", "read", "create_if_absent", "put", "stat", "list", "open_read"))
+
+
+def nothing(operation: str, name: str) -> None:
+    """A hook that does nothing."""
+
+
+def let_pass(_operation: str, _name: str, _data: BytesLike) -> bool | None:
+    """An override that overrides nothing."""
+
+
+class Wire(ChunkStorage):
+    """One process's way to the storage: counts requests, and lets a test act before or after any of them."""
+
+    def __init__(self, inner: ChunkStorage) -> None:
+        self.inner = inner
+        self.calls: list[tuple[str, str]] = []
+        self.before: Hook = nothing
+        self.after: Hook = nothing
+        self.override: Override = let_pass
+
+    def count(self, operations: frozenset[str] = COUNTED) -> int:
+        return sum(operation in operations for operation, _ in self.calls)
+
+    def _call(self, operation: str, name: str, call: Callable[[], T]) -> T:
+        self.calls.append((operation, name))
+        self.before(operation, name)
+        result = call()
+        self.after(operation, name)
+        return result
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def exists(self, name: str) -> bool:
+        return self._call("exists", name, lambda: self.inner.exists(name))
+
+    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
+        return self._call("create", name, lambda: self.inner.create(name, data))
+
+    def create_if_absent(self, name: str, data: BytesLike) -> bool:
+        decided = self.override("create_if_absent", name, data)
+        if decided is not None:
+            return decided
+        return self._call("create_if_absent", name, lambda: self.inner.create_if_absent(name, data))
+
+    def put(self, name: str, data: BytesLike) -> None:
+        self._call("put", name, lambda: self.inner.put(name, data))
+
+    def open_read(self, name: str) -> ChunkHandle:
+        return self._call("open_read", name, lambda: self.inner.open_read(name))
+
+    def open_write(self, name: str) -> ChunkHandle:
+        return self._call("open_write", name, lambda: self.inner.open_write(name))
+
+    def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        return self._call("read", handle.name, lambda: self.inner.read(handle, offset, length))
+
+    def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
+        return self._call("read", handle.name, lambda: self.inner.read_into(handle, offset, buffer))
+
+    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
+        return self._call("read", handle.name, lambda: self.inner.read_ranges(handle, ranges))
+
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
+        self.override("write", handle.name, data)
+        return self._call("write", handle.name, lambda: self.inner.write(handle, offset, data))
+
+    def sync(self, names: Sequence[str]) -> None:
+        self._call("sync", names[0], lambda: self.inner.sync(names))
+
+    def harden(self, name: str) -> None:
+        self._call("harden", name, lambda: self.inner.harden(name))
+
+    def delete(self, name: str) -> None:
+        self._call("delete", name, lambda: self.inner.delete(name))
+
+    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
+        return self._call("list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit))
+
+    def stat(self, name: str) -> ChunkInfo:
+        return self._call("stat", name, lambda: self.inner.stat(name))
+
+    def concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        return self.inner.concat(arguments)
+
+    def truncate(self, handle: ChunkHandle, length: int) -> None:
+        self.inner.truncate(handle, length)
+
+    def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
+        self.inner.set_read_only(handle, read_only)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class World:
+    """One container on one storage. ``machine`` gives a shelf of metadata caches; ``process`` an owner-to-be."""
+
+    def __init__(
+        self, storage: ChunkStorage, mode: Literal["slot", "append"], settings: Settings | None = None
+    ) -> None:
+        self.storage = storage
+        self.names = ContainerNames("orders")
+        self.settings = settings or Settings(journal_mode=mode, op_deadline_s=0.3)
+        self.format = create_container(storage, self.names, self.settings)
+        self.streams = Streams(storage, self.names, self.format)
+        assert self.format.mode == mode
+        self.mode = mode
+
+    def process(self, shelf: MemoryShelf | None = None, settings: Settings | None = None) -> Process:
+        """A process on the machine of ``shelf`` (default: a machine of its own, with an empty cache)."""
+        return Process(self, shelf or MemoryShelf(), settings or self.settings)
+
+    def follower(self, shelf: MemoryShelf | None = None) -> Follower:
+        cache = MemoryMetadataCache(self.format.uuid, "replica", shelf=shelf or MemoryShelf())
+        return Follower(self.storage, self.names, self.format, cache, self.settings)
+
+    def opened(self, epoch: int) -> Opened:
+        found = Streams(self.storage, self.names, self.format).slot0(epoch)
+        assert isinstance(found, Opened)
+        return found
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Change stored bytes, as damage does."""
+        self.storage.put(name, data)
+
+    def whole(self, name: str) -> bytes:
+        return self.storage.read(ChunkHandle(name, False), 0, 1 << 30)
+
+
+class Process:
+    """A process: its wire to the storage, its service, and after ``open`` a stream with its state."""
+
+    def __init__(self, world: World, shelf: MemoryShelf, settings: Settings) -> None:
+        self.world = world
+        self.shelf = shelf
+        self.wire = Wire(world.storage)
+        self.cache = MemoryMetadataCache(world.format.uuid, shelf=shelf)
+        self.service = ContainerJournal(self.wire, world.names, world.format, self.cache, settings)
+        self.ownership: Ownership | None = None
+
+    def open(self) -> Process:
+        self.ownership = self.service.take_over(own=None)
+        return self
+
+    def again(self) -> Process:
+        """Take over from ourselves."""
+        self.ownership = self.service.take_over(own=self.journal)
+        return self
+
+    @property
+    def journal(self) -> Journal:
+        assert self.ownership is not None
+        return self.ownership.journal
+
+    @property
+    def store(self) -> MetadataStore:
+        assert self.ownership is not None
+        return self.ownership.store
+
+    @property
+    def report(self) -> TakeOverReport:
+        assert self.ownership is not None
+        return self.ownership.report
+
+    @property
+    def adopted(self) -> Position:
+        assert self.ownership is not None
+        return self.ownership.adopted
+
+    def batch(self, key: str, value: bytes, kind: RecordKind = RecordKind.OPS) -> Batch:
+        row_key = table_key("t", key.encode())
+        old = self.store.get(row_key)
+        digest = self.store.head().digest - (row_digest(row_key, old) if old is not None else 0)
+        digest = (digest + row_digest(row_key, value)) % DIGEST_MODULUS
+        rows: list[RowChange] = [(row_key, value)]
+        return Batch(kind, [(int(OpCode.TABLE_PUT), "t", key.encode())], rows, digest, runtime.now_ms())
+
+    def put(self, key: str, value: bytes = b"v") -> Position:
+        """Commit one row, apply it, and answer where it stands: what the engine does."""
+        batch = self.batch(key, value)
+        previous = self.journal.head
+        position = self.journal.append(batch)
+        commit = Commit(position, previous.hash, batch.digest, batch.ops, batch.rows)
+        assert self.store.apply([commit], owner_epoch=self.journal.epoch, verify=True)
+        return position
+
+    def note(self, kind: RecordKind, notes: tuple[object, ...] = ()) -> Position:
+        """Commit a record that changes nothing."""
+        previous = self.journal.head
+        digest = self.store.head().digest
+        position = self.journal.append(Batch(kind, [], [], digest, runtime.now_ms(), notes))
+        assert self.store.apply([Commit(position, previous.hash, digest, [], [])], owner_epoch=None, verify=True)
+        return position
+
+    def snapshot(self) -> str:
+        """Write, note and publish a snapshot; returns its name."""
+        report = self.service.write_snapshot(self.store, epoch=self.journal.epoch)
+        self.note(RecordKind.SNAPSHOT_NOTE, (report.name,))
+        self.service.publish_latest(report, epoch=self.journal.epoch)
+        return report.name
+
+    def close(self) -> None:
+        self.note(RecordKind.CLOSE)
+        self.journal.close()
+
+    def keys(self) -> set[str]:
+        return keys_of(self.store)
+
+
+def keys_of(store: MetadataStore) -> set[str]:
+    prefix = table_key("t", b"")
+    with store.view() as view:
+        return {key[len(prefix) :].decode() for key, _ in view.scan(prefix, prefix + b"\xff")}
+
+
+def make_storage(kind: str, folder: Path) -> ChunkStorage:
+    """ "memory" or "filesystem", empty."""
+    if kind == "memory":
+        return MemoryChunkStorage(f"memory://{folder.name}-{runtime.token(4).hex()}")
+    return FilesystemChunkStorage(folder / "store", medium="ext4")
