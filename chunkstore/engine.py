@@ -29,10 +29,11 @@ from chunkstore.journal import JournalService, Ownership, RecordKind, SnapshotRe
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name
-from chunkstore.operations.append import append, check_data, decode_writer_row, gather
+from chunkstore.operations.append import append, check_data, gather
 from chunkstore.operations.apply_changes import check_changes, plan_changes, segment_names
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.core import Core
+from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.lifecycle import Lifecycle
 from chunkstore.operations.read import ReadContext, check_range, find_segment
 from chunkstore.operations.session import SessionWriter, plan_end, plan_open
@@ -166,7 +167,7 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     @property
     def journal_mode(self) -> str:
-        """ "slot" or "append"."""
+        """Either "slot" or "append"."""
         return self._core.journal.mode
 
     # Segments

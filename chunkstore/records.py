@@ -72,6 +72,27 @@ class SegmentRecord(NamedTuple):
     def sealed(self) -> bool:
         return bool(self.flags & FLAG_SEALED)
 
+    def grown(self, length: int, owner_epoch: int, modified_ms: int) -> SegmentRecord:
+        """The record after an append into its tail chunk. Spelt out, because ``_replace`` costs twice as much per append."""
+        return SegmentRecord(
+            self.name,
+            self.id,
+            self.flags,
+            self.start_offset,
+            length,
+            self.first_chunk,
+            self.last_chunk,
+            self.last_chunk_offset,
+            self.first_chunk_skip,
+            self.chunk_size_bytes_max,
+            owner_epoch,
+            self.chunk_count,
+            self.attributes,
+            self.created_ms,
+            modified_ms,
+            self.extra,
+        )
+
 
 class ChunkRecord(NamedTuple):
     """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
@@ -93,6 +114,23 @@ class ChunkRecord(NamedTuple):
     kind: int
     created_ms: int
     extra: Extra = ()
+
+    def grown(self, length: int, crc32c: int) -> ChunkRecord:
+        """The record after bytes were appended to the chunk. Spelt out for the same reason as ``SegmentRecord.grown``."""
+        return ChunkRecord(
+            self.object,
+            self.object_offset,
+            length,
+            crc32c,
+            self.previous,
+            self.next,
+            self.segment_id,
+            self.epoch,
+            self.state,
+            self.kind,
+            self.created_ms,
+            self.extra,
+        )
 
 
 class GarbageRecord(NamedTuple):

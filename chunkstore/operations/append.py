@@ -14,8 +14,7 @@ Leaves out: buffering (``chunkstore.writer``), commits of several segments (``dr
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgpack
+from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
@@ -24,28 +23,25 @@ from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
-    Damaged,
     InvalidArgument,
     InvalidOffset,
     SegmentSealed,
 )
 from chunkstore.journal import OpCode
 from chunkstore.layout import AppendPiece, plan_append
-from chunkstore.metadata.codec import decode_table
-from chunkstore.metadata.keys import chunk_key, segment_key, writer_key
+from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.core import Core, Outdated
+from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.pending import PendingOp, RowRecord, SegmentState
-from chunkstore.records import ACTIVE, CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord, TableRecord
+from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle
 
 __all__ = [
     "PlannedAppend",
     "append",
     "check_data",
-    "decode_writer_row",
-    "encode_writer_row",
     "gather",
     "plan_on_tail",
     "write_pieces",
@@ -58,7 +54,7 @@ _OFFSET_MAX = (1 << 63) - 1
 class PlannedAppend:
     """The records and pieces of one append: what to write where, and what the metadata will say."""
 
-    __slots__ = ("header", "pieces", "rows", "segment", "sync_names", "tail", "tail_name", "targets")
+    __slots__ = ("header", "pieces", "rows", "segment", "tail", "tail_name", "targets")
 
     def __init__(
         self,
@@ -78,7 +74,6 @@ class PlannedAppend:
         self.header = header
         self.pieces = pieces
         self.targets = targets
-        self.sync_names = targets
 
 
 def check_data(data: object) -> BytesLike:
@@ -104,74 +99,51 @@ def append(
 ) -> int:
     """Append ``data``; returns the offset it was written at, once it is committed. See ``ChunkedSegmentStorage.append``."""
     deadline_s = core.deadline_s()
+    request = _Request(identity, data, expected_offset, writer_id, event_number, deadline_s)
     while True:
         core.pass_gate(deadline_s)
         state = core.states.acquire(name)
         try:
-            reserved = _reserve(core, state, identity, data, expected_offset, writer_id, event_number, deadline_s)
+            op, offset = _reserve(core, state, request)
         except Outdated:
             continue
         finally:
             core.states.release(state)
-        op, offset = reserved
-        if op is None:
-            return offset
-        core.committer.wait(op, deadline_s)
+        if op is not None:
+            core.committer.wait(op, deadline_s)
         return offset
 
 
-def _reserve(
-    core: Core,
-    state: SegmentState,
-    identity: int | None,
-    data: BytesLike,
-    expected_offset: int | None,
-    writer_id: bytes | None,
-    event_number: int,
-    deadline_s: float,
-) -> tuple[PendingOp | None, int]:
+class _Request(NamedTuple):
+    """What a caller asked for."""
+
+    identity: int | None
+    data: BytesLike
+    expected_offset: int | None
+    writer_id: bytes | None
+    event_number: int
+    deadline_s: float
+
+
+def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[PendingOp | None, int]:
     lock = state.lock
-    _lock_within(core, state, deadline_s)
+    _lock_within(core, state, request.deadline_s)
     try:
-        if state.dead:
-            core.load(state, deadline_s)
-        segment = core.require(state.segment, state.name, identity)
-        if writer_id is not None:
-            known = _known_event(core, state, segment, writer_id, deadline_s)
-            if known is not None and event_number <= known[0]:
-                return None, known[1]
-        if segment.flags & 1:
-            raise SegmentSealed(state.name)
-        offset = segment.length
-        if expected_offset is not None and expected_offset != offset:
-            raise BadOffset(state.name, expected=offset, given=expected_offset)
-        length = len(data)
-        if length == 0:
-            return None, offset
-        if offset + length > _OFFSET_MAX:
-            raise InvalidArgument(f"segment {state.name!r} would grow beyond 2**63 - 1 bytes", argument="data")
-        tail = state.tail if state.growing else None
-        planned = plan_on_tail(core, segment, state.tail, tail is not None, state.tail_name, data)
-        op = PendingOp([planned.header], planned.rows, (state,), planned.sync_names if core.appendable else ())
-        if writer_id is not None:
-            op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, encode_writer_row(event_number, offset, length))
-            state.writers[writer_id] = (event_number, offset, op)
+        segment = _admit(core, state, request)
+        if isinstance(segment, int):
+            return None, segment
+        data = request.data
+        planned = plan_on_tail(core, segment, state.tail, state.growing, state.tail_name, data)
+        op = PendingOp([planned.header], planned.rows, (state,), planned.targets if core.appendable else ())
+        if request.writer_id is not None:
+            remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
         core.committer.reserve()
         if core.appendable:
-            try:
-                write_pieces(core, planned, data)
-            except (InvalidOffset, ChunkNotFound, ChunkExists) as error:
-                # The tail is not as long as its record says (an earlier half-done write), or gone: it is closed for ever,
-                # and the same bytes go to a new chunk.
-                _abandon(core, state, op, planned)
-                raise Outdated from error
-            except BaseException:
-                _abandon(core, state, op, planned)
-                raise
+            _write_under_lock(core, state, planned, data)
             _advance(state, planned, growing=True)
             state.last = op
             core.committer.enter(op)
-            return op, offset
+            return op, segment.length
         _advance(state, planned, growing=False)
         state.reserved.append(op)
     finally:
@@ -182,7 +154,52 @@ def _reserve(
         _fail_reserved(core, state, op, error)
         raise
     _enter_written(core, state, op)
-    return op, offset
+    return op, segment.length
+
+
+def _admit(core: Core, state: SegmentState, request: _Request) -> SegmentRecord | int:
+    """With the lock held: the segment to append to, or the offset to answer when there is nothing to write."""
+    while True:
+        if state.dead:
+            core.load(state, request.deadline_s)
+        segment = core.require(state.segment, state.name, request.identity)
+        if request.writer_id is None:
+            break
+        known = known_event(core, state, segment, request.writer_id, request.deadline_s)
+        if state.dead or state.segment is not segment:
+            # The lock was released meanwhile: look again.
+            continue
+        if known is not None and request.event_number <= known[0]:
+            return known[1]
+        break
+    if segment.flags & FLAG_SEALED:
+        raise SegmentSealed(state.name)
+    offset = segment.length
+    if request.expected_offset is not None and request.expected_offset != offset:
+        raise BadOffset(state.name, expected=offset, given=request.expected_offset)
+    length = len(request.data)
+    if length == 0:
+        return offset
+    if offset + length > _OFFSET_MAX:
+        raise InvalidArgument(f"segment {state.name!r} would grow beyond 2**63 - 1 bytes", argument="data")
+    return segment
+
+
+def _write_under_lock(core: Core, state: SegmentState, planned: PlannedAppend, data: BytesLike) -> None:
+    try:
+        write_pieces(core, planned, data)
+    except BaseException as error:
+        # Nothing was planned behind it, so falling back is enough.
+        written = {key[1:] for key in planned.rows if key[:1] == CHUNK}
+        state.poisoned = written if state.poisoned is None else state.poisoned | written
+        state.dead = True
+        state.writers.clear()
+        core.committer.give_up()
+        if isinstance(error, (InvalidOffset, ChunkNotFound, ChunkExists)):
+            # The tail is not as long as its record says (an earlier half-done write), or gone: it is closed for ever, and
+            # the same bytes go to a new chunk.
+            raise Outdated from error
+        raise
 
 
 def _lock_within(core: Core, state: SegmentState, deadline_s: float) -> None:
@@ -195,15 +212,6 @@ def _advance(state: SegmentState, planned: PlannedAppend, *, growing: bool) -> N
     state.tail = planned.tail
     state.tail_name = planned.tail_name
     state.growing = growing
-
-
-def _abandon(core: Core, state: SegmentState, op: PendingOp, planned: PlannedAppend) -> None:
-    """Our write failed under the lock: nothing was planned behind it, so falling back is enough."""
-    written = {key[1:] for key in planned.rows if key[:1] == b"C"}
-    state.poisoned = written if state.poisoned is None else state.poisoned | written
-    state.dead = True
-    state.writers.clear()
-    core.committer.give_up()
 
 
 def _fail_reserved(core: Core, state: SegmentState, op: PendingOp, error: BaseException) -> None:
@@ -232,40 +240,6 @@ def _enter_written(core: Core, state: SegmentState, op: PendingOp) -> None:
             core.committer.enter(head)
 
 
-def _known_event(
-    core: Core, state: SegmentState, segment: SegmentRecord, writer_id: bytes, deadline_s: float
-) -> tuple[int, int] | None:
-    """The writer's last event number and offset; waits while that event itself is undecided."""
-    while True:
-        pending = state.writers.get(writer_id)
-        if pending is None:
-            raw = core.store.get(writer_key(segment.id, writer_id))
-            return None if raw is None else decode_writer_row(state.name, raw)
-        number, offset, op = pending
-        if op.decided:
-            return number, offset
-        core.wait_unlocked(state, op, deadline_s)
-        if state.dead:
-            core.load(state, deadline_s)
-
-
-def encode_writer_row(event_number: int, offset: int, length: int) -> bytes:
-    """Value of a writer row: (event number, offset, length) as msgpack."""
-    return bytes(msgpack.packb((event_number, offset, length)))
-
-
-def decode_writer_row(name: str, raw: bytes) -> tuple[int, int]:
-    """Event number and offset of a writer row. Raises ``Damaged``."""
-    row = decode_table(f"writer row of {name}", raw)
-    try:
-        number, offset, _length = msgpack.unpackb(row.value)
-    except Exception as error:
-        raise Damaged("a writer row cannot be decoded", object=f"writer row of {name}") from error
-    if not isinstance(number, int) or not isinstance(offset, int):
-        raise Damaged("a writer row holds something else than numbers", object=f"writer row of {name}")
-    return number, offset
-
-
 # Planning an append on a segment's tail; also used for commits of several changes.
 
 
@@ -278,9 +252,8 @@ def plan_on_tail(
     size_max = segment.chunk_size_bytes_max
     if growing and last is not None and last.length + length <= size_max:
         # The short path: one piece into our own tail chunk.
-        crc = crc32c_extend(last.crc32c or 0, data)
-        tail = last._replace(length=last.length + length, crc32c=crc)
-        after = segment._replace(length=segment.length + length, owner_epoch=core.epoch, modified_ms=now_ms)
+        tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
+        after = segment.grown(segment.length + length, core.epoch, now_ms)
         return PlannedAppend(
             segment=after,
             tail=tail,
@@ -291,6 +264,51 @@ def plan_on_tail(
             targets=(last_name,),
         )
     return _plan_rollover(core, segment, last if growing else None, last, last_name, data, now_ms)
+
+
+class _Chain:
+    """The end of a chunk list while an append is planned onto it."""
+
+    def __init__(
+        self, core: Core, segment: SegmentRecord, last: ChunkRecord | None, last_name: str, now_ms: int
+    ) -> None:
+        self._core = core
+        self._segment = segment
+        self._last_name = last_name
+        self._now_ms = now_ms
+        self.records: list[tuple[bytes, ChunkRecord]] = [] if last is None else [(segment.last_chunk, last)]
+        self.targets: list[str] = []
+        self.added: list[tuple[int, bytes]] = []
+
+    def add(self, piece: AppendPiece, data: memoryview) -> None:
+        """Extend the tail by the piece, or put a new chunk behind it."""
+        core, segment, records = self._core, self._segment, self.records
+        if not piece.new:
+            identity, grown = records[-1]
+            records[-1] = (identity, grown.grown(grown.length + len(data), crc32c_extend(grown.crc32c or 0, data)))
+            self.targets.append(self._last_name)
+            return
+        identity = core.new_chunk(segment.id)
+        previous = NO_CHUNK
+        if records:
+            previous, before = records[-1]
+            records[-1] = (previous, before._replace(next=identity, state=CLOSED))
+        record = ChunkRecord(
+            object="",
+            object_offset=0,
+            length=len(data),
+            crc32c=crc32c(data),
+            previous=previous,
+            next=NO_CHUNK,
+            segment_id=segment.id,
+            epoch=core.epoch,
+            state=ACTIVE if core.appendable else CLOSED,
+            kind=KIND_OBJECT,
+            created_ms=self._now_ms,
+        )
+        records.append((identity, record))
+        self.targets.append(core.names.chunk(identity))
+        self.added.append((segment.length + piece.start, identity))
 
 
 def _plan_rollover(
@@ -311,43 +329,10 @@ def _plan_rollover(
         tail_length=grown.length if grown is not None else 0,
         chunk_size_bytes_max=size_max,
     )
-    records: list[tuple[bytes, ChunkRecord]] = []
-    targets: list[str] = []
-    added: list[tuple[int, bytes]] = []
-    if last is not None:
-        records.append((segment.last_chunk, last))
+    chain = _Chain(core, segment, last, last_name, now_ms)
     for piece in pieces:
-        if not piece.new:
-            assert grown is not None
-            crc = crc32c_extend(grown.crc32c or 0, view[piece.start : piece.stop])
-            records[-1] = (
-                segment.last_chunk,
-                grown._replace(length=grown.length + piece.stop - piece.start, crc32c=crc),
-            )
-            targets.append(last_name)
-            continue
-        identity = core.new_chunk(segment.id)
-        previous = NO_CHUNK
-        if records:
-            before_id, before = records[-1]
-            records[-1] = (before_id, before._replace(next=identity, state=CLOSED))
-            previous = before_id
-        record = ChunkRecord(
-            object="",
-            object_offset=0,
-            length=piece.stop - piece.start,
-            crc32c=crc32c(view[piece.start : piece.stop]),
-            previous=previous,
-            next=NO_CHUNK,
-            segment_id=segment.id,
-            epoch=core.epoch,
-            state=ACTIVE if core.appendable else CLOSED,
-            kind=KIND_OBJECT,
-            created_ms=now_ms,
-        )
-        records.append((identity, record))
-        targets.append(core.names.chunk(identity))
-        added.append((segment.length + piece.start, identity))
+        chain.add(piece, view[piece.start : piece.stop])
+    records, targets, added = chain.records, chain.targets, chain.added
     tail_id, tail = records[-1]
     # A segment without chunks (new, or truncated to its end) has no skipped bytes in front.
     after = segment._replace(

@@ -61,9 +61,7 @@ def check_changes(changes: Sequence[Change]) -> None:
                 check_data(change.data)
             if change.expected_offset is not None:
                 check_range(change.expected_offset, 0)
-        elif isinstance(change, Truncate):
-            check_range(change.offset, 0)
-        elif isinstance(change, Concat) and change.offset is not None:
+        elif isinstance(change, Truncate) or (isinstance(change, Concat) and change.offset is not None):
             check_range(change.offset, 0)
         elif isinstance(change, _TABLE):
             check_namespace(change.namespace)

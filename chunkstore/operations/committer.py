@@ -249,7 +249,7 @@ class Committer:
         core = self._core
         began_s = runtime.monotonic_s()
         try:
-            core.check_cache_space()
+            core.check_cache_space(began_s)
             self._sync(batch)
         except ChunkstoreError as error:
             self._fail(batch, error)

@@ -154,9 +154,8 @@ class Core:
             self.fenced = error
             self.committer.notify()
 
-    def check_cache_space(self) -> None:
+    def check_cache_space(self, now_s: float) -> None:
         """Raise ``StorageFull`` while the cache disk is nearly full, before anything is written anywhere."""
-        now_s = runtime.monotonic_s()
         if now_s - self._space_checked_s < _SPACE_CHECK_S:
             return
         free_bytes = self.store.free_bytes()

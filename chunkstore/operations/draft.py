@@ -351,19 +351,37 @@ class Draft:
         return {key[1:] for key in self.rows if key[:1] == CHUNK}
 
 
-def check_attributes(attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
-    """Bounded and of plain types. Raises ``InvalidArgument`` naming the attribute."""
+def check_attributes(attributes: object) -> Mapping[str, AttributeValue]:
+    """A sorted copy: bounded, and of plain types. Raises ``InvalidArgument`` naming the attribute."""
+    if not isinstance(attributes, Mapping):
+        raise InvalidArgument("attributes are given as a mapping", argument="attributes")
     if len(attributes) > LIMITS.attribute_count_max:
         raise InvalidArgument(f"a segment has at most {LIMITS.attribute_count_max} attributes", argument="attributes")
     for key, value in attributes.items():
-        if not isinstance(key, str) or not 1 <= len(key.encode()) <= 255:
-            raise InvalidArgument(f"attribute name {key!r} must be a str of 1 to 255 bytes", argument="attributes")
+        check_attribute_name(key)
         if isinstance(value, bool) or not isinstance(value, (int, str, bytes)):
             raise InvalidArgument(f"attribute {key!r} must be int, str or bytes, not {value!r}", argument="attributes")
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise InvalidArgument(f"attribute {key!r} does not fit 64 bits", argument="attributes")
-        if isinstance(value, (str, bytes)) and len(value) > LIMITS.attribute_bytes_max:
+        if not isinstance(value, int) and not 0 <= _utf8_bytes(value) <= LIMITS.attribute_bytes_max:
             raise InvalidArgument(
-                f"attribute {key!r} is longer than {LIMITS.attribute_bytes_max} bytes", argument="attributes"
+                f"attribute {key!r} must be valid UTF-8 (or bytes) and at most {LIMITS.attribute_bytes_max} bytes long",
+                argument="attributes",
             )
     return dict(sorted(attributes.items()))
+
+
+def check_attribute_name(name: object) -> None:
+    """1 to 255 bytes of UTF-8. Raises ``InvalidArgument``."""
+    if not isinstance(name, str) or not 1 <= _utf8_bytes(name) <= 255:
+        raise InvalidArgument(
+            f"attribute name {name!r} must be a str of 1 to 255 bytes of UTF-8", argument="attributes"
+        )
+
+
+def _utf8_bytes(text: str | bytes) -> int:
+    """The length in bytes; -1 for text that UTF-8 cannot say."""
+    try:
+        return len(text.encode()) if isinstance(text, str) else len(text)
+    except UnicodeEncodeError:
+        return -1

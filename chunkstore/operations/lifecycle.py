@@ -195,13 +195,13 @@ class Lifecycle:
 
     def roll_due(self) -> bool:
         """Whether the stream is long enough, and the last roll long enough ago (protocol A11)."""
-        core = self._core
-        journal = core.journal
-        settings = core.settings
-        long = journal.bytes_written > settings.log_roll_bytes or (
-            journal.mode == "slot" and journal.records_written > settings.slot_roll_records
-        )
-        return long and runtime.monotonic_s() - self._rolled_s >= settings.roll_interval_s_min
+        journal = self._core.journal
+        settings = self._core.settings
+        if journal.bytes_written <= settings.log_roll_bytes and (
+            journal.mode == "append" or journal.records_written <= settings.slot_roll_records
+        ):
+            return False
+        return runtime.monotonic_s() - self._rolled_s >= settings.roll_interval_s_min
 
     def maintain(self) -> None:
         """Called by the leader between two batches: roll the journal with nothing reserved."""

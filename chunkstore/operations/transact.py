@@ -102,7 +102,7 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> Pe
     try:
         for planned, data in draft.appends:
             write_pieces(core, planned, data)
-            sync_names.extend(planned.sync_names)
+            sync_names.extend(planned.targets)
     except BaseException as error:
         core.committer.give_up()
         written = draft.changed_chunks()

@@ -1,0 +1,63 @@
+"""Exactly-once appends: what each writer's last committed event was (house.md section 5, protocol 3.5 last paragraph).
+
+Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 1, event number u64be, offset u64be, length u64be.
+
+Promises: the row commits in the same record as the append it describes, so both exist or neither; an event that is still
+undecided is waited for before a repetition of it is answered.
+Leaves out: forgetting writers (rows go when their segment ends, through the collector).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from chunkstore.errors import Damaged
+from chunkstore.metadata.codec import decode_table
+from chunkstore.metadata.keys import writer_key
+from chunkstore.operations.core import Core
+from chunkstore.operations.pending import PendingOp, SegmentState
+from chunkstore.records import SegmentRecord, TableRecord
+
+__all__ = ["decode_writer_row", "known_event", "remember_event"]
+
+_ROW = Struct(">BQQQ")
+_VERSION = 1
+
+
+def decode_writer_row(name: str, raw: bytes) -> tuple[int, int]:
+    """Event number and offset of a writer row of segment ``name``. Raises ``Damaged``."""
+    value = decode_table(f"writer row of {name}", raw).value
+    if len(value) != _ROW.size or value[0] != _VERSION:
+        raise Damaged("not a writer row of a known version", object=f"writer row of {name}")
+    _, number, offset, _ = _ROW.unpack(value)
+    return number, offset
+
+
+def known_event(
+    core: Core, state: SegmentState, segment: SegmentRecord, writer_id: bytes, deadline_s: float
+) -> tuple[int, int] | None:
+    """The writer's last event number and its offset; None for a new writer.
+
+    Called with ``state.lock`` held, which is released while that event is undecided: the caller looks at the state again.
+    Raises ``DeadlineExceeded``, ``Damaged``.
+    """
+    while True:
+        pending = state.writers.get(writer_id)
+        if pending is None:
+            raw = core.store.get(writer_key(segment.id, writer_id))
+            return None if raw is None else decode_writer_row(state.name, raw)
+        number, offset, op = pending
+        if op.decided:
+            return number, offset
+        core.wait_unlocked(state, op, deadline_s)
+        if state.dead:
+            return None
+
+
+def remember_event(
+    state: SegmentState, op: PendingOp, segment: SegmentRecord, writer_id: bytes, event_number: int, length: int
+) -> None:
+    """Add the writer's row to the operation that appends ``length`` bytes at ``segment.length``."""
+    value = _ROW.pack(_VERSION, event_number, segment.length, length)
+    op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, value)
+    state.writers[writer_id] = (event_number, segment.length, op)
