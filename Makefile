@@ -39,7 +39,7 @@ lint: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(RUN) -m mypy
 
-# The ratios and memory figures of docs/performance; not part of the tests, because they need a quiet machine.
+# Ratios to bare system calls, and memory; not part of the tests, because they need a quiet machine.
 bench: $(VENV)/.ready-dev
 	$(RUN) -m benchmarks
 

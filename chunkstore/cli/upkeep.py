@@ -6,18 +6,21 @@ cannot be followed at all. Leaves out: repair, which writes a new epoch and is n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from chunkstore import assembly
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, jsonable, print_facts, print_json, print_table, shown
+from chunkstore.cli.output import human_bytes, human_time, print_facts, print_json, print_table
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.operations.check import CheckLevel
 
 __all__ = ["check", "journal", "snapshot"]
+
+_RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "object", "position")
 
 
 def check(
@@ -66,11 +69,28 @@ def journal(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the journal's records, oldest first."""
-    for record in assembly.journal_records(root, container, epoch):
-        if as_json:
+    records = map(_plain, assembly.journal_records(root, container, epoch))
+    if as_json:
+        for record in records:
             print_json(record)
-        else:
-            typer.echo("  ".join(f"{key}={shown(jsonable(value))}" for key, value in record.items()))
+        return
+    print_table(_RECORD_COLUMNS, map(_record_row, records), right=("lsn", "epoch", "index", "ops", "rows", "size"))
+
+
+def _plain(record: Mapping[str, object]) -> dict[str, object]:
+    """The record with its hash and digest in hex: 256 bits are no number for most readers of JSON."""
+    plain = dict(record)
+    for key, value in record.items():
+        if isinstance(value, bytes):
+            plain[key] = value.hex()
+        elif key == "digest" and isinstance(value, int):
+            plain[key] = f"{value:064x}"
+    return plain
+
+
+def _record_row(record: Mapping[str, object]) -> list[object]:
+    cells = {**record, "time": human_time(time_ms) if isinstance(time_ms := record.get("time_ms"), int) else ""}
+    return [cells.get(column) for column in _RECORD_COLUMNS]
 
 
 def snapshot(
