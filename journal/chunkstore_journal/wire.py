@@ -23,7 +23,7 @@ TOKEN_BYTES = 16
 _U64_MAX = (1 << 64) - 1
 _SHORT_BYTES = 4096
 _SHORT_ARRAY = 32
-_packb = msgpack.packb
+_packer = msgpack.Packer(autoreset=True)  # holds the interpreter's lock throughout: plain values call no Python code
 _unpackb = msgpack.unpackb
 _Unpacker = msgpack.Unpacker
 _EXPECTED = (msgpack.UnpackException, ValueError, TypeError, OverflowError, RecursionError)
@@ -32,8 +32,9 @@ _EXPECTED = (msgpack.UnpackException, ValueError, TypeError, OverflowError, Recu
 def pack(value: object) -> bytes:
     """The msgpack bytes of ``value``. Raises ``InvalidArgument`` for what msgpack cannot hold (ints beyond 64 bits, objects)."""
     try:
-        packed: bytes = _packb(value)
+        packed: bytes = _packer.pack(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        _packer.reset()
         raise InvalidArgument(f"a value cannot be stored: {error}", argument="payload") from error
     return packed
 
