@@ -18,7 +18,6 @@ from typing import Annotated, BinaryIO
 import typer
 
 import chunkstore
-from chunkstore import runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, meter, print_facts, print_json
 from chunkstore.config import MIB, RollingPolicy
@@ -29,7 +28,7 @@ __all__ = ["ContentDiffers", "PutResult", "cat", "copy_in", "put"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
-_FOLLOW_POLL_S = 0.2
+_FOLLOW_WAIT_S = 10.0
 
 
 class ContentDiffers(ChunkstoreError):
@@ -240,10 +239,8 @@ def cat(
                 out.flush()
                 if not follow or left == 0 or info.sealed:
                     return
-                runtime.sleep_s(_FOLLOW_POLL_S)
-                store.refresh()
                 try:
-                    info = store.info(segment)
+                    info = store.wait(segment, position, _FOLLOW_WAIT_S)
                 except SegmentNotFound:
                     return
 
