@@ -8,7 +8,7 @@ Leaves out: threads; calls that change anything come from one thread at a time (
 from __future__ import annotations
 
 from chunkstore.config import Settings
-from chunkstore.errors import InvalidArgument, NotOwner
+from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
 from chunkstore.metadata.keys import PIN
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
@@ -98,9 +98,15 @@ class ContainerJournal(JournalService):
         return position.lsn <= found.payload.last_lsn
 
     def write_snapshot(self, store: MetadataStore, *, epoch: int) -> SnapshotReport:
-        with store.view() as view:
-            head = view.head
-            report = write_snapshot(self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch)
+        try:
+            with store.view() as view:
+                head = view.head
+                report = write_snapshot(
+                    self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch
+                )
+        except ChunkNotFound as missing:
+            # Only the collector of a later owner removes a snapshot in the making, because newer ones exist.
+            raise StorageUnavailable(f"{missing.chunk} vanished while it was written", object=missing.chunk) from missing
         lsn, identity, stream, index, end = head.position
         self._links[report.name] = SnapshotLink(report.name, lsn, identity, head.digest, stream, index, end)
         return report

@@ -1,0 +1,133 @@
+"""What is relied upon was made durable first, and what is unknown stays unknown (protocol 2.3, P6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from chunkstore.errors import StorageFull, StorageUnavailable
+from chunkstore_bindings.memory import MemoryChunkStorage
+from chunkstore_journal.slots import MINE, Foreign, Undecided, put_decided
+from tests.journal.world import Hook, Wire, World
+
+
+def calls_of(world: World) -> list[tuple[str, str]]:
+    heir = world.process()
+    heir.open()
+    return heir.wire.calls
+
+
+def test_a_log_is_hardened_after_reading_and_before_open(append_world: World) -> None:
+    world = append_world
+    world.process().open().put("a")
+    calls = calls_of(world)
+    hardened = calls.index(("harden", world.names.log(1)))
+    assert calls.index(("read", world.names.log(1))) < hardened
+    assert calls.index(("create_if_absent", world.names.epoch(2))) < calls.index(("read", world.names.log(1)))
+    assert hardened < calls.index(("create_if_absent", world.names.slot(2, 0)))
+
+
+def test_the_last_slot_is_hardened_before_the_seal(slot_world: World) -> None:
+    world = slot_world
+    world.process().open().put("a")
+    calls = calls_of(world)
+    assert calls.index(("harden", world.names.slot(1, 1))) < calls.index(("create_if_absent", world.names.slot(1, 2)))
+    assert calls.index(("create_if_absent", world.names.epoch(2))) < calls.index(("create_if_absent", world.names.slot(1, 2)))
+
+
+def test_the_seal_and_the_voids_of_others_are_hardened(world: World) -> None:
+    """Claimant 2 dies before its OPEN, claimant 3 voids it and dies: claimant 4 relies on what both have left."""
+    world.process().open().put("a")
+    for epoch in (2, 3):
+        dead = world.process()
+        dead.wire.before = failing("create_if_absent", world.names.slot(epoch, 0), KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            dead.open()
+    world.storage.delete(world.names.voided)
+    calls = calls_of(world)
+    assert ("harden", world.names.slot(2, 0)) in calls
+    if world.mode == "slot":
+        assert ("harden", world.names.slot(1, 2)) in calls
+
+
+def failing(operation: str, name: str, error: BaseException) -> Hook:
+    def fail(found_operation: str, found_name: str) -> None:
+        if (found_operation, found_name) == (operation, name):
+            raise error
+
+    return fail
+
+
+def test_the_log_exists_durably_before_it_is_served(append_world: World) -> None:
+    world = append_world
+    process = world.process().open()
+    calls = process.wire.calls
+    created = calls.index(("create", world.names.log(1)))
+    assert calls.index(("create_if_absent", world.names.slot(1, 0))) < created < calls.index(("sync", world.names.log(1)))
+
+
+def test_a_follower_hardens_before_it_believes(world: World) -> None:
+    from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+    from chunkstore_journal.follower import Follower
+
+    world.process().open().put("a")
+    wire = Wire(world.storage)
+    cache = MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
+    Follower(wire, world.names, world.format, cache, world.settings).catch_up()
+    name = world.names.log(1) if world.mode == "append" else world.names.slot(1, 1)
+    hardened = wire.calls.index(("harden", name))
+    if world.mode == "append":
+        assert ("exists", world.names.epoch(2)) in wire.calls[hardened:], "the claim is looked for after hardening"
+
+
+class TestPutDecided:
+    def wire(self, tmp_path_factory: pytest.TempPathFactory) -> Wire:
+        return Wire(MemoryChunkStorage(f"memory://{tmp_path_factory.mktemp('put').name}"))
+
+    def test_mine_and_foreign(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        wire = self.wire(tmp_path_factory)
+        assert put_decided(wire, "a", b"x", deadline_s=0) == MINE
+        assert put_decided(wire, "a", b"x", deadline_s=0) == MINE
+        assert put_decided(wire, "a", b"y", deadline_s=0) == Foreign(b"x")
+
+    def test_what_is_seen_again_is_hardened(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        wire = self.wire(tmp_path_factory)
+        wire.after = once(lambda: StorageUnavailable("reply lost"))
+        assert put_decided(wire, "a", b"x", deadline_s=5) == MINE
+        assert ("harden", "a") in wire.calls
+
+    def test_not_there_proves_nothing(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        wire = self.wire(tmp_path_factory)
+        wire.before = failing("create_if_absent", "a", StorageUnavailable("time-out"))
+        with pytest.raises(Undecided):
+            put_decided(wire, "a", b"x", deadline_s=0.02)
+        assert wire.count(frozenset(("create_if_absent",))) > 1
+
+    def test_full_did_not_happen(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        wire = self.wire(tmp_path_factory)
+        wire.before = failing("create_if_absent", "a", StorageFull("full"))
+        with pytest.raises(StorageFull):
+            put_decided(wire, "a", b"x", deadline_s=5)
+
+    def test_full_after_an_open_attempt_is_unknown(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        wire = self.wire(tmp_path_factory)
+        errors = iter([StorageUnavailable("time-out")])
+        wire.override = lambda _operation, _name, _data: raising(next(errors, StorageFull("full")))
+        with pytest.raises(Undecided):
+            put_decided(wire, "a", b"x", deadline_s=0.02)
+
+
+def raising(error: Exception) -> bool | None:
+    raise error
+
+
+def once(make: Callable[[], Exception]) -> Hook:
+    left = [1]
+
+    def hook(_operation: str, _name: str) -> None:
+        if left:
+            left.pop()
+            raise make()
+
+    return hook
