@@ -1,0 +1,376 @@
+"""The derived offset index: from a segment's offset to its chunk in two ordered look-ups (docs/decisions/0003).
+
+Two kinds of entries (``keys``), neither journaled nor part of the state digest::
+
+    run row     r | segment | start          ->  run, base
+    extent      x | run | offset in the run  ->  chunk id
+
+A *run* is named by the segment whose appends made its extents, and ``offset in the run`` is the offset the chunk had in
+that segment's own coordinates. Segment ids are never reused, so runs never collide. A run row says: from ``start`` on, up
+to the segment's next run row, the segment's bytes lie in ``run`` at ``offset - start + base``. Concat moves run rows and
+touches no extent; truncation drops run rows from the front.
+
+Promises: for every offset in ``[start_offset, length)`` of a live segment ``locate`` answers the chunk that holds it.
+
+Why a dead extent (of a chunk that left the list) is never the answer: within one run row, chunks follow one another
+without gaps, so the live chunk that holds an offset begins at or below it and the next one begins above it. Chunks die
+(1) from the front, by truncation: their extents begin below the live chunk's, so the floor is the live one; (2) with the
+whole segment: then no run row leads to the run; (3) by REPLACE: the replaced range gets a run row of its own, so no look-up
+for it reaches the old extents of foreign runs, those of the segment's own run are deleted there and then, and offsets
+outside the range find their own extents nearer. Floors below a run row's base are refused besides.
+
+Dead extents cost only space. COLLECT drops them from the low end of the runs of the chunks it forgets. What it cannot
+reach (dead ones behind live ones, after REPLACE; all of a segment's foreign chunks after ``rebuild_index``) stays until
+the segment's own end or a rebuild.
+
+Leaves out: rows and their digest (``fold``), storing (``lmdb``, ``memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
+from typing import NamedTuple, Protocol, TypeAlias
+
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.keys import CHUNK, EXTENT, RUN, SEGMENT, chunk_key
+from chunkstore.metadata.port import Op, RowChange
+from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, chunk_segment
+from chunkstore.records import ChunkRecord, SegmentRecord
+
+__all__ = [
+    "COLLECT",
+    "INDEXED",
+    "IndexFinding",
+    "IndexTransaction",
+    "RowReader",
+    "apply_operation",
+    "check_index",
+    "collected_runs",
+    "count_chunks",
+    "drop_dead_extents",
+    "locate",
+    "rebuild_index",
+    "walk",
+]
+
+_KEY = Struct(">cQQ")
+_PREFIX = Struct(">cQ")
+_TARGET = Struct(">QQ")
+_U64 = Struct(">Q")
+_PREFIX_BYTES = _PREFIX.size
+_U64_MAX = (1 << 64) - 1
+_CHUNK_KIND = CHUNK[0]
+_DROP_SLACK = 64
+
+Floor: TypeAlias = Callable[[bytes], tuple[bytes, bytes] | None]
+Pair: TypeAlias = tuple[bytes, bytes]
+
+
+class RowReader(Protocol):
+    """What reading the index needs; every ``MetadataView`` is one."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]: ...
+    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None: ...
+    def count_chunks(self, segment_id: int, start: int, stop: int) -> int: ...
+
+
+class IndexTransaction(Protocol):
+    """What changing the index needs of a store's write transaction."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, this transaction's own changes included."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> object: ...
+    def delete(self, key: bytes) -> object: ...
+
+    def floor(self, key: bytes) -> Pair | None:
+        """The greatest entry at or below ``key``."""
+        ...
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]:
+        """Entries with ``start <= key < stop`` in order; nothing is changed meanwhile."""
+        ...
+
+
+class IndexFinding(NamedTuple):
+    """One place where the index does not say what the list of chunks says."""
+
+    segment_id: int
+    offset: int
+    expected: bytes
+    found: bytes | None
+    message: str
+
+
+# ---- reading
+
+
+def locate(floor: Floor, segment_id: int, offset: int) -> tuple[bytes, int] | None:
+    """See ``MetadataView.locate``; ``floor`` finds the greatest entry at or below a key."""
+    try:
+        key = _KEY.pack(RUN, segment_id, offset)
+    except StructError as error:
+        raise InvalidArgument(f"no offset {offset} of segment {segment_id} can exist", argument="offset") from error
+    row = floor(key)
+    if row is None or row[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
+        return None
+    run, base = _TARGET.unpack(row[1])
+    shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]
+    key = _KEY.pack(EXTENT, run, offset + shift)
+    extent = floor(key)
+    if extent is None or extent[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
+        return None
+    begin = _U64.unpack_from(extent[0], _PREFIX_BYTES)[0]
+    return None if begin < base else (extent[1], begin - shift)
+
+
+def count_chunks(
+    reader: Callable[[bytes, bytes], Iterator[Pair]], floor: Floor, segment_id: int, start: int, stop: int
+) -> int:
+    """See ``MetadataView.count_chunks``; ``reader`` scans a half-open range of keys."""
+    if not 0 <= start <= _U64_MAX or not 0 <= stop <= _U64_MAX:
+        raise InvalidArgument(f"[{start}, {stop}) is not a range of offsets", argument="start")
+    if start >= stop:
+        return 0
+    first = floor(_KEY.pack(RUN, segment_id, start))
+    begin = _KEY.pack(RUN, segment_id, start)
+    if first is not None and first[0][:_PREFIX_BYTES] == begin[:_PREFIX_BYTES]:
+        begin = first[0]
+    rows = list(reader(begin, _KEY.pack(RUN, segment_id, stop)))
+    count = 0
+    for number, (key, value) in enumerate(rows):
+        row_start = _U64.unpack_from(key, _PREFIX_BYTES)[0]
+        row_stop = _U64.unpack_from(rows[number + 1][0], _PREFIX_BYTES)[0] if number + 1 < len(rows) else stop
+        run, base = _TARGET.unpack(value)
+        low = max(start, row_start) - row_start + base
+        high = row_stop - row_start + base
+        count += sum(1 for _ in reader(_KEY.pack(EXTENT, run, low), _extent_stop(run, high)))
+    return count
+
+
+def _extent_stop(run: int, offset: int) -> bytes:
+    return _KEY.pack(EXTENT, run, min(offset, _U64_MAX))
+
+
+# ---- changing
+
+
+def apply_operation(txn: IndexTransaction, op: Op) -> None:
+    """Bring the index behind one operation. The commit's rows are changed already. Idempotent for the same state.
+
+    Raises: ``Damaged`` if the operation's header is malformed (headers come from stored records).
+    """
+    change = _CHANGES.get(op[0])
+    if change is not None:
+        try:
+            change(txn, op)
+        except (TypeError, ValueError, IndexError, StructError) as error:
+            raise Damaged(f"not a valid operation: {error}", object=f"operation {op!r}") from error
+
+
+def _numbers(op: Op, count: int) -> tuple[int, ...]:
+    found = []
+    for value in op[1 : 1 + count]:
+        if type(value) is not int or not 0 <= value < _U64_MAX:
+            raise ValueError(f"{value!r} is not a valid number")
+        found.append(value)
+    if len(found) != count:
+        raise IndexError("header too short")
+    return tuple(found)
+
+
+def _new_chunks(given: object) -> Sequence[tuple[int, bytes]]:
+    if not isinstance(given, tuple | list):
+        raise TypeError("new chunks are not a list")
+    for offset, identity in given:
+        if type(offset) is not int or type(identity) is not bytes or len(identity) != CHUNK_ID_BYTES:
+            raise TypeError("a new chunk is not (offset, chunk id)")
+    return given
+
+
+def _append(txn: IndexTransaction, op: Op) -> None:
+    chunks = _new_chunks(op[4])
+    if not chunks:
+        return
+    (segment_id,) = _numbers(op, 1)
+    _claim_tail(txn, segment_id, chunks[0][0])
+    for offset, identity in chunks:
+        txn.put(_KEY.pack(EXTENT, segment_id, offset), identity)
+
+
+def _claim_tail(txn: IndexTransaction, segment_id: int, offset: int) -> None:
+    """Let the segment's bytes from ``offset`` on be found in its own run."""
+    last = txn.floor(_KEY.pack(RUN, segment_id, _U64_MAX))
+    if (
+        last is None
+        or last[0][:_PREFIX_BYTES] != _PREFIX.pack(RUN, segment_id)
+        or _TARGET.unpack(last[1])[0] != segment_id
+    ):
+        txn.put(_KEY.pack(RUN, segment_id, offset), _TARGET.pack(segment_id, offset))
+
+
+def _runs(txn: IndexTransaction, segment_id: int, start: int = 0, stop: int = _U64_MAX) -> list[Pair]:
+    return list(txn.scan(_KEY.pack(RUN, segment_id, start), _KEY.pack(RUN, segment_id, stop)))
+
+
+def _concat(txn: IndexTransaction, op: Op) -> None:
+    target_id, target_offset, source_id = _numbers(op, 3)
+    for key, value in _runs(txn, source_id):
+        txn.delete(key)
+        start = _U64.unpack_from(key, _PREFIX_BYTES)[0]
+        txn.put(_KEY.pack(RUN, target_id, target_offset + start), value)
+
+
+def _truncate(txn: IndexTransaction, op: Op) -> None:
+    segment_id, new_start = _numbers(op, 2)
+    for key, _ in _runs(txn, segment_id, 0, new_start + 1)[:-1]:
+        txn.delete(key)
+
+
+def _delete(txn: IndexTransaction, op: Op) -> None:
+    (segment_id,) = _numbers(op, 1)
+    for key, _ in _runs(txn, segment_id):
+        txn.delete(key)
+
+
+def _replace(txn: IndexTransaction, op: Op) -> None:
+    """Give ``[start, stop)``, whole chunks, to new chunks in the segment's own run and coordinates."""
+    segment_id, start, stop = _numbers(op, 3)
+    chunks = _new_chunks(op[4])
+    if not start < stop or not chunks:
+        raise ValueError("an empty range cannot be replaced")
+    own = _TARGET.pack(segment_id, start)
+    behind = txn.floor(_KEY.pack(RUN, segment_id, stop))
+    if behind is not None and behind[0][:_PREFIX_BYTES] == _PREFIX.pack(RUN, segment_id):
+        run, base = _TARGET.unpack(behind[1])
+        shift = base - _U64.unpack_from(behind[0], _PREFIX_BYTES)[0]
+        # A row only where a chunk begins: behind the segment's last chunk a row would cut off that chunk's later growth.
+        if txn.get(_KEY.pack(EXTENT, run, stop + shift)) is not None:
+            txn.put(_KEY.pack(RUN, segment_id, stop), _TARGET.pack(run, stop + shift))
+    for key, _ in _runs(txn, segment_id, start, stop):
+        txn.delete(key)
+    txn.put(_KEY.pack(RUN, segment_id, start), own)
+    for key, _ in list(txn.scan(_KEY.pack(EXTENT, segment_id, start), _KEY.pack(EXTENT, segment_id, stop))):
+        txn.delete(key)
+    for offset, identity in chunks:
+        txn.put(_KEY.pack(EXTENT, segment_id, offset), identity)
+
+
+_CHANGES: dict[object, Callable[[IndexTransaction, Op], None]] = {
+    int(OpCode.APPEND): _append,
+    int(OpCode.ATTACH): _append,
+    int(OpCode.CONCAT): _concat,
+    int(OpCode.TRUNCATE): _truncate,
+    int(OpCode.DELETE): _delete,
+    int(OpCode.REPLACE): _replace,
+}
+INDEXED = frozenset(_CHANGES)
+"""Opcodes that ``apply_operation`` answers to."""
+COLLECT = int(OpCode.COLLECT)
+
+
+def collected_runs(get: Callable[[bytes], bytes | None], rows: Sequence[RowChange]) -> tuple[set[int], int]:
+    """The runs that the chunks deleted by ``rows`` belong to, and how many extents may be dropped for them.
+
+    To be asked *before* the rows are changed: a session's chunk names its segment only in its row.
+    """
+    runs: set[int] = set()
+    count = 0
+    for key, value in rows:
+        if value is None and key[:1] == CHUNK and len(key) == 1 + CHUNK_ID_BYTES:
+            count += 1
+            segment_id = chunk_segment(key[1:])
+            if segment_id is None:
+                old = get(key)
+                if old is None:
+                    continue
+                segment_id = decode_chunk(key, old).segment_id
+            runs.add(segment_id)
+    return runs, 2 * count + _DROP_SLACK
+
+
+def drop_dead_extents(txn: IndexTransaction, runs: set[int], count_max: int) -> None:
+    """Drop extents from the low end of ``runs`` while their chunks' rows are gone, at most ``count_max`` in all.
+
+    An extent is put by the commit that makes its chunk's row, so an extent without row is dead for ever. The bound is
+    twice what the commit forgets: collections that were held up (by a pin) are caught up with, and no commit is slow.
+    """
+    for run in sorted(runs):
+        dead: list[bytes] = []
+        for key, identity in txn.scan(_KEY.pack(EXTENT, run, 0), _KEY.pack(EXTENT, run, _U64_MAX)):
+            if len(dead) >= count_max or txn.get(chunk_key(identity)) is not None:
+                break
+            dead.append(key)
+        for key in dead:
+            txn.delete(key)
+        count_max -= len(dead)
+
+
+# ---- against the list
+
+
+def walk(get: Callable[[bytes], bytes | None], segment: SegmentRecord) -> Iterator[tuple[int, bytes, ChunkRecord]]:
+    """The segment's chunks by their next pointers: (segment offset of the first byte, chunk id, record).
+
+    Raises: ``Damaged`` where a pointer leads nowhere, or the list is longer or shorter than the segment says.
+    """
+    offset = segment.start_offset - segment.first_chunk_skip
+    identity = segment.first_chunk
+    count = 0
+    while identity != NO_CHUNK:
+        key = chunk_key(identity)
+        value = get(key)
+        if value is None or count == segment.chunk_count:
+            what = "is missing" if value is None else f"is one more than the {count} the segment has"
+            raise Damaged(
+                f"chunk {identity.hex()} of the list {what}", object=f"segment {segment.name!r}", position=offset
+            )
+        chunk = decode_chunk(key, value)
+        yield offset, identity, chunk
+        offset += chunk.length
+        identity = chunk.next
+        count += 1
+    if count != segment.chunk_count:
+        raise Damaged(
+            f"the list has {count} chunks, the segment says {segment.chunk_count}",
+            object=f"segment {segment.name!r}",
+            position=offset,
+        )
+
+
+def rebuild_index(reader: RowReader) -> Iterator[Pair]:
+    """All index entries, derived from the rows alone, in ascending key order: one run per segment.
+
+    For repair and import; a store rebuilt from a snapshot loads the entries the snapshot has. Raises ``Damaged`` as ``walk``.
+    """
+    segments = [decode_segment(key, value) for key, value in reader.scan(SEGMENT, bytes((SEGMENT[0] + 1,)))]
+    segments.sort(key=lambda segment: segment.id)
+    for segment in segments:
+        if segment.first_chunk != NO_CHUNK:
+            start = segment.start_offset - segment.first_chunk_skip
+            yield _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
+    for segment in segments:
+        for offset, identity, _ in walk(reader.get, segment):
+            yield _KEY.pack(EXTENT, segment.id, offset), identity
+
+
+def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFinding]:
+    """What the index says differently from the list of chunks, for ``check``. Raises ``Damaged`` as ``walk``."""
+    begin = offset = segment.start_offset - segment.first_chunk_skip
+    for offset, identity, chunk in walk(reader.get, segment):
+        for probe in (offset, offset + max(chunk.length, 1) - 1):
+            found = reader.locate(segment.id, max(probe, 0))
+            if found != (identity, offset):
+                where = "nothing" if found is None else f"chunk {found[0].hex()} from offset {found[1]}"
+                message = f"the index has {where} for offset {probe}, the list chunk {identity.hex()} from {offset}"
+                yield IndexFinding(segment.id, probe, identity, None if found is None else found[0], message)
+    count = reader.count_chunks(segment.id, max(begin, 0), segment.length)
+    if count != segment.chunk_count:
+        message = f"the index has {count} chunks, the segment {segment.chunk_count}"
+        yield IndexFinding(segment.id, offset, segment.last_chunk, None, message)

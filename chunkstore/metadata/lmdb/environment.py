@@ -1,0 +1,290 @@
+"""LMDB environments: one per store directory and process, shared by reference count, growing where they are too small.
+
+Promises: an environment that this process must not use (a parent's, a closed one) is refused by name. The map is changed
+only while no view of this process is open, or after waiting for those that are. LMDB's errors end here (``translate``).
+Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from errno import EDQUOT, EIO, ENOSPC
+from typing import TypeVar
+
+import lmdb
+
+from chunkstore.config import KIB, MIB
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    DeadlineExceeded,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.metadata.cachedir import UsersLock, read_state, write_state
+from chunkstore.runtime import event, lock, monotonic_s, sleep_s, spawn
+
+__all__ = ["Environment", "acquire", "release", "translate"]
+
+T = TypeVar("T")
+
+_READERS_MAX = 510
+_LOCK_FILE_BYTES = 36 * KIB  # holds that many readers
+_MAP_BYTES_FALLBACK = 64 * MIB
+_MAP_BYTES_MAX = 1 << 46
+_VIEWS_WAIT_S = 5.0
+_WRITER_PROBE_S = 2.0
+_DAMAGED_ERRORS = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
+
+
+def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
+    """The error that says what an LMDB error means to the caller."""
+    if isinstance(error, lmdb.DiskError) or error.code in (ENOSPC, EDQUOT) or (error.code == EIO and _is_full(path)):
+        return StorageFull(f"no space left for the metadata cache {path}; free some, or set cache_dir", object=path)
+    if isinstance(error, lmdb.ReadersFullError | lmdb.MapFullError):
+        return StorageFull(
+            f"the metadata cache {path} is at a limit: {error}; close views no longer needed", object=path
+        )
+    if isinstance(error, lmdb.BadValsizeError):
+        return InvalidArgument(f"a metadata key must have 1 to 511 bytes: {error}", argument="key")
+    if isinstance(error, _DAMAGED_ERRORS):
+        with suppress(OSError):
+            os.unlink(os.path.join(path, "STATE"))  # nobody trusts it again
+        return StorageUnavailable(
+            f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal at the next open",
+            object=path,
+        )
+    return StorageUnavailable(
+        f"the metadata cache {path} failed, or the view was ended: {error}; open a new view, or the store again",
+        object=path,
+    )
+
+
+def _is_full(path: str) -> bool:
+    """Whether what LMDB calls an I/O error was a write cut short by the disk's end."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < MIB
+
+
+class Environment:
+    """An LMDB environment, its users in this process, and the gate that lets the map be changed."""
+
+    def __init__(self, path: str, map_bytes: int, users: UsersLock) -> None:
+        self.path = path
+        self.handle = _open_handle(path, map_bytes)
+        self.users = users
+        self.count = 1
+        self.writer = lock()
+        self.views: set[int] = set()
+        self.gate_open = True
+        self.inherited = False
+
+    def begin_read(self, ticket: int) -> lmdb.Transaction[bytes]:
+        """A read transaction, counted as long as ``ticket`` is in ``views``.
+
+        The ticket is entered before the gate is looked at, and ``_remap`` closes the gate before it looks at the tickets:
+        whichever is second sees the other.
+        """
+        self.views.add(ticket)
+        if self.gate_open:
+            try:
+                return self.handle.begin()
+            except lmdb.Error:
+                pass  # looked into below
+        self.views.discard(ticket)
+        return self._begin_read_slowly(ticket)
+
+    def _begin_read_slowly(self, ticket: int) -> lmdb.Transaction[bytes]:
+        deadline = monotonic_s() + 2 * _VIEWS_WAIT_S
+        while monotonic_s() < deadline:
+            self.check()
+            self.views.add(ticket)
+            try:
+                if self.gate_open:
+                    return self.handle.begin()
+            except lmdb.MapResizedError:
+                self.views.discard(ticket)
+                with self.writer:
+                    self._remap(0)
+            except lmdb.ReadersFullError as error:
+                if not self.handle.reader_check():  # no slot of a dead process was freed
+                    self.views.discard(ticket)
+                    raise translate(error, self.path) from error
+            except lmdb.Error as error:
+                self.views.discard(ticket)
+                raise translate(error, self.path) from error
+            self.views.discard(ticket)
+            sleep_s(0.001)
+        raise DeadlineExceeded("opening a metadata view", deadline_s=2 * _VIEWS_WAIT_S)
+
+    def check(self) -> None:
+        """Raise if this process may not use the environment."""
+        if self.inherited:
+            raise StorageUnavailable(
+                f"the metadata cache {self.path} was opened before this process was forked; open the store again here, "
+                "or start processes with the 'spawn' method",
+                object=self.path,
+            )
+        if self.count <= 0:
+            raise Closed("this metadata store")
+
+    def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
+        """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
+        self.check()
+        if not self.writer.acquire(timeout=deadline_s):
+            raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=deadline_s)
+        try:
+            while True:
+                try:
+                    with self.handle.begin(write=True) as txn:
+                        return body(txn)
+                except lmdb.MapFullError as error:
+                    size_bytes = 2 * self.handle.info()["map_size"]
+                    if size_bytes > _MAP_BYTES_MAX:
+                        raise translate(error, self.path) from error
+                    self._remap(size_bytes)
+                except lmdb.MapResizedError:
+                    self._remap(0)
+                except lmdb.Error as error:
+                    raise translate(error, self.path) from error
+        finally:
+            self.writer.release()
+
+    def _remap(self, size_bytes: int) -> None:
+        """Change the size of the map (0: adopt what another process made it). The caller holds ``writer``.
+
+        Views in progress are waited for; one that outlasts the wait is ended, and says so when it is used next.
+        """
+        self.gate_open = False
+        try:
+            deadline = monotonic_s() + _VIEWS_WAIT_S
+            while self.views and monotonic_s() < deadline:
+                sleep_s(0.001)
+            self.handle.set_mapsize(size_bytes)
+        except lmdb.Error as error:
+            raise translate(error, self.path) from error
+        finally:
+            self.gate_open = True
+
+    def writer_answers(self) -> bool:
+        """Whether LMDB's writer lock can be had; not, while a stopped process holds it."""
+        done = event()
+
+        def probe() -> None:
+            with suppress(lmdb.Error):
+                self.handle.begin(write=True).abort()
+                done.set()
+
+        spawn(probe, "chunkstore-cache-probe")
+        return done.wait(_WRITER_PROBE_S)
+
+    def is_whole(self) -> bool:
+        """Whether the file has all the pages that its newest commit knows of (a page beyond the end kills the process)."""
+        pages = self.handle.info()["last_pgno"] + 1
+        return os.stat(os.path.join(self.path, "data.mdb")).st_size >= pages * self.handle.stat()["psize"]
+
+
+_environments: dict[str, Environment] = {}
+_environments_lock = lock()
+
+
+def _after_fork_in_child() -> None:
+    """Leave the parent's environments alone: closing one here would release reader slots that the parent uses."""
+    global _environments_lock  # noqa: PLW0603  (another thread may have held it when the process was forked)
+    _environments_lock = lock()
+    for environment in _environments.values():
+        environment.inherited = True
+        environment.gate_open = False  # sends every reader to check()
+    _environments.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _reserve_lock_file(path: str) -> None:
+    """Give LMDB's lock file its blocks now: LMDB maps it with holes, and a full disk would kill whoever touches one.
+
+    Raises ``OSError``. Not for a store that this process has open: closing the file would drop its locks.
+    """
+    file = os.open(os.path.join(path, "lock.mdb"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(file, 0, _LOCK_FILE_BYTES)
+    finally:
+        os.close(file)
+
+
+def _open_handle(path: str, map_bytes: int) -> lmdb.Environment:
+    def attempt(size_bytes: int) -> lmdb.Environment:
+        return lmdb.open(
+            path,
+            map_size=size_bytes,
+            metasync=False,
+            sync=False,
+            readahead=False,
+            max_readers=_READERS_MAX,
+            max_spare_txns=1,
+        )
+
+    _reserve_lock_file(path)
+    try:
+        return attempt(map_bytes)
+    except lmdb.MemoryError:
+        return attempt(min(map_bytes, _MAP_BYTES_FALLBACK))  # little address space: the map grows on demand
+
+
+def acquire(path: str, map_bytes: int, users: UsersLock | None = None) -> Environment:
+    """The process's environment of a store directory. Raises ``OSError`` or ``lmdb.Error``; then ``users`` is released."""
+    path = os.path.realpath(path)
+    with _environments_lock:
+        found = _environments.get(path)
+        if found is not None:
+            found.count += 1
+            return found
+        held = users if users is not None else UsersLock(path, create=False)
+        try:
+            environment = _environments[path] = Environment(path, map_bytes, held)
+        except BaseException:
+            held.release()
+            raise
+        with suppress(lmdb.Error):
+            environment.handle.reader_check()
+        return environment
+
+
+def release(environment: Environment, clean_opener: str | None) -> None:
+    """Give an environment back. The last user of this process closes it, marked clean if its own opening is the newest."""
+    if environment.inherited:
+        return
+    with _environments_lock:
+        environment.count -= 1
+        if environment.count > 0:
+            return
+        try:
+            if clean_opener is not None:
+                with suppress(lmdb.Error, OSError):  # not marked then: a restart of the machine costs a rebuild
+                    _mark_clean(environment, clean_opener)
+        finally:
+            del _environments[environment.path]
+            environment.handle.close()
+            environment.users.release()
+
+
+def _mark_clean(environment: Environment, opener: str) -> None:
+    with environment.handle.begin(write=True) as txn:  # nobody writes between sync and mark
+        state = read_state(environment.path)
+        if state is not None and state.opener == opener:
+            environment.handle.sync(True)
+            write_state(environment.path, state._replace(clean=environment.handle.info()["last_txnid"]))
+        txn.abort()

@@ -1,0 +1,372 @@
+"""The metadata store in memory: for tests, the simulator, and containers that live and die with a process.
+
+Promises: the port's, with the same conditions and errors as the LMDB store. Views copy nothing: each open view keeps the
+values that writers have changed since it was opened. What is ``current`` survives closing and opening again within the
+process (on one ``MemoryShelf``), so that two owners in one process meet in the same store and fence each other.
+Leaves out: surviving the process; speed beyond some 100,000 rows (an insertion moves part of a list).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count as counter
+
+from chunkstore.errors import Closed, Damaged, InvalidArgument
+from chunkstore.metadata.fold import fold, may_follow
+from chunkstore.metadata.index import count_chunks, locate
+from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Position
+from chunkstore.runtime import lock
+
+__all__ = ["MemoryMetadataCache", "MemoryMetadataStore", "MemoryShelf"]
+
+_PAGE = 256  # rows that a scan takes at a time, so that writers are not kept waiting
+
+
+class _SortedMap:
+    """A dict that knows the order of its keys."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: dict[bytes, bytes | None] = {}
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        if key not in self.values:
+            if self.keys and key < self.keys[-1]:
+                insort(self.keys, key)
+            else:
+                self.keys.append(key)
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if key in self.values:
+            del self.values[key]
+            del self.keys[bisect_left(self.keys, key)]
+
+
+class _Content:
+    """Rows, head and open views of one store; several ``MemoryMetadataStore`` handles may share it."""
+
+    def __init__(self) -> None:
+        self.lock = lock()
+        self.live = _SortedMap()
+        self.head = Head(GENESIS, 0, 0)
+        self.views: set[MemoryMetadataView] = set()
+
+    def remember(self, key: bytes) -> None:
+        """Keep a row's present value for every open view, before it changes."""
+        for view in self.views:
+            if key not in view.undo.values:
+                view.undo.put(key, self.live.values.get(key))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.remember(key)
+        self.live.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        self.remember(key)
+        self.live.delete(key)
+
+
+class _WriteTransaction:
+    """Changes in place, under the content's lock; ``roll_back`` takes them back."""
+
+    def __init__(self, content: _Content) -> None:
+        self._content = content
+        self._before: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._content.live.values.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._before.setdefault(key, self.get(key))
+        self._content.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        self._before.setdefault(key, self.get(key))
+        self._content.delete(key)
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        keys = self._content.live.keys
+        place = bisect_right(keys, key)
+        return self._pair(keys[place - 1]) if place else None
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        keys = self._content.live.keys
+        for key in keys[bisect_left(keys, start) : bisect_left(keys, stop)]:
+            yield self._pair(key)
+
+    def _pair(self, key: bytes) -> tuple[bytes, bytes]:
+        value = self.get(key)
+        assert value is not None
+        return key, value
+
+    def roll_back(self) -> None:
+        for key, value in self._before.items():
+            if value is None:
+                self._content.delete(key)
+            else:
+                self._content.put(key, value)
+
+
+class MemoryMetadataView(MetadataView):
+    """One point of history: the live rows, overlaid with what changed since."""
+
+    def __init__(self, content: _Content) -> None:
+        self._content = content
+        self.undo = _SortedMap()
+        with content.lock:
+            self._head = content.head
+            content.views.add(self)
+        self._open = True
+
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    def _check(self) -> None:
+        if not self._open:
+            raise Closed("this metadata view")
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check()
+        # The live value first: a writer remembers the old value before it changes the row.
+        value = self._content.live.values.get(key)
+        return self.undo.values.get(key, value)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        while True:
+            self._check()
+            with self._content.lock:
+                page, start, more = self._page(start, stop)
+            yield from page
+            if not more:
+                return
+
+    def _page(self, start: bytes, stop: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bool]:
+        """Up to ``_PAGE`` keys of each side from ``start``, where to go on, and whether to."""
+        sides = []
+        for side in (self._content.live, self.undo):
+            low = bisect_left(side.keys, start)
+            sides.append(side.keys[low : min(low + _PAGE, bisect_left(side.keys, stop))])
+        cut = min((keys[-1] for keys in sides if len(keys) == _PAGE), default=stop)
+        found = []
+        for key in sorted({*sides[0], *sides[1]}):
+            if key > cut:
+                break
+            value = self.undo.values[key] if key in self.undo.values else self._content.live.values[key]
+            if value is not None:
+                found.append((key, value))
+        return found, cut + b"\0", cut != stop
+
+    def _floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The greatest entry at or below ``key`` that is there in this view."""
+        live, undo = self._content.live, self.undo
+        below = bisect_right(live.keys, key)
+        while below and live.keys[below - 1] in undo.values:
+            below -= 1  # its value then is on the other side
+        kept = bisect_right(undo.keys, key)
+        while kept and undo.values[undo.keys[kept - 1]] is None:
+            kept -= 1
+        best = max(live.keys[below - 1] if below else b"", undo.keys[kept - 1] if kept else b"")
+        value = undo.values[best] if best in undo.values else live.values.get(best)
+        return None if value is None else (best, value)
+
+    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
+        self._check()
+        with self._content.lock:
+            return locate(self._floor, segment_id, offset)
+
+    def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
+        self._check()
+        with self._content.lock:
+            return count_chunks(self._scan_locked, self._floor, segment_id, start, stop)
+
+    def _scan_locked(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        more = True
+        while more:
+            page, start, more = self._page(start, stop)
+            yield from page
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            with self._content.lock:
+                self._content.views.discard(self)
+
+
+class MemoryMetadataStore(MetadataStore):
+    """See the module's text. ``MemoryMetadataStore()`` is an empty store at genesis, of its own."""
+
+    def __init__(self, content: _Content | None = None) -> None:
+        self._content = content if content is not None else _Content()
+        self._closed = False
+        self._last_loaded = b""
+
+    def _usable(self) -> _Content:
+        if self._closed:
+            raise Closed("this metadata store")
+        return self._content
+
+    def head(self) -> Head:
+        return self._usable().head
+
+    def view(self) -> MetadataView:
+        return MemoryMetadataView(self._usable())
+
+    def get(self, key: bytes) -> bytes | None:
+        content = self._usable()
+        with content.lock:
+            return content.live.values.get(key)
+
+    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+        content = self._usable()
+        with content.lock:
+            if not commits:
+                return True
+            if not may_follow(content.head, commits, owner_epoch):
+                return False
+            txn = _WriteTransaction(content)
+            try:
+                content.head = fold(txn, content.head, commits, verify=verify)
+            except BaseException:
+                txn.roll_back()
+                raise
+            return True
+
+    def jump(self, position: Position, digest: int) -> bool:
+        content = self._usable()
+        with content.lock:
+            head = content.head
+            if head.digest != digest or position.lsn < head.position.lsn:
+                return False
+            content.head = head._replace(position=position)
+            return True
+
+    def set_owner(self, epoch: int) -> bool:
+        content = self._usable()
+        with content.lock:
+            if content.head.owner_epoch > epoch:
+                return False
+            content.head = content.head._replace(owner_epoch=epoch)
+            return True
+
+    def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        content = self._usable()
+        with content.lock:
+            if content.live.keys and not self._last_loaded:
+                raise InvalidArgument("load needs an empty store; create a new one", argument="pairs")
+        for key, value in pairs:
+            if key <= self._last_loaded or key[0] == 0:
+                raise Damaged("rows to load are not in ascending key order", object=f"metadata row {key!r}")
+            with content.lock:
+                content.put(key, value)
+            self._last_loaded = key
+
+    def finish_load(self, head: Head) -> None:
+        content = self._usable()
+        with content.lock:
+            content.head = head
+
+    def free_bytes(self) -> int | None:
+        self._usable()
+        return None
+
+    def close(self, *, clean: bool) -> None:
+        self._closed = True
+
+
+class MemoryShelf:
+    """Where the stores of one machine lie: what survives a process of it. A simulator gives each machine its own."""
+
+    def __init__(self) -> None:
+        self._current: dict[tuple[bytes, str], _Content] = {}
+        self._taken: set[tuple[bytes, str]] = set()
+        self._lock = lock()
+
+    def clear(self) -> None:
+        """Forget every store, as when the machine's disk is lost. Stores that are open go on alone."""
+        with self._lock:
+            self._current.clear()
+
+    def take_role(self, container_uuid: bytes, role: str) -> str:
+        """The role's shelf place: itself for ``owner``, for a replica the first ``replica-<n>`` that is free."""
+        if role == "owner":
+            return role
+        with self._lock:
+            for number in counter():
+                name = f"{role}-{number}"
+                if (container_uuid, name) not in self._taken:
+                    self._taken.add((container_uuid, name))
+                    return name
+        raise AssertionError("counting does not end")
+
+    def release_role(self, container_uuid: bytes, place: str) -> None:
+        """Give the place back."""
+        with self._lock:
+            self._taken.discard((container_uuid, place))
+
+    def current(self, container_uuid: bytes, place: str) -> _Content | None:
+        """The current content of a place."""
+        with self._lock:
+            return self._current.get((container_uuid, place))
+
+    def put(self, container_uuid: bytes, place: str, content: _Content) -> None:
+        """Make ``content`` the current one of a place."""
+        with self._lock:
+            self._current[(container_uuid, place)] = content
+
+    def drop(self, container_uuid: bytes, place: str, content: _Content) -> None:
+        """Forget ``content`` if it is the current one."""
+        with self._lock:
+            if self._current.get((container_uuid, place)) is content:
+                del self._current[(container_uuid, place)]
+
+
+_SHELF = MemoryShelf()
+
+
+class MemoryMetadataCache(MetadataCache):
+    """Stores in memory that survive closing, per (container uuid, role), on ``shelf`` (default: the process's own)."""
+
+    def __init__(self, container_uuid: bytes, role: str = "owner", *, shelf: MemoryShelf | None = None) -> None:
+        if role not in ("owner", "replica"):
+            raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
+        self._uuid = container_uuid
+        self._shelf = shelf if shelf is not None else _SHELF
+        self._place = self._shelf.take_role(container_uuid, role)
+        self._closed = False
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("this metadata cache")
+
+    def open_current(self) -> MetadataStore | None:
+        self._check()
+        content = self._shelf.current(self._uuid, self._place)
+        return None if content is None else MemoryMetadataStore(content)
+
+    def create(self) -> MetadataStore:
+        self._check()
+        return MemoryMetadataStore()
+
+    def make_current(self, store: MetadataStore) -> None:
+        self._check()
+        self._shelf.put(self._uuid, self._place, self._content(store))
+
+    def discard(self, store: MetadataStore) -> None:
+        self._shelf.drop(self._uuid, self._place, self._content(store))
+        store.close(clean=False)
+
+    @staticmethod
+    def _content(store: MetadataStore) -> _Content:
+        if not isinstance(store, MemoryMetadataStore):
+            raise InvalidArgument("this store is not of this cache", argument="store")
+        return store._content  # noqa: SLF001  (both are this module's)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._shelf.release_role(self._uuid, self._place)

@@ -1,0 +1,312 @@
+"""The first half of the metadata contract: views and the offset index. See ``metadata_contract``.
+
+Promises: also the helpers both halves use. Leaves out: being inherited directly; use ``MetadataStoreContract``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.metadata.index import check_index, rebuild_index
+from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, MetadataView
+from chunkstore.testing.metadata_history import History, Segment, World
+
+__all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]
+
+EVERYTHING = (b"", b"\xff")
+_INDEX_KEY = Struct(">cQQ")
+_ROWS_STOP = b"U"  # behind the last kind of row, before the index
+
+Step = tuple[int, int, int, int]
+steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 99), st.integers(0, 99), st.integers(1, 50)), max_size=40)
+
+
+def compare(view: MetadataView, world: World) -> None:
+    """Whether a view holds exactly what the world says: rows, digest, and an index that finds every byte."""
+    assert dict(view.scan(b"", _ROWS_STOP)) == world.history.rows
+    assert view.head.position == world.history.position
+    assert view.head.digest == world.history.digest
+    for segment in world.segments.values():
+        places = segment.places()
+        for offset, chunk in places:
+            for probe in {max(offset, segment.start), offset + chunk.length - 1}:
+                assert view.locate(segment.id, probe) == (chunk.id, offset)
+        assert list(check_index(view, segment.record())) == []
+        begins = [offset for offset, _ in places]
+        for start in {segment.first, segment.start, *begins[1:3], segment.length}:
+            for stop in {segment.start, *begins[-2:], segment.length}:
+                expected = sum(start <= begin < stop for begin in begins)
+                if start >= segment.first:
+                    assert view.count_chunks(segment.id, start, stop) == expected
+        if not places:
+            assert view.count_chunks(segment.id, segment.start, segment.start + 1000) == 0
+
+
+def _step(world: World, step: Step) -> Commit:
+    """One change, chosen by numbers; whatever they are, it is a possible one."""
+    kind, first, second, length = step
+    ids = sorted(world.segments)
+    if not ids or kind == 0:
+        return world.create()
+    segment: Segment = world.segments[ids[first % len(ids)]]
+    count = len(segment.chunks)
+    if kind in (1, 2, 3):
+        return world.append(segment.id, length, *([second + 1] if kind == 2 else []), session=kind == 3)
+    if kind == 4 and count:
+        return world.grow(segment.id, length)
+    if kind in (5, 6):
+        sources = [other for other in ids if other != segment.id and world.segments[other].start == 0]
+        if sources:
+            return world.concat(segment.id, sources[second % len(sources)])
+    if kind == 7 and segment.length > segment.start:
+        return world.truncate(segment.id, segment.start + 1 + second % (segment.length - segment.start))
+    if kind == 8 and len(ids) > 1:
+        return world.delete(segment.id)
+    if kind == 9 and world.removed:
+        return world.collect(1 + second % len(world.removed))
+    if kind in (10, 11) and count:
+        at = second % count
+        return world.replace(segment.id, at, 1 + length % (count - at), 1 + length % 3)
+    return world.append(segment.id, length)
+
+
+def run_script(store: MetadataStore, script: Sequence[Step], *, batch: int, verify: bool) -> World:
+    """Make the script's commits, apply them ``batch`` at a time, and compare after each batch."""
+    world = World()
+    commits: list[Commit] = []
+    for number, step in enumerate(script):
+        commits.append(_step(world, step))
+        if len(commits) >= batch or number == len(script) - 1:
+            assert store.apply(commits, owner_epoch=None, verify=verify)
+            commits = []
+            with store.view() as view:
+                compare(view, world)
+    return world
+
+
+class MetadataBasics(ABC):
+    """Views and the offset index, and the fixtures of both halves."""
+
+    container = bytes(range(16))
+
+    @abstractmethod
+    def make_cache(self, folder: Path, container: bytes, role: str) -> MetadataCache:
+        """A cache whose stores live below ``folder``."""
+
+    @pytest.fixture
+    def cache(self, tmp_path: Path) -> Iterator[MetadataCache]:
+        """The owner's cache of one container."""
+        cache = self.make_cache(tmp_path / "cache", self.container, "owner")
+        yield cache
+        cache.close()
+
+    @pytest.fixture
+    def store(self, cache: MetadataCache) -> Iterator[MetadataStore]:
+        """A new store at genesis."""
+        store = cache.create()
+        yield store
+        store.close(clean=False)
+
+    # Views
+
+    def test_views_show_one_point_of_history(self, store: MetadataStore) -> None:
+        history = History()
+        assert store.apply(
+            [history.commit([(b"S%d" % n, b"0") for n in range(3, 600, 3)])], owner_epoch=None, verify=False
+        )
+        before = dict(history.rows)
+        head = store.head()
+        with store.view() as view:
+            assert view.head == head
+            halfway = view.scan(*EVERYTHING)
+            seen = [next(halfway) for _ in range(100)]
+            changes = [(b"S%d" % n, None if n % 2 else b"new") for n in range(600)]
+            assert store.apply([history.commit(changes)], owner_epoch=None, verify=True)
+            with store.view() as later:
+                assert dict(later.scan(*EVERYTHING)) == history.rows
+                assert store.apply([history.commit([(b"S1", b"late")])], owner_epoch=None, verify=False)
+                assert later.get(b"S1") is None
+            assert seen + list(halfway) == sorted(before.items())
+            assert dict(view.scan(*EVERYTHING)) == before
+            assert view.get(b"S3") == b"0"
+            assert view.get(b"S2") is None
+            assert view.head == head
+        assert store.get(b"S1") == b"late"
+
+    def test_a_view_of_the_index_stays_as_it_was(self, store: MetadataStore) -> None:
+        world = World()
+        commits = [world.create(), world.append(1, 10, 10, 10), world.create(), world.append(2, 7, 7)]
+        assert store.apply(commits, owner_epoch=None, verify=True)
+        with store.view() as view:
+            found = [view.locate(1, offset) for offset in range(30)]
+            later = [world.concat(1, 2), world.truncate(1, 15), world.append(1, 4), world.collect(1)]
+            for commit in later:
+                assert store.apply([commit], owner_epoch=None, verify=True)
+            assert [view.locate(1, offset) for offset in range(30)] == found
+            assert view.locate(2, 8) is not None
+            assert view.count_chunks(1, 0, 30) == 3
+        with store.view() as view:
+            compare(view, world)
+            assert view.locate(2, 8) is None
+
+    def test_scan_is_in_key_order_and_half_open(self, store: MetadataStore) -> None:
+        history = History()
+        keys = [b"S", b"S\x00", b"Sa", b"Sa\x00", b"Sb", b"S\xff", b"C" + bytes(28), b"T", b"G" + bytes(10)]
+        assert store.apply([history.commit([(key, key) for key in keys])], owner_epoch=None, verify=True)
+        keys.sort()
+        with store.view() as view:
+            assert [key for key, _ in view.scan(*EVERYTHING)] == keys
+            for start in [b"", *keys, b"S\x01", b"\xff"]:
+                for stop in [b"", *keys, b"Sb\x00", b"\xff"]:
+                    expected = [(key, key) for key in keys if start <= key < stop]
+                    assert list(view.scan(start, stop)) == expected
+
+    def test_a_closed_view_says_so(self, store: MetadataStore) -> None:
+        view = store.view()
+        view.close()
+        view.close()
+        for call in (
+            lambda: view.get(b"S"),
+            lambda: list(view.scan(*EVERYTHING)),
+            lambda: view.locate(1, 0),
+            lambda: view.count_chunks(1, 0, 1),
+        ):
+            with pytest.raises(Closed):
+                call()
+
+    def test_bad_arguments_of_the_index(self, store: MetadataStore) -> None:
+        with store.view() as view:
+            for segment_id, offset in ((1, -1), (-1, 0), (1 << 64, 0), (1, 1 << 64)):
+                with pytest.raises(InvalidArgument):
+                    view.locate(segment_id, offset)
+            with pytest.raises(InvalidArgument):
+                view.count_chunks(1, -1, 5)
+
+    # The offset index
+
+    @given(script=steps, batch=st.sampled_from([1, 2, 5, 40]), verify=st.booleans())
+    @settings(
+        max_examples=80,
+        deadline=None,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow
+        ],
+    )  # fmt: skip
+    def test_any_history_of_segments(self, cache: MetadataCache, script: list[Step], batch: int, verify: bool) -> None:
+        store = cache.create()
+        try:
+            world = run_script(store, script, batch=batch, verify=verify)
+            with store.view() as view:
+                self._rebuild_says_the_same(cache, view, world)
+        finally:
+            cache.discard(store)
+
+    def _rebuild_says_the_same(self, cache: MetadataCache, view: MetadataView, world: World) -> None:
+        """An index derived from the lists alone finds the same chunks, also in what happens next."""
+        rebuilt = cache.create()
+        try:
+            rebuilt.load([*view.scan(b"", _ROWS_STOP), *rebuild_index(view)])
+            rebuilt.finish_load(view.head)
+            with rebuilt.view() as other:
+                compare(other, world)
+            for segment_id in sorted(world.segments):
+                assert rebuilt.apply([world.append(segment_id, 3)], owner_epoch=None, verify=True)
+            with rebuilt.view() as other:
+                compare(other, world)
+        finally:
+            cache.discard(rebuilt)
+
+    def test_a_hundred_concats_deep(self, store: MetadataStore) -> None:
+        world = World()
+        commits = [world.create(), world.append(1, 10)]
+        inner = 1
+        for _ in range(100):
+            commits.append(world.create())
+            outer = max(world.segments)
+            commits += [world.append(outer, 3), world.concat(outer, inner), world.append(outer, 2)]
+            inner = outer
+        for commit in commits:
+            assert store.apply([commit], owner_epoch=None, verify=True)
+        assert len(world.segments[inner].chunks) == 201
+        with store.view() as view:
+            compare(view, world)
+
+    def test_dead_extents_go_with_their_chunks(self, store: MetadataStore) -> None:
+        world = World()
+        for commit in (
+            world.create(),
+            world.append(1, *[1] * 50),
+            world.create(),
+            world.append(2, *[1] * 50, session=True),
+        ):
+            assert store.apply([commit], owner_epoch=None, verify=True)
+        assert self._extents(store) == 100
+        for commit in (world.truncate(1, 20), world.truncate(2, 20), world.collect(40)):
+            assert store.apply([commit], owner_epoch=None, verify=False)
+        assert self._extents(store) == 60
+        commits = [
+            world.concat(1, _create_and_fill(world, store)),
+            world.delete(1),
+            world.delete(2),
+            world.collect(999),
+        ]
+        assert store.apply(commits, owner_epoch=None, verify=True)
+        assert self._extents(store) == 0
+        with store.view() as view:
+            assert list(view.scan(*EVERYTHING)) == []
+
+    @staticmethod
+    def _extents(store: MetadataStore) -> int:
+        with store.view() as view:
+            return sum(1 for _ in view.scan(b"x", b"y"))
+
+    def test_delete_and_make_again(self, store: MetadataStore) -> None:
+        world = World()
+        for _ in range(3):
+            segment_id = world.create("again")
+            commits = [segment_id, world.append(max(world.segments), 5, 5)]
+            old = max(world.segments)
+            assert store.apply(commits, owner_epoch=None, verify=True)
+            with store.view() as view:
+                compare(view, world)
+            assert store.apply([world.delete(old)], owner_epoch=None, verify=True)
+            with store.view() as view:
+                assert view.locate(old, 0) is None
+                assert view.count_chunks(old, 0, 100) == 0
+
+    def test_check_index_finds_what_is_wrong(self, cache: MetadataCache) -> None:
+        world = World()
+        commits = [world.create(), world.append(1, 10, 10, 10)]
+        good, bad = cache.create(), cache.create()
+        assert good.apply(commits, owner_epoch=None, verify=True)
+        with good.view() as view:
+            pairs = dict(view.scan(*EVERYTHING))
+            lost = _INDEX_KEY.pack(b"x", 1, 10)
+            bad.load(sorted((key, value) for key, value in pairs.items() if key != lost))
+            bad.finish_load(view.head)
+        with bad.view() as view:
+            findings = list(check_index(view, world.segments[1].record()))
+        chunk = world.segments[1].chunks[1].id
+        assert [(finding.segment_id, finding.offset, finding.expected) for finding in findings[:2]] == [
+            (1, 10, chunk),
+            (1, 19, chunk),
+        ]
+        assert "2 chunks" in findings[2].message
+        good.close(clean=False)
+        bad.close(clean=False)
+
+
+def _create_and_fill(world: World, store: MetadataStore) -> int:
+    """A new segment with chunks of its own, applied; answers its id."""
+    assert store.apply([world.create()], owner_epoch=None, verify=True)
+    segment_id = max(world.segments)
+    assert store.apply([world.append(segment_id, 1, 2, 3)], owner_epoch=None, verify=True)
+    return segment_id

@@ -1,0 +1,348 @@
+"""The contract of a metadata store and its cache as a test class. A store inherits it and supplies one method::
+
+    class TestMyStore(MetadataStoreContract):
+        def make_cache(self, folder, container, role): ...   # a MetadataCache; the same folder finds the same stores
+
+Promises: what a store holds is compared with ``metadata_history``, which derives everything the slow way.
+Leaves out: what only LMDB can suffer (full disks, other processes, restarts of the machine).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkstoreError, Closed, Damaged, InvalidArgument
+from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, Position
+from chunkstore.testing.metadata_basics import EVERYTHING, MetadataBasics, compare
+from chunkstore.testing.metadata_history import History, World
+
+__all__ = ["MetadataStoreContract"]
+
+
+class MetadataStoreContract(MetadataBasics):
+    """Inherit, supply ``make_cache``, and let pytest collect the subclass (named ``Test...``)."""
+
+    # Conditions
+
+    def test_a_new_store_is_empty_at_genesis(self, store: MetadataStore) -> None:
+        assert store.head() == Head(GENESIS, 0, 0)
+        assert store.get(b"Snothing") is None
+        with store.view() as view:
+            assert list(view.scan(*EVERYTHING)) == []
+            assert view.head == Head(GENESIS, 0, 0)
+            assert view.get(b"Snothing") is None
+            assert view.locate(1, 0) is None
+            assert view.count_chunks(1, 0, 100) == 0
+
+    def test_apply_moves_the_head(self, store: MetadataStore) -> None:
+        history = History()
+        for number in range(5):
+            commit = history.commit([(b"Sname", b"%d" % number), (b"Tx", b"" if number % 2 else None)])
+            assert store.apply([commit], owner_epoch=None, verify=bool(number % 2))
+            assert store.head() == Head(commit.position, commit.digest, 0)
+            assert store.get(b"Sname") == b"%d" % number
+            assert store.get(b"Tx") == (b"" if number % 2 else None)
+        assert store.apply([], owner_epoch=None, verify=True)
+
+    def test_apply_is_conditional_on_lsn_and_hash(self, store: MetadataStore) -> None:
+        history, other = History(), History()
+        first, second, third = (history.commit([(b"Sa", b"%d" % number)]) for number in range(3))
+        strange = other.commit([(b"Sb", b"x")])
+        stranger = other.commit([(b"Sb", b"y")])
+        assert not store.apply([second], owner_epoch=None, verify=False)
+        assert store.head().position == GENESIS
+        assert store.apply([first], owner_epoch=None, verify=False)
+        for wrong in ([first], [third], [stranger], [strange], [first, second]):
+            assert not store.apply(wrong, owner_epoch=None, verify=True)
+            assert store.head().position == first.position
+            assert store.get(b"Sb") is None
+        assert not store.apply([second._replace(position=third.position)], owner_epoch=None, verify=False)
+        assert store.apply([second, third], owner_epoch=None, verify=True)
+        assert store.get(b"Sa") == b"2"
+
+    def test_commits_that_do_not_follow_one_another(self, store: MetadataStore) -> None:
+        history = History()
+        first, _, third = (history.commit([(b"Sa", b"%d" % number)]) for number in range(3))
+        with pytest.raises(InvalidArgument):
+            store.apply([first, third], owner_epoch=None, verify=False)
+        assert store.head().position == GENESIS
+        assert store.get(b"Sa") is None
+
+    def test_only_the_owner_applies(self, store: MetadataStore) -> None:
+        history = History()
+        first, second = history.commit([(b"Sa", b"1")]), history.commit([(b"Sa", b"2")])
+        assert store.set_owner(3)
+        assert store.head() == Head(GENESIS, 0, 3)
+        assert not store.apply([first], owner_epoch=2, verify=False)
+        assert not store.apply([first], owner_epoch=4, verify=False)
+        assert store.apply([first], owner_epoch=3, verify=False)
+        assert store.set_owner(3)
+        assert not store.set_owner(2)
+        assert store.set_owner(7)
+        assert not store.apply([second], owner_epoch=3, verify=False)
+        assert store.head() == Head(first.position, first.digest, 7)
+        assert store.apply([second], owner_epoch=7, verify=True)
+
+    def test_a_wrong_digest_applies_nothing(self, store: MetadataStore) -> None:
+        world = World()
+        commits = [world.create(), world.append(1, 10), world.append(1, 5)]
+        for broken in range(3):
+            wrong = list(commits)
+            wrong[broken] = commits[broken]._replace(digest=commits[broken].digest ^ 1)
+            with pytest.raises(Damaged) as caught:
+                store.apply(wrong, owner_epoch=None, verify=True)
+            assert caught.value.position == broken + 1
+            assert store.head().position == GENESIS
+            with store.view() as view:
+                assert list(view.scan(*EVERYTHING)) == []
+        assert store.apply(commits, owner_epoch=None, verify=True)
+        with store.view() as view:
+            compare(view, world)
+
+    def test_a_changed_row_is_noticed_by_the_digest(self, store: MetadataStore) -> None:
+        history = History()
+        first = history.commit([(b"Sa", b"1")])
+        second = history.commit([(b"Sa", b"2")])
+        assert store.apply([first._replace(rows=((b"Sa", b"changed"),))], owner_epoch=None, verify=False)
+        with pytest.raises(Damaged, match="digest"):
+            store.apply([second], owner_epoch=None, verify=True)
+        assert store.get(b"Sa") == b"changed"
+
+    @pytest.mark.parametrize("verify", [False, True])
+    @pytest.mark.parametrize("key", [b"", b"\0head", b"r" + bytes(16), b"x" + bytes(16), b"Qx", b"S" * 512])
+    def test_rows_that_cannot_be(self, store: MetadataStore, key: bytes, verify: bool) -> None:
+        commit = History().commit([(b"Sgood", b"1"), (key, b"2")])
+        with pytest.raises(Damaged):
+            store.apply([commit], owner_epoch=None, verify=verify)
+        assert store.head().position == GENESIS
+        assert store.get(b"Sgood") is None
+
+    @pytest.mark.parametrize(
+        "op",
+        [
+            (2,), (2, 1, 0, 1), (2, -1, 0, 1, ((0, bytes(28)),)), (2, 1, 0, 1, ((0, b"short"),)),
+            (2, 1, 0, 1, ((-1, bytes(28)),)), (2, 1, 0, 1, ((1 << 64, bytes(28)),)), (2, 1, 0, 1, 7), (2, 1, 0, 1, (3,)),
+            (7, 1), (7, "a", 0, 2), (6, 1, -1), (6, 1, 1 << 70), (5,), (5, None), (15, 1, 5, 5, ((5, bytes(28)),)),
+            (15, 1, 0, 5, ()),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("verify", [False, True])
+    def test_operations_that_cannot_be(self, store: MetadataStore, op: tuple[object, ...], verify: bool) -> None:
+        commit = History().commit([(b"Sgood", b"1")], [op])
+        with pytest.raises(Damaged):
+            store.apply([commit], owner_epoch=None, verify=verify)
+        assert store.head().position == GENESIS
+        assert store.get(b"Sgood") is None
+
+    def test_a_row_rewritten_and_deleted_within_one_batch(self, store: MetadataStore) -> None:
+        history = History()
+        commits = [
+            history.commit([(b"Sa", b"1"), (b"Sb", b"1")]),
+            history.commit([(b"Sa", None), (b"Sb", b"2"), (b"Sb", b"3")]),
+            history.commit([(b"Sa", b"4"), (b"Sb", None), (b"Snever", None)]),
+        ]
+        assert store.apply(commits, owner_epoch=None, verify=True)
+        with store.view() as view:
+            assert dict(view.scan(*EVERYTHING)) == {b"Sa": b"4"} == history.rows
+
+    # Head and bulk loads
+
+    def test_jump(self, store: MetadataStore) -> None:
+        history = History()
+        first = history.commit([(b"Sa", b"1")])
+        assert store.set_owner(2)
+        assert store.apply([first], owner_epoch=2, verify=True)
+        later = Position(9, b"h" * 16, 5, 1, 77)
+        assert not store.jump(later, first.digest ^ 1)
+        assert not store.jump(GENESIS, first.digest)
+        assert store.head() == Head(first.position, first.digest, 2)
+        assert store.jump(later, first.digest)
+        assert store.head() == Head(later, first.digest, 2)
+        assert store.get(b"Sa") == b"1"
+        history.position = later
+        assert store.apply([history.commit([(b"Sa", b"2")])], owner_epoch=2, verify=True)
+
+    def test_load_and_finish_load(self, cache: MetadataCache) -> None:
+        world = World()
+        store, copy = cache.create(), cache.create()
+        commits = [
+            world.create(),
+            world.append(1, *range(1, 300)),
+            world.create(),
+            world.append(2, 5),
+            world.concat(1, 2),
+        ]
+        assert store.apply(commits, owner_epoch=None, verify=True)
+        with store.view() as view:
+            pairs = list(view.scan(*EVERYTHING))
+            copy.load(iter(pairs[:100]))
+            copy.load(iter(pairs[100:]))
+            copy.finish_load(view.head)
+        assert copy.head() == store.head()
+        with copy.view() as view:
+            assert list(view.scan(*EVERYTHING)) == pairs
+            compare(view, world)
+        assert copy.apply([world.append(1, 9)], owner_epoch=None, verify=True)
+        with copy.view() as view:
+            compare(view, world)
+        store.close(clean=False)
+        copy.close(clean=False)
+
+    def test_loads_out_of_order_are_refused(self, cache: MetadataCache) -> None:
+        for pairs in ([(b"Sb", b""), (b"Sa", b"")], [(b"Sa", b"1"), (b"Sa", b"2")], [(b"\0head", b"x"), (b"Sa", b"")]):
+            store = cache.create()
+            with pytest.raises(Damaged):
+                store.load(iter(pairs))
+            assert store.head().position == GENESIS
+            cache.discard(store)
+
+    def test_load_needs_an_empty_store(self, store: MetadataStore) -> None:
+        assert store.apply([History().commit([(b"Sx", b"1")])], owner_epoch=None, verify=True)
+        with pytest.raises(ChunkstoreError):
+            store.load(iter([(b"Sa", b"1")]))
+        assert store.get(b"Sa") is None
+
+    # Life
+
+    def test_free_bytes(self, store: MetadataStore) -> None:
+        found = store.free_bytes()
+        assert found is None or found > 0
+
+    def test_a_closed_store_says_so(self, cache: MetadataCache) -> None:
+        store = cache.create()
+        store.close(clean=True)
+        store.close(clean=False)
+        for call in (
+            store.head,
+            store.view,
+            lambda: store.get(b"S"),
+            lambda: store.apply([History().commit([(b"Sa", b"1")])], owner_epoch=None, verify=False),
+            lambda: store.set_owner(1),
+            lambda: store.jump(GENESIS, 0),
+            lambda: store.load(iter([(b"Sa", b"1")])),
+            lambda: store.finish_load(Head(GENESIS, 0, 0)),
+            store.free_bytes,
+        ):
+            with pytest.raises(Closed):
+                call()
+
+    @pytest.mark.parametrize("clean", [False, True])
+    def test_current_survives_closing(self, cache: MetadataCache, tmp_path: Path, clean: bool) -> None:
+        assert cache.open_current() is None
+        store = cache.create()
+        assert cache.open_current() is None
+        commit = History().commit([(b"Sa", b"1")])
+        assert store.apply([commit], owner_epoch=None, verify=True)
+        cache.make_current(store)
+        store.close(clean=clean)
+        for again in (cache, self.make_cache(tmp_path / "cache", self.container, "owner")):
+            found = again.open_current()
+            assert found is not None
+            assert found.head().position == commit.position
+            assert found.get(b"Sa") == b"1"
+            found.close(clean=clean)
+            again.close()
+
+    def test_another_store_can_become_current(self, cache: MetadataCache) -> None:
+        first, second = cache.create(), cache.create()
+        cache.make_current(first)
+        assert second.apply([History().commit([(b"Sa", b"2")])], owner_epoch=None, verify=True)
+        cache.make_current(second)
+        assert first.head().position == GENESIS  # who has it open goes on with it
+        first.close(clean=True)
+        second.close(clean=True)
+        found = cache.open_current()
+        assert found is not None
+        assert found.get(b"Sa") == b"2"
+        cache.discard(found)
+        assert cache.open_current() is None
+
+    def test_discarding_a_store_that_is_not_current(self, cache: MetadataCache) -> None:
+        current, other = cache.create(), cache.create()
+        cache.make_current(current)
+        cache.discard(other)
+        with pytest.raises(Closed):
+            other.head()
+        again = cache.open_current()
+        assert again is not None
+        again.close(clean=False)
+        current.close(clean=False)
+
+    def test_two_owners_in_one_process_fence_each_other(self, cache: MetadataCache, tmp_path: Path) -> None:
+        first = cache.create()
+        assert first.set_owner(1)
+        cache.make_current(first)
+        second_cache = self.make_cache(tmp_path / "cache", self.container, "owner")
+        second = second_cache.open_current()
+        assert second is not None
+        history = History()
+        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(3)]
+        assert first.apply(commits[:1], owner_epoch=1, verify=False)
+        assert second.head().position == commits[0].position
+        assert second.set_owner(2)
+        assert not first.apply(commits[1:2], owner_epoch=1, verify=False)
+        assert second.apply(commits[1:2], owner_epoch=2, verify=False)
+        first.close(clean=False)
+        assert second.apply(commits[2:], owner_epoch=2, verify=False)
+        assert second.get(b"Sa") == b"2"
+        second.close(clean=True)
+        second_cache.close()
+
+    def test_roles_and_containers_are_apart(self, cache: MetadataCache, tmp_path: Path) -> None:
+        store = cache.create()
+        cache.make_current(store)
+        replicas = [self.make_cache(tmp_path / "cache", self.container, "replica") for _ in range(3)]
+        for replica in replicas:
+            assert replica.open_current() is None
+            made = replica.create()
+            replica.make_current(made)
+            made.close(clean=True)
+        replicas[1].close()
+        next_one = self.make_cache(tmp_path / "cache", self.container, "replica")
+        taken_over = next_one.open_current()
+        assert taken_over is not None  # the first free place is the one just left
+        taken_over.close(clean=True)
+        stranger = self.make_cache(tmp_path / "cache", b"z" * 16, "owner")
+        assert stranger.open_current() is None
+        for other in (*replicas, next_one, stranger):
+            other.close()
+        with pytest.raises(InvalidArgument):
+            self.make_cache(tmp_path / "cache", self.container, "follower")
+        store.close(clean=True)
+
+    def test_a_closed_cache_says_so(self, cache: MetadataCache) -> None:
+        cache.close()
+        cache.close()
+        with pytest.raises(Closed):
+            cache.open_current()
+        with pytest.raises(Closed):
+            cache.create()
+
+    def test_readers_in_threads_see_whole_commits(self, store: MetadataStore) -> None:
+        history = History()
+        commits = [history.commit([(b"S%d" % key, b"%d" % number) for key in range(20)]) for number in range(150)]
+        assert store.apply(commits[:1], owner_epoch=None, verify=False)
+        done = runtime.event()
+        problems: list[object] = []
+
+        def read() -> None:
+            try:
+                while not done.is_set():
+                    with store.view() as view:
+                        values = {value for _, value in view.scan(*EVERYTHING)}
+                        if values != {b"%d" % (view.head.position.lsn - 1)}:
+                            problems.append(values)
+                    runtime.sleep_s(0.0005)  # readers that never rest would keep the writer from the interpreter's lock
+            except BaseException as error:  # noqa: BLE001  (handed to the test)
+                problems.append(error)
+
+        tasks = [runtime.spawn(read, f"reader-{number}") for number in range(3)]
+        for commit in commits[1:]:
+            assert store.apply([commit], owner_epoch=None, verify=False)
+        done.set()
+        for task in tasks:
+            task.join(30)
+        assert problems == []

@@ -1,0 +1,214 @@
+"""A small world that makes commits: segments as plain lists of chunks, and the rows and operations that follow from them.
+
+Promises: everything is derived the slow and obvious way (whole lists, whole sums), so that a store can be compared with it.
+Commits carry real records and correct digests. Leaves out: bytes of chunks, garbage rows (a chunk that leaves its list
+keeps its row until ``collect``), policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chunkstore.checksum import DIGEST_MODULUS, record_hash, row_digest
+from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import encode_chunk, encode_segment
+from chunkstore.metadata.keys import chunk_key, garbage_key, segment_key
+from chunkstore.metadata.port import GENESIS, Commit, Op, Position, RowChange
+from chunkstore.names import chunk_id, session_chunk_id
+from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
+
+__all__ = ["Chunk", "History", "Segment", "World"]
+
+
+class History:
+    """A chain of commits over rows. ``rows`` and ``digest`` are what a store must hold at ``position``."""
+
+    def __init__(self) -> None:
+        self.position: Position = GENESIS
+        self.digest = 0
+        self.rows: dict[bytes, bytes] = {}
+
+    def commit(self, rows: Sequence[RowChange], ops: Sequence[Op] = ()) -> Commit:
+        """The next commit; the history has it already."""
+        for key, value in rows:
+            self.rows.pop(key, None)
+            if value is not None:
+                self.rows[key] = value
+        self.digest = sum(row_digest(key, value) for key, value in self.rows.items()) % DIGEST_MODULUS
+        previous = self.position
+        lsn = previous.lsn + 1
+        link = record_hash(previous.hash + lsn.to_bytes(8, "big") + repr(rows).encode())
+        self.position = Position(lsn, link, 1, lsn, 400 * lsn)
+        return Commit(self.position, previous.hash, self.digest, tuple(ops), tuple(rows))
+
+
+@dataclass
+class Chunk:
+    """One chunk of a list."""
+
+    id: bytes
+    length: int
+    segment_id: int
+
+
+@dataclass
+class Segment:
+    """One segment: where its first chunk begins, where reading starts, and its chunks."""
+
+    id: int
+    name: str
+    first: int = 0
+    start: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
+
+    def places(self) -> list[tuple[int, Chunk]]:
+        """Each chunk with the segment offset of its first byte."""
+        found, offset = [], self.first
+        for chunk in self.chunks:
+            found.append((offset, chunk))
+            offset += chunk.length
+        return found
+
+    @property
+    def length(self) -> int:
+        """End offset."""
+        return self.first + sum(chunk.length for chunk in self.chunks)
+
+    def record(self) -> SegmentRecord:
+        """The segment's record."""
+        places = self.places()
+        return SegmentRecord(
+            name=self.name,
+            id=self.id,
+            flags=0,
+            start_offset=self.start,
+            length=self.length,
+            first_chunk=self.chunks[0].id if self.chunks else b"",
+            last_chunk=self.chunks[-1].id if self.chunks else b"",
+            last_chunk_offset=places[-1][0] if places else 0,
+            first_chunk_skip=self.start - self.first,
+            chunk_size_bytes_max=1 << 20,
+            owner_epoch=1,
+            chunk_count=len(self.chunks),
+            attributes={},
+            created_ms=1,
+            modified_ms=2,
+        )
+
+
+class World:
+    """Segments by id, and the history that made them. Every method answers the commit to apply."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.segments: dict[int, Segment] = {}
+        self.removed: list[Chunk] = []
+        self._next_segment = 1
+        self._next_chunk = 1
+
+    def _rows(self) -> dict[bytes, bytes]:
+        rows: dict[bytes, bytes] = {}
+        for segment in self.segments.values():
+            rows[segment_key(segment.name)] = encode_segment(segment.record())
+            ids = [b"", *(chunk.id for chunk in segment.chunks), b""]
+            for number, chunk in enumerate(segment.chunks):
+                rows[chunk_key(chunk.id)] = encode_chunk(
+                    ChunkRecord(
+                        "", 0, chunk.length, None, ids[number], ids[number + 2], chunk.segment_id, 1, CLOSED, KIND_OBJECT, 1
+                    )
+                )  # fmt: skip
+        for chunk in self.removed:
+            key = chunk_key(chunk.id)
+            rows[key] = self.history.rows[key]
+        return rows
+
+    def _commit(self, *ops: Op) -> Commit:
+        before, after = self.history.rows, self._rows()
+        changes: list[RowChange] = [(key, value) for key, value in after.items() if before.get(key) != value]
+        changes += [(key, None) for key in before if key not in after]
+        return self.history.commit(changes, ops)
+
+    def _new_chunk(self, segment_id: int, length: int, *, session: bool = False) -> Chunk:
+        number = self._next_chunk
+        self._next_chunk += 1
+        identity = session_chunk_id(5, number, 9) if session else chunk_id(segment_id, 1, number, 9)
+        return Chunk(identity, length, segment_id)
+
+    def create(self, name: str | None = None) -> Commit:
+        """A new segment; its id is the greatest in ``segments``."""
+        segment_id = self._next_segment
+        self._next_segment += 1
+        self.segments[segment_id] = Segment(segment_id, name if name is not None else f"segment-{segment_id}")
+        return self._commit((int(OpCode.CREATE), segment_id, self.segments[segment_id].name))
+
+    def append(self, segment_id: int, *lengths: int, session: bool = False) -> Commit:
+        """New chunks at the end."""
+        segment = self.segments[segment_id]
+        offset = at = segment.length
+        new = []
+        for length in lengths:
+            chunk = self._new_chunk(segment_id, length, session=session)
+            segment.chunks.append(chunk)
+            new.append((at, chunk.id))
+            at += length
+        return self._commit(
+            (int(OpCode.ATTACH if session else OpCode.APPEND), segment_id, offset, at - offset, tuple(new))
+        )
+
+    def grow(self, segment_id: int, length: int) -> Commit:
+        """More bytes in the last chunk."""
+        segment = self.segments[segment_id]
+        offset = segment.length
+        segment.chunks[-1].length += length
+        return self._commit((int(OpCode.APPEND), segment_id, offset, length, ()))
+
+    def concat(self, target_id: int, source_id: int) -> Commit:
+        """The source disappears into the target."""
+        target, source = self.segments[target_id], self.segments.pop(source_id)
+        assert source.first == source.start == 0
+        offset = target.length
+        target.chunks += source.chunks
+        return self._commit((int(OpCode.CONCAT), target_id, offset, source_id))
+
+    def truncate(self, segment_id: int, start: int) -> Commit:
+        """Chunks wholly below ``start`` leave the list; where nothing is left, the segment is empty."""
+        segment = self.segments[segment_id]
+        segment.start = start
+        while segment.chunks and segment.first + segment.chunks[0].length <= start:
+            chunk = segment.chunks.pop(0)
+            segment.first += chunk.length
+            self.removed.append(chunk)
+        if not segment.chunks:
+            segment.first = start
+        return self._commit((int(OpCode.TRUNCATE), segment_id, start))
+
+    def delete(self, segment_id: int) -> Commit:
+        """The segment ends."""
+        self.removed += self.segments.pop(segment_id).chunks
+        return self._commit((int(OpCode.DELETE), segment_id))
+
+    def replace(self, segment_id: int, first: int, count: int, parts: int) -> Commit:
+        """``count`` chunks from number ``first`` on become ``parts`` new ones with the same bytes."""
+        segment = self.segments[segment_id]
+        places = segment.places()
+        start = places[first][0]
+        old = segment.chunks[first : first + count]
+        total = sum(chunk.length for chunk in old)
+        # A first chunk that is partly truncated stays whole: a part wholly below the start could not be in the list.
+        parts = 1 if places[first][0] < segment.start else min(parts, total)
+        lengths = [total // parts] * (parts - 1)
+        lengths.append(total - sum(lengths))
+        new = [self._new_chunk(segment_id, length) for length in lengths]
+        segment.chunks[first : first + count] = new
+        self.removed += old
+        at, header = start, []
+        for chunk in new:
+            header.append((at, chunk.id))
+            at += chunk.length
+        return self._commit((int(OpCode.REPLACE), segment_id, start, start + total, tuple(header)))
+
+    def collect(self, count: int) -> Commit:
+        """The oldest ``count`` removed chunks are forgotten."""
+        del self.removed[:count]
+        return self._commit((int(OpCode.COLLECT), garbage_key(1, 0), count))

@@ -1,0 +1,750 @@
+"""The LMDB store keeps the metadata contract, and what only LMDB can suffer: growth, processes, full disks, restarts.
+
+Child processes are started with spawn (or as scripts); fork is used only where forking is what is tested.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.config import KIB, MIB, Settings
+from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageFull, StorageUnavailable, Unsupported
+from chunkstore.metadata import cachedir
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, environment, open_reader
+from chunkstore.metadata.port import GENESIS, Commit, MetadataCache, MetadataStore
+from chunkstore.testing.metadata_basics import compare
+from chunkstore.testing.metadata_contract import MetadataStoreContract
+from chunkstore.testing.metadata_history import History, World
+
+CONTAINER = bytes(range(16))
+SMALL = Settings(lmdb_map_bytes=64 * KIB)
+
+
+class TestLmdbStore(MetadataStoreContract):
+    def make_cache(self, folder: Path, container: bytes, role: str) -> MetadataCache:
+        return LmdbMetadataCache(str(folder), container, role)
+
+
+class TestLmdbStoreWithSmallMap(MetadataStoreContract):
+    """Everything once more while the map grows under it."""
+
+    def make_cache(self, folder: Path, container: bytes, role: str) -> MetadataCache:
+        return LmdbMetadataCache(str(folder), container, role, settings=SMALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "cache")
+
+
+@pytest.fixture
+def cache(folder: str) -> Iterator[LmdbMetadataCache]:
+    cache = LmdbMetadataCache(folder, CONTAINER)
+    yield cache
+    cache.close()
+
+
+def made_current(cache: LmdbMetadataCache, commits: int = 3) -> tuple[LmdbMetadataStore, History]:
+    store, history = cache.create(), History()
+    for number in range(commits):
+        assert store.apply([history.commit([(b"Sa", b"%d" % number)])], owner_epoch=None, verify=False)
+    cache.make_current(store)
+    assert isinstance(store, LmdbMetadataStore)
+    return store, history
+
+
+def token_directories(cache: LmdbMetadataCache) -> list[str]:
+    return sorted(name for name in os.listdir(cache.path) if len(name) == 32)
+
+
+def state_file(cache: LmdbMetadataCache) -> Path:
+    (name,) = token_directories(cache)
+    return Path(cache.path, name, "STATE")
+
+
+# ---- growth
+
+
+def big_commit(history: History, number: int) -> Commit:
+    return history.commit([(b"S%06d" % (1000 * number + row), b"x" * 100) for row in range(300)])
+
+
+def test_the_map_grows_and_the_whole_transaction_is_repeated(folder: str) -> None:
+    cache = LmdbMetadataCache(folder, CONTAINER, settings=SMALL)
+    store, history = cache.create(), History()
+    for number in range(10):
+        assert store.apply([big_commit(history, number)], owner_epoch=None, verify=True)
+    with store.view() as view:
+        assert dict(view.scan(b"", b"\xff")) == history.rows
+    store.close(clean=True)
+
+
+def test_growth_waits_for_an_open_view(folder: str) -> None:
+    cache = LmdbMetadataCache(folder, CONTAINER, settings=SMALL)
+    store, history = cache.create(), History()
+    view = store.view()
+    assert list(view.scan(b"", b"\xff")) == []
+    started = runtime.event()
+
+    def grow() -> None:
+        started.set()
+        for number in range(5):
+            assert store.apply([big_commit(history, number)], owner_epoch=None, verify=False)
+
+    task = runtime.spawn(grow, "grow")
+    assert started.wait(10)
+    time.sleep(0.3)
+    assert view.get(b"S000000") is None  # still its own point of history
+    assert task.is_alive()
+    view.close()
+    task.join(10)
+    assert not task.is_alive()
+    assert store.head().position == history.position
+    store.close(clean=True)
+
+
+def test_a_view_that_outlasts_the_wait_is_ended_and_says_so(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_VIEWS_WAIT_S", 0.05)
+    cache = LmdbMetadataCache(folder, CONTAINER, settings=SMALL)
+    store, history = cache.create(), History()
+    view = store.view()
+    scan = view.scan(b"", b"\xff")
+    for number in range(5):
+        assert store.apply([big_commit(history, number)], owner_epoch=None, verify=False)
+    for call in (
+        lambda: view.get(b"S"),
+        lambda: list(scan),
+        lambda: view.locate(1, 0),
+        lambda: view.count_chunks(1, 0, 1),
+    ):
+        with pytest.raises(StorageUnavailable, match="new view"):
+            call()
+    view.close()
+    assert store.get(b"S000000") == b"x" * 100
+    store.close(clean=True)
+
+
+def test_little_address_space(tmp_path: Path) -> None:
+    """Where a huge map cannot be had, a small one is taken and grows."""
+    script = f"""
+import resource
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.testing.metadata_history import History
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+store = LmdbMetadataCache({str(tmp_path)!r}, bytes(16)).create()
+history = History()
+for number in range(3):
+    rows = [(b"T%06d" % (number * 100 + row), b"x" * 500_000) for row in range(60)]
+    assert store.apply([history.commit(rows)._replace(digest=0)], owner_epoch=None, verify=False)
+print(store._environment.handle.info()["map_size"], store.head().position.lsn)
+"""
+    found = run_script(script).split()
+    assert found == [str(128 * MIB), "3"]
+
+
+def run_script(script: str) -> str:
+    root = Path(__file__).resolve().parents[2]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "bindings"), str(root / "journal")])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environ, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- other processes
+
+
+def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
+    """A process with the container's store open, doing what it is told."""
+    settings = Settings(lmdb_map_bytes=map_bytes)
+    cache = LmdbMetadataCache(folder, CONTAINER, settings=settings)
+    store: MetadataStore | None = None
+    calls: dict[str, Callable[..., Any]] = {
+        "open": lambda: cache.open_current() is not None,
+        "head": lambda: store.head() if store else None,
+        "get": lambda key: store.get(key) if store else None,
+        "set_owner": lambda epoch: store.set_owner(epoch) if store else None,
+        "apply": lambda commits, epoch: store.apply(commits, owner_epoch=epoch, verify=False) if store else None,
+    }
+    while True:
+        name, *arguments = pipe.recv()
+        if name == "end":
+            if store is not None:
+                store.close(clean=arguments[0])
+            pipe.send(None)
+            return
+        if name == "open":
+            store = cache.open_current()
+            pipe.send(store is not None)
+        elif name == "reader":
+            store = open_reader(folder, CONTAINER, settings=settings)
+            pipe.send(store is not None)
+        else:
+            try:
+                pipe.send(calls[name](*arguments))
+            except ChunkstoreError as error:
+                pipe.send(error)
+
+
+class Other:
+    """A process started with spawn."""
+
+    def __init__(self, folder: str, map_bytes: int = MIB) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(folder, map_bytes, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def __call__(self, *message: object) -> Any:
+        self._pipe.send(message)
+        assert self._pipe.poll(60), "no answer"
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(30)
+
+
+@pytest.fixture
+def other(folder: str) -> Iterator[Callable[..., Other]]:
+    started: list[Other] = []
+
+    def start(map_bytes: int = MIB) -> Other:
+        started.append(Other(folder, map_bytes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def test_a_zombie_process_is_refused_after_set_owner(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
+    store, history = made_current(cache)
+    zombie = other()
+    assert zombie("open")
+    assert zombie("set_owner", 1)
+    first, second = history.commit([(b"Sa", b"first")]), history.commit([(b"Sa", b"second")])
+    assert zombie("apply", [first], 1) is True
+    assert store.head().position == first.position
+    assert store.set_owner(2)
+    assert zombie("apply", [second], 1) is False
+    assert zombie("set_owner", 1) is False
+    assert store.apply([second], owner_epoch=2, verify=True)
+    assert zombie("get", b"Sa") == b"second"
+    store.close(clean=False)
+
+
+def test_another_process_has_grown_the_map(folder: str, other: Callable[..., Other]) -> None:
+    cache = LmdbMetadataCache(folder, CONTAINER, settings=Settings(lmdb_map_bytes=256 * KIB))
+    store, history = made_current(cache)
+    reader, writer = other(256 * KIB), other(256 * KIB)
+    assert reader("reader")
+    assert writer("open")
+    assert reader("get", b"Sa") == writer("get", b"Sa") == b"2"
+    for number in range(20):
+        assert store.apply([big_commit(history, number)], owner_epoch=None, verify=False)
+    assert reader("get", b"S000001") == b"x" * 100  # adopts the new size when it begins to read
+    for number in range(20, 30):
+        assert writer("apply", [big_commit(history, number)], None) is True  # and when it begins to write
+    with store.view() as view:
+        assert dict(view.scan(b"", b"\xff")) == history.rows
+    store.close(clean=False)
+
+
+def test_readers_beside_the_owner(cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]) -> None:
+    assert open_reader(folder, CONTAINER) is None
+    store, history = made_current(cache)
+    readers = [other() for _ in range(3)]
+    assert all(reader("reader") for reader in readers)
+    for number in range(10):
+        commit = history.commit([(b"Sa", b"new %d" % number)])
+        assert store.apply([commit], owner_epoch=None, verify=True)
+        for reader in readers:
+            assert reader("get", b"Sa") == b"new %d" % number
+            assert reader("head").position == commit.position
+    assert isinstance(readers[0]("set_owner", 9), Unsupported)
+    assert isinstance(readers[0]("apply", [history.commit([(b"Sa", b"")])], None), Unsupported)
+    assert readers[0]("end", True) is None
+    here = open_reader(folder, CONTAINER)  # in the owner's own process, too
+    assert here is not None
+    here.close(clean=True)
+    assert store.set_owner(2)
+    store.close(clean=False)
+
+
+def test_kill_in_the_middle_of_applies_leaves_a_prefix(folder: str, tmp_path: Path) -> None:
+    script = f"""
+import sys
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.testing.metadata_history import History
+cache = LmdbMetadataCache({folder!r}, {CONTAINER!r})
+store, history = cache.create(), History()
+cache.make_current(store)
+number = 0
+while True:
+    number += 1
+    rows = [(b"S%d" % row, b"%d" % number) for row in range(20)]
+    assert store.apply([history.commit(rows)], owner_epoch=None, verify=False)
+    if number % 50 == 0:
+        print(number, flush=True)
+"""
+    root = Path(__file__).resolve().parents[2]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "bindings"), str(root / "journal")])}
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ)
+    assert process.stdout is not None
+    applied = [int(process.stdout.readline()) for _ in range(6)]
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    process.stdout.close()
+
+    cache = LmdbMetadataCache(folder, CONTAINER)
+    store = cache.open_current()
+    assert store is not None
+    with store.view() as view:
+        lsn = view.head.position.lsn
+        assert lsn >= applied[-1]
+        assert dict(view.scan(b"", b"\xff")) == {b"S%d" % row: b"%d" % lsn for row in range(20)}
+    expected = History()
+    for number in range(1, lsn + 1):
+        expected.commit([(b"S%d" % row, b"%d" % number) for row in range(20)])
+    assert store.head().position == expected.position
+    assert store.apply([expected.commit([(b"Sx", b"")])], owner_epoch=None, verify=True)
+    store.close(clean=True)
+
+
+def test_a_stopped_process_that_holds_the_writer_lock(
+    cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_WRITER_PROBE_S", 0.3)
+    store, _ = made_current(cache)
+    store.close(clean=False)
+    script = f"""
+import time
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+store = LmdbMetadataCache({folder!r}, {CONTAINER!r}).open_current()
+with store._environment.handle.begin(write=True):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "held\n"
+        assert cache.open_current() is None
+        fresh = cache.create()  # the way on: a new directory
+        cache.make_current(fresh)
+        fresh.close(clean=False)
+        again = cache.open_current()
+        assert again is not None
+        again.close(clean=False)
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+
+
+# ---- fork
+
+
+def in_forked_child(call: Callable[[], str]) -> str:
+    """What ``call`` answers in a child made by fork."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answer = call()
+        except BaseException as error:  # noqa: BLE001
+            answer = f"failed: {error!r}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer = file.read()
+    os.waitpid(pid, 0)
+    return answer
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
+    store, history = made_current(cache)
+    view = store.view()
+    next_commit = history.commit([(b"Sa", b"parent")])
+
+    def child() -> str:
+        calls: list[Callable[[], object]] = [
+            store.head, store.view, lambda: store.get(b"Sa"), lambda: store.set_owner(9),
+            lambda: store.apply([next_commit], owner_epoch=None, verify=False),
+        ]  # fmt: skip
+        answers = []
+        for call in calls:
+            with pytest.raises(StorageUnavailable, match="fork") as caught:
+                call()
+            answers.append(type(caught.value).__name__)
+        view.close()
+        store.close(clean=True)
+        cache.close()
+        return " ".join(answers)
+
+    assert in_forked_child(child) == " ".join(["StorageUnavailable"] * 5)
+    assert view.get(b"Sa") == b"2"  # the parent's reader slot is its own still
+    assert store.apply([next_commit], owner_epoch=None, verify=True)
+    assert view.get(b"Sa") == b"2"
+    view.close()
+    assert state_file(cache).read_text().split()[-1] == "open"
+    assert cache.open_current() is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folder: str) -> None:
+    store, history = made_current(cache)
+
+    def child() -> str:
+        own = LmdbMetadataCache(folder, CONTAINER)
+        if own.open_current() is not None:
+            return "opened what its parent has open"
+        made = own.create()
+        made.set_owner(5)
+        own.make_current(made)
+        made.close(clean=False)
+        again = own.open_current()
+        return "fine" if again is not None and again.head().owner_epoch == 5 else "lost"
+
+    assert in_forked_child(child) == "fine"
+    assert store.apply([history.commit([(b"Sa", b"on")])], owner_epoch=None, verify=True)
+    store.close(clean=False)
+    successor = cache.open_current()
+    assert successor is not None
+    assert successor.head().owner_epoch == 5
+    successor.close(clean=False)
+
+
+# ---- disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("no right to mount a small tmpfs: a full cache disk is not tested here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_is_said_and_leaves_the_last_commit(small_disk: Path) -> None:
+    cache = LmdbMetadataCache(str(small_disk), CONTAINER)
+    store, history = cache.create(), History()
+    cache.make_current(store)
+    applied = GENESIS
+    with pytest.raises(StorageFull) as caught:
+        for number in range(1000):
+            commit = big_commit(history, number)
+            assert store.apply([commit._replace(digest=0)], owner_epoch=None, verify=False)
+            applied = commit.position
+    assert str(small_disk) in str(caught.value)
+    assert applied.lsn > 3
+    assert store.head().position == applied
+    with store.view() as view:
+        assert sum(1 for _ in view.scan(b"S", b"T")) == 300 * applied.lsn
+    free = store.free_bytes()
+    assert free is not None
+    assert free < MIB
+    (small_disk / "filler").write_bytes(b"x" * free)
+    with pytest.raises(StorageFull):
+        cache.create()
+    store.close(clean=False)
+    again = cache.open_current()
+    if again is not None:  # without room for STATE it may also be given up
+        assert again.head().position == applied
+        again.close(clean=False)
+
+
+def test_a_network_file_system_is_avoided_aloud(folder: str) -> None:
+    with pytest.warns(RuntimeWarning, match="not on a local file system"):
+        cache = LmdbMetadataCache(folder, CONTAINER, local=lambda path: False)
+    assert not cache.path.startswith(folder)
+    store = cache.create()
+    assert store.set_owner(1)
+    cache.make_current(store)
+    place = cache.path
+    store.close(clean=True)
+    cache.close()
+    assert not os.path.exists(place)
+
+
+def test_local_file_systems(tmp_path: Path) -> None:
+    assert cachedir.is_local(str(tmp_path))
+    assert cachedir.is_local(str(tmp_path / "not" / "there" / "yet"))
+    assert not cachedir.is_local("/proc/self")
+
+
+def test_a_cache_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageUnavailable, match="file"):
+        LmdbMetadataCache(str(tmp_path / "file"), CONTAINER)
+
+
+# ---- trust
+
+
+def restart_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cachedir, "identity", lambda: runtime.ProcessIdentity("host", 1, "another-boot"))
+
+
+def test_after_a_restart_only_a_clean_store_is_trusted(
+    cache: LmdbMetadataCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, history = made_current(cache)
+    store.close(clean=True)
+    assert state_file(cache).read_text().split()[-2] == "clean"
+    restart_machine(monkeypatch)
+    found = cache.open_current()
+    assert found is not None
+    assert found.head().position == history.position
+    assert state_file(cache).read_text().split()[-1] == "open"
+    found.close(clean=False)
+    found = cache.open_current()  # same boot: what a killed process leaves is whole
+    assert found is not None
+    found.close(clean=False)
+    monkeypatch.undo()
+    assert cache.open_current() is None
+    fresh = cache.create()
+    cache.make_current(fresh)
+    assert len(token_directories(cache)) == 1  # the distrusted one is gone
+    fresh.close(clean=True)
+
+
+def test_a_clean_mark_does_not_cover_later_writes(cache: LmdbMetadataCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, history = made_current(cache)
+    store.close(clean=True)
+    path = state_file(cache)
+    clean = path.read_text()
+    found = cache.open_current()
+    assert found is not None
+    assert found.apply([history.commit([(b"Sa", b"later")])], owner_epoch=None, verify=False)
+    found.close(clean=False)
+    path.write_text(clean)  # as if the machine had lost the newer mark, but not the newer pages
+    restart_machine(monkeypatch)
+    assert cache.open_current() is None
+
+
+def test_a_former_opener_does_not_mark_clean(
+    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
+) -> None:
+    store, _ = made_current(cache)
+    successor = other()
+    assert successor("open")
+    store.close(clean=True)
+    assert state_file(cache).read_text().split()[-1] == "open"
+    assert successor("end", True) is None
+    assert state_file(cache).read_text().split()[-2] == "clean"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"../../etc\n", b"x" * 32, b"0" * 32 + b"\n", b"\xff" * 5000, b"zz\n"])
+def test_a_damaged_current_is_no_current(cache: LmdbMetadataCache, content: bytes) -> None:
+    store, _ = made_current(cache)
+    store.close(clean=True)
+    Path(cache.path, "CURRENT").write_bytes(content)
+    assert cache.open_current() is None
+    fresh = cache.create()
+    cache.make_current(fresh)
+    fresh.close(clean=True)
+    again = cache.open_current()
+    assert again is not None
+    again.close(clean=True)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"chunkstore-cache 2 " + b"0" * 32 + b" boot open\n", b"\xff" * 100])
+def test_a_damaged_state_is_not_trusted(cache: LmdbMetadataCache, content: bytes | None) -> None:
+    store, _ = made_current(cache)
+    store.close(clean=True)
+    path = state_file(cache)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    assert cache.open_current() is None
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "missing"])
+def test_a_damaged_data_file_is_not_opened(cache: LmdbMetadataCache, damage: str) -> None:
+    store = cache.create()
+    store.load((b"S%06d" % number, b"x" * 200) for number in range(3000))
+    cache.make_current(store)
+    store.close(clean=True)
+    path = state_file(cache).with_name("data.mdb")
+    if damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "text":
+        path.write_bytes(b"not LMDB\n" * 4000)
+    elif damage == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        path.unlink()
+    assert cache.open_current() is None
+
+
+def test_a_store_of_another_container_or_version(cache: LmdbMetadataCache, folder: str) -> None:
+    store, _ = made_current(cache)
+    store.close(clean=True)
+    stranger = bytes(reversed(CONTAINER))
+    os.rename(os.path.join(folder, CONTAINER.hex()), os.path.join(folder, stranger.hex()))
+    assert LmdbMetadataCache(folder, stranger).open_current() is None
+    os.rename(os.path.join(folder, stranger.hex()), os.path.join(folder, CONTAINER.hex()))
+    found = cache.open_current()
+    assert isinstance(found, LmdbMetadataStore)
+    with found._environment.handle.begin(write=True) as txn:
+        raw = txn.get(b"\0head")
+        assert raw is not None
+        txn.put(b"\0head", b"\x02" + raw[1:])
+    found.close(clean=True)
+    assert cache.open_current() is None
+
+
+# ---- directories
+
+
+def test_directories_in_use_are_kept_and_others_swept(
+    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
+) -> None:
+    store, _ = made_current(cache)
+    reader = other()
+    assert reader("reader")
+    store.close(clean=False)
+    fresh = cache.create()
+    cache.make_current(fresh)
+    assert len(token_directories(cache)) == 2
+    assert reader("get", b"Sa") == b"2"
+    assert reader("end", False) is None
+    abandoned = cache.create()
+    assert len(token_directories(cache)) == 2
+    abandoned.close(clean=False)  # never made current: as after a crash while rebuilding
+    os.mkdir(os.path.join(cache.path, "f" * 32))  # a crash between two steps
+    cache.make_current(fresh)
+    assert isinstance(fresh, LmdbMetadataStore)
+    assert token_directories(cache) == [os.path.basename(fresh.path)]
+    fresh.close(clean=True)
+
+
+def test_discard_deletes(cache: LmdbMetadataCache) -> None:
+    store, _ = made_current(cache)
+    cache.discard(store)
+    assert token_directories(cache) == []
+    assert cache.open_current() is None
+    with pytest.raises(Closed):
+        store.head()
+
+
+def test_a_store_whose_directory_vanished_is_not_made_current(cache: LmdbMetadataCache) -> None:
+    store = cache.create()
+    for name in os.listdir(os.path.join(cache.path, token_directories(cache)[0])):
+        os.unlink(os.path.join(cache.path, token_directories(cache)[0], name))
+    with pytest.raises(StorageUnavailable, match="deleted"):
+        cache.make_current(store)
+    assert store.apply([History().commit([(b"Sa", b"1")])], owner_epoch=None, verify=True)  # it goes on alone
+    store.close(clean=True)
+
+
+def test_views_end_with_the_store(cache: LmdbMetadataCache) -> None:
+    store, _ = made_current(cache)
+    view = store.view()
+    store.close(clean=True)
+    with pytest.raises(Closed):
+        view.get(b"Sa")
+    view.close()
+
+
+def test_forgotten_views_do_not_fill_the_reader_table(cache: LmdbMetadataCache) -> None:
+    store, _ = made_current(cache)
+    for _ in range(2000):
+        store.view()
+    views = [store.view() for _ in range(400)]
+    for view in views:
+        assert view.get(b"Sa") == b"2"
+        view.close()
+    store.close(clean=True)
+
+
+def test_too_many_views_are_said(cache: LmdbMetadataCache) -> None:
+    store, _ = made_current(cache)
+    views = [store.view() for _ in range(505)]
+    with pytest.raises(StorageFull, match="close views"):
+        views.extend(store.view() for _ in range(200))
+    for view in views:
+        view.close()
+    assert store.get(b"Sa") == b"2"
+    store.close(clean=True)
+
+
+def test_unusable_keys(cache: LmdbMetadataCache) -> None:
+    store, _ = made_current(cache)
+    with pytest.raises(ChunkstoreError):
+        store.get(b"")
+    with pytest.raises(ChunkstoreError):
+        store.load([(b"S" * 600, b"x")])
+    store.close(clean=True)
+
+
+def test_a_failing_source_of_rows_leaves_the_store_usable(cache: LmdbMetadataCache) -> None:
+    def source() -> Iterator[tuple[bytes, bytes]]:
+        yield b"Sa", b"1"
+        raise Damaged("block", object="snapshot")
+
+    store = cache.create()
+    with pytest.raises(Damaged, match="block"):
+        store.load(source())
+    cache.discard(store)
+
+
+def test_index_in_lmdb_across_processes(cache: LmdbMetadataCache, folder: str) -> None:
+    world = World()
+    store = cache.create()
+    for commit in (world.create(), world.append(1, 5, 6, 7), world.create(), world.append(2, 8), world.concat(1, 2)):
+        assert store.apply([commit], owner_epoch=None, verify=True)
+    cache.make_current(store)
+    store.close(clean=True)
+    answer = run_script(f"""
+from chunkstore.metadata.lmdb import open_reader
+with open_reader({folder!r}, {CONTAINER!r}).view() as view:
+    print(view.locate(1, 20)[1], view.count_chunks(1, 0, 26))
+""")
+    assert answer.split() == ["18", "4"]
+    again = cache.open_current()
+    assert again is not None
+    with again.view() as view:
+        compare(view, world)
+    again.close(clean=True)
+
+
+def test_opening_and_closing_leaves_no_file_open(cache: LmdbMetadataCache, folder: str) -> None:
+    store, _ = made_current(cache)
+    store.close(clean=True)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        found = cache.open_current()
+        assert found is not None
+        found.close(clean=True)
+        cache.discard(cache.create())
+        LmdbMetadataCache(folder, CONTAINER, "replica").close()
+        assert LmdbMetadataCache(folder, bytes(16)).open_current() is None
+    assert sorted(os.listdir("/proc/self/fd")) == before

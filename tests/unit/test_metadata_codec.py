@@ -1,0 +1,296 @@
+"""Rows as bytes: golden bytes, the format's tables against the code, and everything that can be wrong with a row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.metadata import codec
+from chunkstore.metadata.lmdb import store as lmdb_store
+from chunkstore.records import (
+    ChunkRecord,
+    GarbageRecord,
+    SegmentRecord,
+    SessionRecord,
+    TableRecord,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+FORMAT = (ROOT / "chunkstore" / "metadata" / "FORMAT.md").read_text(encoding="utf-8")
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "metadata.json").read_text(encoding="utf-8"))
+
+A, B = bytes(range(28)), bytes(range(100, 128))
+U63 = (1 << 63) - 1
+SEGMENT = SegmentRecord(
+    "orders-0", 7, 1, 6, 123_456_789, A, B, 120_000_000, 6, 1 << 27, 3, 12,
+    {"z": b"\x00\xff", "a": -1, "é": "text"}, 1_700_000_000_000, 1_700_000_000_001,
+)  # fmt: skip
+CHUNK = ChunkRecord("", 0, 4096, 0xDEADBEEF, A, b"", 7, 3, 1, 1, 1_700_000_000_002)
+SAMPLES: dict[str, Any] = {
+    "segment": SEGMENT,
+    "segment-empty": SegmentRecord("é", 1, 0, 0, 0, b"", b"", 0, 0, 1, 0, 0, {}, 0, 0),
+    "segment-newer": SEGMENT._replace(attributes={}, extra=(5, b"new")),
+    "chunk": CHUNK,
+    "chunk-foreign": CHUNK._replace(object="other/object", object_offset=U63, crc32c=None, next=B, state=2, kind=3),
+    "chunk-newer": CHUNK._replace(extra=((1, 2, "x"),)),
+    "garbage": GarbageRecord(A, B, 5000, 1 << 40, 77, 1_700_000_000_003, 7),
+    "table": TableRecord(1, b"value"),
+    "table-empty": TableRecord(U63, b""),
+    "session": SessionRecord("spark-1", 1, 2),
+}
+ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    "segment": codec.encode_segment,
+    "chunk": codec.encode_chunk,
+    "garbage": codec.encode_garbage,
+    "table": codec.encode_table,
+    "session": codec.encode_session,
+}
+DECODERS: dict[str, Callable[[bytes, bytes], Any]] = {
+    "segment": codec.decode_segment,
+    "chunk": codec.decode_chunk,
+    "garbage": codec.decode_garbage,
+    "table": codec.decode_table,
+    "session": codec.decode_session,
+}
+FIELDS = {
+    "segment": codec.SEGMENT_FIELDS,
+    "chunk": codec.CHUNK_FIELDS,
+    "garbage": codec.GARBAGE_FIELDS,
+    "table": codec.TABLE_FIELDS,
+    "session": codec.SESSION_FIELDS,
+}
+RECORDS: dict[str, Any] = {
+    "segment": SegmentRecord,
+    "chunk": ChunkRecord,
+    "garbage": GarbageRecord,
+    "table": TableRecord,
+    "session": SessionRecord,
+}
+
+
+def kind_of(sample: str) -> str:
+    return sample.partition("-")[0]
+
+
+def place(row: list[Any], number: int) -> int:
+    """The byte where an element of the packed row begins."""
+    return (1 if len(row) < 16 else 3) + sum(len(msgpack.packb(item)) for item in row[:number])
+
+
+def table(name: str) -> list[list[str]]:
+    text = FORMAT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return rows[2:]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_format_tables_say_what_the_code_does(name: str) -> None:
+    rows = table(name)
+    assert [row[1] for row in rows] == list(RECORDS[name]._fields[:-1])
+    assert [(row[1], row[2]) for row in rows] == [(field.name, field.rule) for field in FIELDS[name]]
+    assert [int(row[0]) for row in rows] == list(range(2, 2 + len(rows)))
+    rules = set(re.findall(r"^\| ([^|]+?) \| ", FORMAT.split("| rule | meaning |")[1].split("\n\n")[0], re.MULTILINE))
+    assert {field.rule for field in FIELDS[name]} <= rules
+
+
+def test_format_table_of_the_head_row() -> None:
+    position = 0
+    for row in table("head"):
+        assert int(row[0]) == position
+        position += int(row[1])
+    assert position == lmdb_store._HEAD.size
+    assert bytes.fromhex("0068656164") == lmdb_store.HEAD_KEY
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_golden_bytes(sample: str) -> None:
+    kind, record = kind_of(sample), SAMPLES[sample]
+    assert ENCODERS[kind](record).hex() == GOLDEN[sample]
+    found = DECODERS[kind](b"key", bytes.fromhex(GOLDEN[sample]))
+    assert found == record
+    assert type(found) is RECORDS[kind]
+
+
+def test_golden_file_has_no_strangers() -> None:
+    assert set(GOLDEN) == set(SAMPLES)
+
+
+def test_attributes_are_sorted_whatever_their_order() -> None:
+    turned = SEGMENT._replace(attributes=dict(reversed(list(SEGMENT.attributes.items()))))
+    assert codec.encode_segment(turned) == codec.encode_segment(SEGMENT)
+
+
+def test_a_newer_minor_version_survives_a_rewrite() -> None:
+    plain = msgpack.unpackb(codec.encode_chunk(CHUNK), use_list=False)
+    newer = msgpack.packb((1, 3, *plain[2:], 1, b"two", ("three",)))
+    record = codec.decode_chunk(b"C", newer)
+    assert record.extra == (1, b"two", ("three",))
+    assert codec.encode_chunk(record) == newer
+    grown = codec.encode_chunk(record._replace(length=record.length + 1))
+    assert codec.decode_chunk(b"C", grown).extra == record.extra
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("major", [0, 2, 255, 1 << 40, True, "1", None, 1.0, b"\x01"])
+def test_another_major_version_is_refused(kind: str, major: object) -> None:
+    row = msgpack.unpackb(ENCODERS[kind](SAMPLES[kind]))
+    row[0] = major
+    with pytest.raises(Damaged, match="major version") as caught:
+        DECODERS[kind](b"key", msgpack.packb(row))
+    assert caught.value.position == place(row, 0)
+
+
+WRONG_VALUES: list[object] = [
+    -1, 1 << 63, (1 << 64) - 1, True, False, None, 1.0, "text", "", b"bytes", b"", b"x" * 27, b"x" * 29, [], [1],
+    ["a"], ["b", 1, "a", 2], ["a", 1, "a", 1], ["a", None], ["a", 1.5], ["a", [1]], [1, 1], "x" * 5000, [["a", 1]],
+    msgpack.ExtType(1, b""), 3, 4, 1 << 32,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=lambda value: repr(value)[:20])
+def test_fast_and_slow_rules_agree_on_every_field(kind: str, value: object) -> None:
+    """The fast path must refuse exactly what the table's rule refuses, and name the field and its place."""
+    plain = msgpack.unpackb(ENCODERS[kind](SAMPLES[kind]), use_list=False)
+    frozen = msgpack.unpackb(msgpack.packb(value), use_list=False)
+    for number, field in enumerate(FIELDS[kind]):
+        row = list(plain)
+        row[2 + number] = value
+        raw = msgpack.packb(row)
+        if field.holds(frozen):
+            assert DECODERS[kind](b"key", raw)[number] is not None or frozen is None
+            continue
+        with pytest.raises(Damaged) as caught:
+            DECODERS[kind](b"key", raw)
+        assert "metadata row b'key'" in caught.value.object
+        assert caught.value.position == place(row, 2 + number)
+        if not isinstance(value, msgpack.ExtType):
+            assert repr(field.name) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_every_truncation_is_damage_and_so_is_more(kind: str) -> None:
+    raw = ENCODERS[kind](SAMPLES[kind])
+    for length in range(len(raw)):
+        with pytest.raises(Damaged):
+            DECODERS[kind](b"key", raw[:length])
+    with pytest.raises(Damaged, match="too many behind") as caught:
+        DECODERS[kind](b"key", raw + b"\x00")
+    assert caught.value.position == len(raw)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_minor_version_and_number_of_fields_belong_together(kind: str) -> None:
+    row = msgpack.unpackb(ENCODERS[kind](SAMPLES[kind]))
+    for minor, more in ((1, []), (0, [1]), (2, [1]), (-1, []), (True, [1]), (65, [0] * 65), ("0", [])):
+        with pytest.raises(Damaged):
+            DECODERS[kind](b"key", msgpack.packb([row[0], minor, *row[2:], *more]))
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_hostile_lengths_cost_nothing(kind: str) -> None:
+    nested = b"\xdd\x00\x0f\xff\xff" * 500  # arrays that claim a million elements, one in the other
+    hostile = [
+        b"",
+        b"\xc1",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x91" * 2000,
+        nested,
+        b"\xc6\xff\xff\xff\xff",
+    ]
+    hostile += [
+        msgpack.packb({}),
+        msgpack.packb("x" * 20),
+        msgpack.packb(7),
+        b"\xc9\xff\xff\xff\xff\x01",
+        b"\x92\x01\x00",
+    ]
+    for raw in hostile:
+        with pytest.raises(Damaged):
+            DECODERS[kind](b"key", raw)
+    with pytest.raises(Damaged, match="too many"):
+        DECODERS[kind](b"key", b"\x00" * (2 << 20))
+
+
+def test_invalid_text_is_damage() -> None:
+    raw = codec.encode_segment(SEGMENT).replace(b"orders-0", b"\xff" * 8)
+    with pytest.raises(Damaged):
+        codec.decode_segment("orders-0", raw)
+
+
+def test_too_many_attributes() -> None:
+    for count in (128, 129, 400):
+        attributes: dict[str, int | str | bytes] = {f"{number:04}": number for number in range(count)}
+        raw = codec.encode_segment(SEGMENT._replace(attributes=attributes))
+        if count <= 128:
+            assert codec.decode_segment(b"S", raw).attributes == attributes
+        else:
+            with pytest.raises(Damaged):
+                codec.decode_segment(b"S", raw)
+
+
+def test_what_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="too long"):
+        codec.encode_table(TableRecord(1, b"x" * (1 << 20)))
+    with pytest.raises(InvalidArgument):
+        codec.encode_segment(SEGMENT._replace(length=1 << 64))
+    with pytest.raises(InvalidArgument):
+        codec.encode_segment(SEGMENT._replace(attributes={"a": object()}))  # type: ignore[dict-item]
+    assert codec.decode_segment(b"S", codec.encode_segment(SEGMENT)) == SEGMENT  # the packer is as it was
+
+
+def test_names_and_keys_in_errors() -> None:
+    with pytest.raises(Damaged, match="'a name'"):
+        codec.decode_segment("a name", b"")
+
+
+numbers = st.integers(0, U63)
+pointers = st.sampled_from([b"", A, B]) | st.binary(min_size=28, max_size=28)
+names = st.text(min_size=1, max_size=60).filter(
+    lambda text: "\0" not in text and not re.search("[\ud800-\udfff]", text)
+)
+attribute_maps = st.dictionaries(names, st.integers(-(1 << 63), U63) | names | st.binary(max_size=40), max_size=8)
+segments = st.builds(
+    SegmentRecord, names, numbers, numbers, numbers, numbers, pointers, pointers, numbers, numbers, numbers, numbers,
+    numbers, attribute_maps, numbers, numbers, st.just(()),
+)  # fmt: skip
+
+
+@given(segments)
+def test_any_segment_comes_back(record: SegmentRecord) -> None:
+    assert codec.decode_segment(record.name, codec.encode_segment(record)) == record
+
+
+@given(st.sampled_from(sorted(DECODERS)), st.data())
+@settings(max_examples=400)
+def test_flipped_bytes_are_read_alike_or_refused(kind: str, data: st.DataObject) -> None:
+    """No input crashes; what is accepted is what the slow rules accept, and it can be written again."""
+    raw = bytearray(ENCODERS[kind](SAMPLES[kind]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        record = DECODERS[kind](b"key", bytes(raw))
+    except Damaged as error:
+        position = error.position
+    else:
+        values = msgpack.unpackb(bytes(raw), use_list=False)
+        assert all(field.holds(value) for field, value in zip(FIELDS[kind], values[2:], strict=False))
+        assert DECODERS[kind](b"key", ENCODERS[kind](record)) == record
+        position = 0
+    assert 0 <= position <= len(raw)
+
+
+@given(st.binary(max_size=200), st.sampled_from(sorted(DECODERS)))
+def test_any_bytes_are_damage(raw: bytes, kind: str) -> None:
+    with pytest.raises(Damaged):
+        DECODERS[kind](b"key", raw)
