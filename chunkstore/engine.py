@@ -28,21 +28,22 @@ from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailab
 from chunkstore.journal import JournalService, Ownership, RecordKind, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
 from chunkstore.operations.append import append, check_data, gather
 from chunkstore.operations.apply_changes import check_changes, plan_changes, segment_names
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.core import Core
+from chunkstore.operations.draft import check_attribute_changes, check_attributes, check_not_itself
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.lifecycle import Lifecycle
 from chunkstore.operations.read import ReadContext, check_range, find_segment
 from chunkstore.operations.session import SessionWriter, plan_end, plan_open
-from chunkstore.operations.table import PendingTables, check_key, check_value, plan_delete, plan_put
+from chunkstore.operations.table import PendingTables, check_key, check_value, check_version, plan_delete, plan_put
 from chunkstore.operations.transact import transact
 from chunkstore.reading import ReadingHalf, SegmentHandle, SegmentRef, TableReader, resolve
 from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
-from chunkstore.writer import StorageWriter
+from chunkstore.writer import StorageWriter, check_buffering
 
 __all__ = ["ChunkedSegmentStorage", "Session", "Table"]
 
@@ -60,6 +61,7 @@ class Table(TableReader):
         """Set a row. Raises ``Conflict`` when ``expected_version`` is given and differs (nothing changed)."""
         check_key(key)
         check_value(value)
+        check_version(expected_version)
         transact(
             self._core, (), lambda draft: plan_put(draft, self.namespace, key, value, expected_version), tables=True
         )
@@ -67,6 +69,7 @@ class Table(TableReader):
     def delete(self, key: bytes, *, expected_version: int | None = None) -> None:
         """Delete a row; deleting an absent one is no change. Raises ``Conflict``."""
         check_key(key)
+        check_version(expected_version)
         transact(self._core, (), lambda draft: plan_delete(draft, self.namespace, key, expected_version), tables=True)
 
 
@@ -187,7 +190,8 @@ class ChunkedSegmentStorage(ReadingHalf):
         if rolling is not None and not isinstance(rolling, RollingPolicy):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._core.settings.default_rolling
-        segment = transact(self._core, (name,), lambda draft: draft.create(name, policy, attributes))
+        checked = check_attributes({} if attributes is None else attributes)
+        segment = transact(self._core, (name,), lambda draft: draft.create(name, policy, checked))
         return SegmentHandle(name, segment.id, True)
 
     def open_write(self, name: str) -> SegmentHandle:
@@ -241,11 +245,10 @@ class ChunkedSegmentStorage(ReadingHalf):
     ) -> int:
         """Append all buffers in order, as one append; returns the offset of the first. Raises as ``append``."""
         name, identity = self._writable(segment)
-        if isinstance(buffers, (bytes, bytearray, memoryview, str)):
-            raise InvalidArgument("append_many takes a sequence of buffers; use append for one", argument="buffers")
+        payload = gather(buffers)
         if expected_offset is not None:
             check_range(expected_offset, 0)
-        return append(self._core, name, identity, gather(buffers), expected_offset=expected_offset)
+        return append(self._core, name, identity, payload, expected_offset=expected_offset)
 
     def seal(self, segment: SegmentRef) -> None:
         """Take no more bytes. Sealing a sealed segment is no change. Raises ``SegmentNotFound``."""
@@ -275,6 +278,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         target_name, target_id = self._writable(target)
         source_name, source_id = resolve(source)
         check_range(offset, 0)
+        check_not_itself(target_name, source_name)
         transact(
             self._core,
             (target_name, source_name),
@@ -298,9 +302,8 @@ class ChunkedSegmentStorage(ReadingHalf):
         Raises ``SegmentNotFound``, ``Conflict`` (nothing changed), ``InvalidArgument`` (types, sizes, count).
         """
         name, identity = self._writable(segment)
-        for item in (changes, expected or {}):
-            if not isinstance(item, Mapping):
-                raise InvalidArgument("attributes are given as a mapping", argument="changes")
+        check_attribute_changes(changes)
+        check_attribute_changes({} if expected is None else expected)
         transact(self._core, (name,), lambda draft: draft.update_attributes(name, changes, expected or {}, identity))
 
     # Commits, tables, sessions
@@ -323,7 +326,7 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def session(self, holder: str, *, ttl_s: float = 86_400.0) -> Session:
         """Open a session for writers outside the owner. ``holder`` and ``ttl_s`` are labels for people and for the sweep."""
-        if not isinstance(holder, str) or not 1 <= len(holder.encode()) <= 255:
+        if not isinstance(holder, str) or not 1 <= utf8_bytes(holder) <= 255:
             raise InvalidArgument("holder must be a str of 1 to 255 bytes", argument="holder")
         if not isinstance(ttl_s, (int, float)) or not 0 < ttl_s <= 366 * 86_400:
             raise InvalidArgument(f"ttl_s must be a number of seconds above 0, not {ttl_s!r}", argument="ttl_s")
@@ -340,8 +343,9 @@ class ChunkedSegmentStorage(ReadingHalf):
         writer_id: bytes | str | None = None,
     ) -> StorageWriter:
         """A buffered, asynchronous appender; see ``StorageWriter``. Raises ``SegmentNotFound``, ``InvalidArgument``."""
-        handle = self.open_write(name)
+        check_buffering(flush_bytes, flush_s, buffer_bytes_max)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
+        handle = self.open_write(name)
         last = 0 if writer is None else self.last_event_number(handle, writer)
         return StorageWriter(
             self,
@@ -358,6 +362,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         name, identity = resolve(segment)
         writer = check_writer(writer_id, 1)
         assert writer is not None
+        self._context.check_open()
         with self._core.store.view() as view:
             record = find_segment(view, name, identity)
             raw = view.get(writer_key(record.id, writer))
@@ -443,9 +448,13 @@ def check_writer(writer_id: bytes | str | None, event_number: int | None) -> byt
         raise InvalidArgument("writer_id and event_number belong together", argument="writer_id")
     if writer_id is None:
         return None
-    raw = writer_id.encode() if isinstance(writer_id, str) else writer_id
-    if not isinstance(raw, bytes) or not 1 <= len(raw) <= 64:
-        raise InvalidArgument("writer_id must be 1 to 64 bytes", argument="writer_id")
+    raw = writer_id.encode("utf-8", "replace") if isinstance(writer_id, str) else writer_id
+    if (
+        not isinstance(raw, bytes)
+        or not 1 <= len(raw) <= 64
+        or (isinstance(writer_id, str) and utf8_bytes(writer_id) < 0)
+    ):
+        raise InvalidArgument("writer_id must be 1 to 64 bytes (as a str: of valid UTF-8)", argument="writer_id")
     if type(event_number) is not int or not 1 <= event_number <= _EVENT_MAX:
         raise InvalidArgument(
             f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number"

@@ -41,6 +41,7 @@ __all__ = [
     "chunk_segment",
     "parse_chunk_rest",
     "session_chunk_id",
+    "utf8_bytes",
 ]
 
 _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
@@ -53,6 +54,14 @@ _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
 NO_CHUNK = b""
 _SESSION_BIT = 1 << 63
+
+
+def utf8_bytes(text: str) -> int:
+    """The length of ``text`` in UTF-8; -1 for text that UTF-8 cannot say (half a surrogate pair)."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return -1
 
 
 def check_container_name(name: str) -> None:
@@ -68,10 +77,9 @@ def check_segment_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` is 1 to 255 bytes of UTF-8 without NUL."""
     if not isinstance(name, str):
         raise InvalidArgument(f"a segment name must be a str, not {type(name).__name__}", argument="segment")
-    try:
-        size_bytes = len(name.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"segment name {name!r} is not valid UTF-8", argument="segment") from None
+    size_bytes = utf8_bytes(name)
+    if size_bytes < 0:
+        raise InvalidArgument(f"segment name {name!r} is not valid UTF-8", argument="segment")
     if not 1 <= size_bytes <= LIMITS.segment_name_bytes_max or "\0" in name:
         raise InvalidArgument(
             f"a segment name must be 1 to {LIMITS.segment_name_bytes_max} bytes of UTF-8 without NUL; this one has {size_bytes}",

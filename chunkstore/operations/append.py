@@ -134,7 +134,7 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
             return None, segment
         data = request.data
         planned = plan_on_tail(core, segment, state.tail, state.growing, state.tail_name, data)
-        op = PendingOp([planned.header], planned.rows, (state,), planned.targets if core.appendable else ())
+        op = PendingOp([planned.header], planned.rows, (state,), planned.targets if core.appendable else (), core.epoch)
         if request.writer_id is not None:
             remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
         core.committer.reserve()
@@ -203,8 +203,13 @@ def _write_under_lock(core: Core, state: SegmentState, planned: PlannedAppend, d
 
 
 def _lock_within(core: Core, state: SegmentState, deadline_s: float) -> None:
-    if not state.lock.acquire(False) and not state.lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
-        core.raise_deadline(f"waiting for the lock of segment {state.name!r}")
+    if not state.turn.acquire(False):
+        core.acquire_within(state.turn, deadline_s, state.name)
+    try:
+        if not state.lock.acquire(False):
+            core.acquire_within(state.lock, deadline_s, state.name)
+    finally:
+        state.turn.release()
 
 
 def _advance(state: SegmentState, planned: PlannedAppend, *, growing: bool) -> None:
@@ -396,4 +401,6 @@ def _write_piece(core: Core, target: str, offset: int, new: bool, data: BytesLik
 
 def gather(buffers: Sequence[object]) -> bytes:
     """Join the buffers of ``append_many`` into one. Raises ``InvalidArgument`` naming a bad one."""
+    if not isinstance(buffers, Sequence) or isinstance(buffers, (bytes, bytearray, memoryview, str)):
+        raise InvalidArgument("append_many takes a sequence of buffers; use append for one", argument="buffers")
     return b"".join(check_data(item) for item in buffers)

@@ -24,13 +24,14 @@ from chunkstore.changes import (
     Unseal,
     UpdateAttributes,
 )
+from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_segment_name
 from chunkstore.operations.append import check_data
-from chunkstore.operations.draft import Draft
+from chunkstore.operations.draft import Draft, check_attribute_changes, check_attributes, check_not_itself
 from chunkstore.operations.read import check_range
-from chunkstore.operations.session import plan_attach, plan_end
-from chunkstore.operations.table import check_key, check_namespace, check_value, plan_delete, plan_put
+from chunkstore.operations.session import check_session_chunks, check_session_id, plan_attach, plan_end
+from chunkstore.operations.table import check_key, check_namespace, check_value, check_version, plan_delete, plan_put
 
 __all__ = ["check_changes", "plan_changes", "segment_names"]
 
@@ -51,6 +52,8 @@ def segment_names(change: Change) -> tuple[str, ...]:
 
 def check_changes(changes: Sequence[Change]) -> None:
     """Check arguments only. Raises ``InvalidArgument``."""
+    if len(changes) > LIMITS.batch_ops_max:
+        raise InvalidArgument(f"one commit takes at most {LIMITS.batch_ops_max} changes", argument="changes")
     for change in changes:
         if type(change) not in _KINDS:
             raise InvalidArgument(f"not a change: {type(change).__name__}; see chunkstore.changes", argument="changes")
@@ -61,11 +64,28 @@ def check_changes(changes: Sequence[Change]) -> None:
                 check_data(change.data)
             if change.expected_offset is not None:
                 check_range(change.expected_offset, 0)
-        elif isinstance(change, Truncate) or (isinstance(change, Concat) and change.offset is not None):
+            if isinstance(change, Attach):
+                check_session_id(change.session_id)
+                check_session_chunks(change.session_id, change.chunks)
+        elif isinstance(change, Create):
+            if change.rolling is not None and not isinstance(change.rolling, RollingPolicy):
+                raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
+            check_attributes(change.attributes)
+        elif isinstance(change, UpdateAttributes):
+            check_attribute_changes(change.changes)
+            check_attribute_changes(change.expected)
+        elif isinstance(change, EndSession):
+            check_session_id(change.session_id)
+        elif isinstance(change, Truncate):
             check_range(change.offset, 0)
+        elif isinstance(change, Concat):
+            if change.offset is not None:
+                check_range(change.offset, 0)
+            check_not_itself(change.target, change.source)
         elif isinstance(change, _TABLE):
             check_namespace(change.namespace)
             check_key(change.key)
+            check_version(change.expected_version)
             if isinstance(change, TablePut):
                 check_value(change.value)
 
@@ -80,7 +100,7 @@ def _plan(draft: Draft, change: Change) -> int | None:
         return draft.append(change.name, check_data(change.data), expected_offset=change.expected_offset)
     match change:
         case Create(name, rolling, attributes):
-            draft.create(name, rolling or draft.core.settings.default_rolling, attributes)
+            draft.create(name, rolling or draft.core.settings.default_rolling, check_attributes(attributes))
         case Attach(name, session_id, chunks, expected_offset):
             return plan_attach(draft.core, draft, name, session_id, chunks, expected_offset=expected_offset)
         case Seal(name):

@@ -258,7 +258,12 @@ class Committer:
             self._fail(batch, _unexpected(error))
             raise
         try:
-            journal = core.ensure_journal()
+            journal = core.journal
+            batch = self._drop_outdated(batch, journal.epoch)
+            if not batch:
+                return
+            if core.broken is not None:
+                raise core.broken.copy()
             previous = journal.head
             record, digests = self._build(batch, previous.lsn + 1)
             position = journal.append(record)
@@ -290,6 +295,14 @@ class Committer:
         self._decide(batch, None, position.lsn)
         if core.maintenance_due():
             core.lifecycle.maintain()
+
+    def _drop_outdated(self, batch: list[PendingOp], epoch: int) -> list[PendingOp]:
+        """Fail what was planned in a former epoch: its chunks may be swept by whoever comes after us."""
+        if all(op.epoch in (0, epoch) for op in batch):
+            return batch
+        outdated = [op for op in batch if op.epoch not in (0, epoch)]
+        self._fail(outdated, StorageUnavailable("ownership was recovered meanwhile; retry"))
+        return [op for op in batch if not op.decided]
 
     def _sync(self, batch: Sequence[PendingOp]) -> None:
         first = batch[0].sync_names

@@ -119,12 +119,18 @@ class Core:
             raise self.fenced.copy()
 
     def pass_gate(self, deadline_s: float) -> None:
-        """Wait while a take-over of our own is under way. Raises ``DeadlineExceeded``."""
+        """Wait while a take-over of our own is under way, and mend a broken journal.
+
+        Raises ``DeadlineExceeded``, ``NotOwner``, ``Closed``, and why the journal cannot be mended now.
+        """
         self.check_owner()
         if not self._gate_open.is_set():
             if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
                 raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
             self.check_owner()
+        if self.broken is not None:
+            # An earlier fault could not be mended at once (a full disk, say): try again before anything is planned.
+            self.lifecycle.mend(deadline_s)
 
     def shut_gate(self) -> None:
         """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate."""
@@ -166,12 +172,6 @@ class Core:
                 object="cache",
             )
         self._space_checked_s = now_s
-
-    def ensure_journal(self) -> Journal:
-        """The usable journal; after a fault that could not be mended at once, try again to take over."""
-        if self.broken is not None:
-            self.lifecycle.recover()
-        return self.journal
 
     def maintenance_due(self) -> bool:
         """Whether the journal should be rolled now."""
@@ -265,6 +265,11 @@ class Core:
         if state_segment is None or (identity is not None and state_segment.id != identity):
             raise SegmentNotFound(name)
         return state_segment
+
+    def acquire_within(self, lock: runtime.Lock, deadline_s: float, name: str) -> None:
+        """Take a lock of segment ``name``. Raises ``DeadlineExceeded``: nothing was done."""
+        if not lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
+            self.raise_deadline(f"waiting for the lock of segment {name!r}")
 
     def raise_deadline(self, what: str) -> NoReturn:
         """Raise ``DeadlineExceeded``: nothing was done."""

@@ -31,13 +31,13 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key, writer_key
 from chunkstore.metadata.port import MetadataView, Op
-from chunkstore.names import NO_CHUNK
+from chunkstore.names import NO_CHUNK, utf8_bytes
 from chunkstore.operations.append import PlannedAppend, plan_on_tail
 from chunkstore.operations.core import Core, decode_found_chunk
 from chunkstore.operations.pending import RowRecord, SegmentState
 from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, ChunkRecord, GarbageRecord, SegmentRecord
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "check_attribute_changes", "check_attributes", "check_not_itself"]
 
 
 class Draft:
@@ -119,7 +119,7 @@ class Draft:
     def create(
         self, name: str, rolling: RollingPolicy, attributes: Mapping[str, AttributeValue] | None = None
     ) -> SegmentRecord:
-        """A new, empty segment. Raises ``SegmentExists``."""
+        """A new, empty segment with attributes that have been checked. Raises ``SegmentExists``."""
         if self.find(name) is not None:
             raise SegmentExists(name)
         now_ms = runtime.now_ms()
@@ -136,7 +136,7 @@ class Draft:
             chunk_size_bytes_max=rolling.chunk_size_bytes_max,
             owner_epoch=self.core.epoch,
             chunk_count=0,
-            attributes=check_attributes(attributes or {}),
+            attributes=attributes or {},
             created_ms=now_ms,
             modified_ms=now_ms,
         )
@@ -237,11 +237,9 @@ class Draft:
     ) -> None:
         """Splice a sealed source behind the target; the source ceases to exist.
 
-        Raises ``SegmentSealed`` (target), ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source), ``BadOffset``,
-        ``InvalidArgument`` (a segment into itself).
+        Raises ``SegmentSealed`` (target), ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source), ``BadOffset``.
+        That they are two segments has been checked (``check_not_itself``).
         """
-        if target_name == source_name:
-            raise InvalidArgument(f"segment {source_name!r} cannot be concatenated to itself", argument="source")
         target = self.segment(target_name, identity)
         if target.sealed:
             raise SegmentSealed(target_name)
@@ -358,12 +356,13 @@ def check_attributes(attributes: object) -> Mapping[str, AttributeValue]:
     if len(attributes) > LIMITS.attribute_count_max:
         raise InvalidArgument(f"a segment has at most {LIMITS.attribute_count_max} attributes", argument="attributes")
     for key, value in attributes.items():
-        check_attribute_name(key)
+        _check_attribute_name(key)
         if isinstance(value, bool) or not isinstance(value, (int, str, bytes)):
             raise InvalidArgument(f"attribute {key!r} must be int, str or bytes, not {value!r}", argument="attributes")
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise InvalidArgument(f"attribute {key!r} does not fit 64 bits", argument="attributes")
-        if not isinstance(value, int) and not 0 <= _utf8_bytes(value) <= LIMITS.attribute_bytes_max:
+        size_bytes = utf8_bytes(value) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
+        if not 0 <= size_bytes <= LIMITS.attribute_bytes_max:
             raise InvalidArgument(
                 f"attribute {key!r} must be valid UTF-8 (or bytes) and at most {LIMITS.attribute_bytes_max} bytes long",
                 argument="attributes",
@@ -371,17 +370,24 @@ def check_attributes(attributes: object) -> Mapping[str, AttributeValue]:
     return dict(sorted(attributes.items()))
 
 
-def check_attribute_name(name: object) -> None:
+def check_not_itself(target_name: str, source_name: str) -> None:
+    """Raise ``InvalidArgument`` for a concat of a segment to itself."""
+    if target_name == source_name:
+        raise InvalidArgument(f"segment {source_name!r} cannot be concatenated to itself", argument="source")
+
+
+def check_attribute_changes(changes: object) -> None:
+    """As ``check_attributes``; None as a value means "absent". Raises ``InvalidArgument``."""
+    if isinstance(changes, Mapping):
+        for name in changes:
+            _check_attribute_name(name)
+        changes = {name: value for name, value in changes.items() if value is not None}
+    check_attributes(changes)
+
+
+def _check_attribute_name(name: object) -> None:
     """1 to 255 bytes of UTF-8. Raises ``InvalidArgument``."""
-    if not isinstance(name, str) or not 1 <= _utf8_bytes(name) <= 255:
+    if not isinstance(name, str) or not 1 <= utf8_bytes(name) <= 255:
         raise InvalidArgument(
             f"attribute name {name!r} must be a str of 1 to 255 bytes of UTF-8", argument="attributes"
         )
-
-
-def _utf8_bytes(text: str | bytes) -> int:
-    """The length in bytes; -1 for text that UTF-8 cannot say."""
-    try:
-        return len(text.encode()) if isinstance(text, str) else len(text)
-    except UnicodeEncodeError:
-        return -1

@@ -11,7 +11,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.names import ContainerNames, utf8_bytes
 from chunkstore.operations.read import ReadContext, find_chunk, find_segment
 from chunkstore.records import (
     ACTIVE,
@@ -23,7 +23,7 @@ from chunkstore.records import (
     SegmentRecord,
 )
 
-__all__ = ["info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
+__all__ = ["check_listing", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
 _PAGE = 1000
 _KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline", KIND_FOREIGN: "foreign"}
@@ -45,10 +45,17 @@ def info_of(segment: SegmentRecord) -> SegmentInfo:
     )
 
 
-def list_segments(context: ReadContext, prefix: str, after: str | None, limit: int | None) -> Iterator[SegmentInfo]:
-    """Segments in name order (UTF-8 bytes), page by page: each page is consistent, and no view stays open between them."""
+def check_listing(prefix: object, after: object, limit: object) -> None:
+    """Raise ``InvalidArgument`` unless these are two texts (or no ``after``) and a count (or no ``limit``)."""
+    for value, argument in ((prefix, "prefix"), ("" if after is None else after, "after")):
+        if not isinstance(value, str) or utf8_bytes(value) < 0:
+            raise InvalidArgument(f"{argument} must be a str of valid UTF-8, not {value!r}", argument=argument)
     if limit is not None and (type(limit) is not int or limit < 0):
         raise InvalidArgument(f"limit must be a whole number from 0 on, not {limit!r}", argument="limit")
+
+
+def list_segments(context: ReadContext, prefix: str, after: str | None, limit: int | None) -> Iterator[SegmentInfo]:
+    """Segments in name order (UTF-8 bytes), page by page: each page is consistent, and no view stays open between them."""
     base = SEGMENT + prefix.encode()
     stop = base + b"\xff\xff\xff\xff\xff"
     start = base if after is None else max(base, SEGMENT + after.encode() + b"\0")

@@ -39,6 +39,7 @@ class Lifecycle:
         self._stopping = runtime.event()
         self._keeper: runtime.Task | None = None
         self._snapshot_lock = runtime.lock()
+        self._recovery_lock = runtime.lock()
         self._snapshot_s = runtime.monotonic_s()
         self._snapshot_bytes = 0
         self._heartbeat_lsn = core.journal.head.lsn
@@ -77,7 +78,7 @@ class Lifecycle:
                 runtime.sleep_s(pause_s)
                 pause_s = min(1.0, pause_s * 2)
                 continue
-            if adopted is not None and adopted.lsn == lsn:
+            if adopted.lsn == lsn:
                 core.committer.succeed(batch, lsn)
             else:
                 core.committer.fail(batch, broken.error)
@@ -147,23 +148,39 @@ class Lifecycle:
             unknown.__cause__ = second
             core.committer.fail(batch, unknown)
             return
-        if adopted is not None and adopted.lsn >= lsn:
+        if adopted.lsn >= lsn:
             core.committer.succeed(batch, lsn)
         else:
             core.committer.fail(batch, error)
 
-    def recover(self, *, keep: Sequence[PendingOp] = ()) -> Position | None:
+    def mend(self, deadline_s: float) -> None:
+        """Take over from ourselves if the journal is still broken. Raises as ``recover``, ``DeadlineExceeded``."""
+        core = self._core
+        if not self._recovery_lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
+            core.raise_deadline("waiting for recovery")
+        try:
+            if core.broken is not None:
+                self._recover_locked(())
+        finally:
+            self._recovery_lock.release()
+
+    def recover(self, *, keep: Sequence[PendingOp] = ()) -> Position:
         """Take over from ourselves. Returns the last record of our former stream that counts.
 
         Everything reserved (but ``keep``) fails: its data lies in chunks of the former epoch.
         Raises ``NotOwner`` (fenced; the core knows), or why it could not be done now.
         """
+        with self._recovery_lock:
+            return self._recover_locked(keep)
+
+    def _recover_locked(self, keep: Sequence[PendingOp]) -> Position:
         core = self._core
         core.shut_gate()
         try:
             reason = core.broken or StorageUnavailable("the journal was taken over; retry")
             lost = reason if isinstance(reason, StorageUnavailable) else StorageUnavailable(f"not committed: {reason}")
-            lost.__cause__ = reason if lost is not reason else None
+            if lost is not reason:
+                lost.__cause__ = reason
             core.committer.fail_everything(lost)
             for state in core.states.all():
                 with state.lock:
@@ -245,7 +262,11 @@ class Lifecycle:
         """Commit a record without operations (snapshot and collection notes, heartbeat, close); returns its lsn."""
         core = self._core
         core.pass_gate(core.deadline_s())
-        op = PendingOp([], {}, (), ())
+        return self._note(kind, notes)
+
+    def _note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
+        core = self._core
+        op = PendingOp([], {}, (), (), 0)
         op.kind = kind
         op.notes = notes
         core.committer.reserve()
@@ -310,17 +331,21 @@ class Lifecycle:
     def close(self) -> None:
         """Finish what is under way, write CLOSE, release the lease and all resources. Never raises."""
         core = self._core
+        core.closed = True
         self._stopping.set()
+        core.committer.notify()
         if self._keeper is not None:
             self._keeper.join(timeout=core.settings.op_deadline_s)
+        deadline_s = core.deadline_s()
+        while core.committer.inflight() and runtime.monotonic_s() < deadline_s:
+            # Callers that were let in before finish by themselves.
+            runtime.sleep_s(0.001)
         clean = core.fenced is None and core.broken is None
         if clean:
             try:
-                self.note(RecordKind.CLOSE, ())
+                self._note(RecordKind.CLOSE, ())
             except ChunkstoreError:
                 clean = False
-        core.closed = True
-        core.committer.notify()
         if clean and core.settings.lease_s:
             core.service.renew_lease(core.epoch, released=True)
         core.journal.close()

@@ -47,13 +47,15 @@ class PendingOp:
 
     ``rows`` are the records as they shall be; the committer encodes them, so that ten appends to one segment in one batch
     cost one row. Table rows and garbage get the record's lsn there. ``sync_names`` are the chunk objects to be made
-    durable first. ``decided`` is set last; ``error`` is None then for a committed operation.
+    durable first. ``epoch`` is the epoch it was planned in: chunks of one epoch are never committed by another (0: no chunks,
+    any epoch will do). ``decided`` is set last; ``error`` is None then for a committed operation.
     """
 
     __slots__ = (
         "abandoned",
         "decided",
         "entered",
+        "epoch",
         "error",
         "garbage",
         "headers",
@@ -75,7 +77,9 @@ class PendingOp:
         rows: dict[bytes, RowRecord],
         states: tuple[SegmentState, ...],
         sync_names: tuple[str, ...],
+        epoch: int,
     ) -> None:
+        self.epoch = epoch
         self.kind = RecordKind.OPS
         self.notes: tuple[object, ...] = ()
         self.headers = headers
@@ -113,6 +117,9 @@ class SegmentState:
     ``segment`` is None while no segment of this name exists. ``tail`` is the last chunk's pending record (None without
     chunks). ``growing`` says that this process may extend the tail: it is ours, of this epoch, and never failed.
     ``poisoned`` names chunks whose last write did not succeed: they are never written again (protocol A2).
+    ``turn`` is taken before ``lock`` by whoever wants to reserve, and kept by changes of structure while they wait, without
+    ``lock``, until nothing is undecided: appends queue up behind them instead of overtaking them for ever, and a take-over,
+    which needs only ``lock``, is never in anybody's way.
     ``reserved`` holds operations whose data is still being written, in order (only storages without append let several
     of them write at once). ``last`` is the newest operation that entered the commit queue.
     """
@@ -128,6 +135,7 @@ class SegmentState:
         "segment",
         "tail",
         "tail_name",
+        "turn",
         "users",
         "writers",
     )
@@ -135,6 +143,7 @@ class SegmentState:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lock = runtime.lock()
+        self.turn = runtime.lock()
         self.segment: SegmentRecord | None = None
         self.tail: ChunkRecord | None = None
         self.tail_name = ""

@@ -24,7 +24,7 @@ from chunkstore.operations.core import decode_found_chunk
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["ReadContext", "ReadPlan", "plan_read", "read", "read_into"]
+__all__ = ["ReadContext", "ReadPlan", "check_buffer", "plan_read", "read", "read_into"]
 
 _READ_WAYS = 2
 
@@ -125,8 +125,7 @@ def check_range(offset: object, length: object) -> None:
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
-    """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``."""
-    check_range(offset, length)
+    """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
     with context.store().view() as view:
         plan = plan_read(view, context.names, name, identity, offset, length)
     context.check()
@@ -147,15 +146,20 @@ def read(context: ReadContext, name: str, identity: int | None, offset: int, len
     return bytes(buffer)
 
 
-def read_into(
-    context: ReadContext, name: str, identity: int | None, offset: int, buffer: bytearray | memoryview
-) -> int:
-    """Fill the buffer; see ``ChunkedSegmentStorage.read_into``."""
-    view_of_buffer = memoryview(buffer)
-    if view_of_buffer.readonly or not view_of_buffer.c_contiguous:
+def check_buffer(buffer: object) -> memoryview:
+    """A view of the bytes of a writable, contiguous buffer. Raises ``InvalidArgument``."""
+    if not isinstance(buffer, (bytearray, memoryview)):
+        raise InvalidArgument(
+            f"buffer must be a bytearray or a memoryview, not {type(buffer).__name__}", argument="buffer"
+        )
+    view = memoryview(buffer)
+    if view.readonly or not view.c_contiguous:
         raise InvalidArgument("buffer must be writable and contiguous", argument="buffer")
-    target = view_of_buffer.cast("B") if view_of_buffer.format != "B" or view_of_buffer.ndim != 1 else view_of_buffer
-    check_range(offset, len(target))
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
+    """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
     with context.store().view() as view:
         plan = plan_read(view, context.names, name, identity, offset, len(target))
     context.check()

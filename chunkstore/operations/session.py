@@ -25,7 +25,15 @@ from chunkstore.storage import ChunkStorage
 if TYPE_CHECKING:
     from chunkstore.operations.draft import Draft
 
-__all__ = ["SessionChunk", "SessionWriter", "plan_attach", "plan_end", "plan_open"]
+__all__ = [
+    "SessionChunk",
+    "SessionWriter",
+    "check_session_chunks",
+    "check_session_id",
+    "plan_attach",
+    "plan_end",
+    "plan_open",
+]
 
 
 class SessionChunk(NamedTuple):
@@ -66,6 +74,29 @@ def plan_open(draft: Draft, holder: str, ttl_s: float) -> int:
     return session_id
 
 
+def check_session_id(session_id: object) -> None:
+    """A whole number of 63 bits. Raises ``InvalidArgument``."""
+    if type(session_id) is not int or not 1 <= session_id < 1 << 63:
+        raise InvalidArgument(f"{session_id!r} is not a session's id", argument="session_id")
+
+
+def check_session_chunks(session_id: int, chunks: object) -> None:
+    """Chunks that this session wrote, each once. Raises ``InvalidArgument`` naming a bad one."""
+    if not isinstance(chunks, (tuple, list)):
+        raise InvalidArgument("chunks are a tuple of SessionChunk", argument="chunks")
+    prefix = session_chunk_id(session_id, 0, 0)[:16]
+    seen: set[bytes] = set()
+    for position, item in enumerate(chunks):
+        good = isinstance(item, SessionChunk) and isinstance(item.id, bytes) and len(item.id) == 28
+        if not good or type(item.length) is not int or type(item.crc32c) is not int:
+            raise InvalidArgument(f"chunk {position} is not a SessionChunk", argument="chunks")
+        if item.id[:16] != prefix or item.length < 1 or not 0 <= item.crc32c < 1 << 32:
+            raise InvalidArgument(f"chunk {position} was not written by session {session_id:x}", argument="chunks")
+        if item.id in seen:
+            raise InvalidArgument(f"chunk {position} is named twice", argument="chunks")
+        seen.add(item.id)
+
+
 def _require_session(draft: Draft, view: MetadataView, session_id: int) -> None:
     key = session_key(session_id)
     present = draft.rows[key] is not None if key in draft.rows else view.get(key) is not None
@@ -92,8 +123,8 @@ def plan_attach(
 ) -> int:
     """Plan appending chunks that a session wrote; returns their offset in the segment.
 
-    Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk of another session,
-    named twice, or already attached).
+    Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk is attached already).
+    ``check_session_chunks`` has seen them.
     """
     segment = draft.segment(name, identity)
     if segment.sealed:
@@ -104,13 +135,10 @@ def plan_attach(
     if not chunks:
         return segment.length
     now_ms = runtime.now_ms()
-    prefix = session_chunk_id(session_id, 0, 0)[:16]
     added: list[tuple[int, bytes]] = []
     offset = segment.length
     for position, item in enumerate(chunks):
         key = chunk_key(item.id)
-        if len(item.id) != 28 or item.id[:16] != prefix or item.length < 1:
-            raise InvalidArgument(f"chunk {position} was not written by session {session_id:x}", argument="chunks")
         if key in draft.rows or draft.view.get(key) is not None:
             raise InvalidArgument(f"chunk {position} is attached already", argument="chunks")
         before = chunks[position - 1].id if position else segment.last_chunk

@@ -18,6 +18,7 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import table_key, table_prefix
 from chunkstore.metadata.port import MetadataView
+from chunkstore.names import utf8_bytes
 from chunkstore.operations.pending import PendingOp
 from chunkstore.records import TableRecord
 
@@ -31,6 +32,7 @@ __all__ = [
     "check_key",
     "check_namespace",
     "check_value",
+    "check_version",
     "plan_delete",
     "plan_put",
     "read_entry",
@@ -81,7 +83,7 @@ class PendingTables:
 
 def check_namespace(namespace: object) -> str:
     """1 to 64 bytes of UTF-8; names beginning with ``!`` are chunkstore's own. Raises ``InvalidArgument``."""
-    if not isinstance(namespace, str) or not 1 <= len(namespace.encode()) <= LIMITS.table_namespace_bytes_max:
+    if not isinstance(namespace, str) or not 1 <= utf8_bytes(namespace) <= LIMITS.table_namespace_bytes_max:
         raise InvalidArgument(
             f"a table namespace is a str of 1 to {LIMITS.table_namespace_bytes_max} bytes, not {namespace!r}",
             argument="namespace",
@@ -108,6 +110,14 @@ def check_value(value: object) -> bytes:
             argument="value",
         )
     return value
+
+
+def check_version(version: object) -> None:
+    """None, or a whole number from 0 on. Raises ``InvalidArgument``."""
+    if version is not None and (type(version) is not int or version < 0):
+        raise InvalidArgument(
+            f"expected_version must be a whole number from 0 on, not {version!r}", argument="expected_version"
+        )
 
 
 def read_entry(view: MetadataView, namespace: str, key: bytes) -> TableEntry | None:

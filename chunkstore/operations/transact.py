@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from chunkstore import runtime
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidOffset
 from chunkstore.operations.append import write_pieces
 from chunkstore.operations.core import Core, Outdated
@@ -53,37 +52,50 @@ def transact(core: Core, names: Iterable[str], plan: Callable[[Draft], T], *, ta
 def _attempt(
     core: Core, states: list[SegmentState], plan: Callable[[Draft], T], deadline_s: float, *, tables: bool
 ) -> tuple[PendingOp | None, T]:
-    held: list[SegmentState] = []
+    turns: list[SegmentState] = []
     try:
         for state in states:
-            if not state.lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
-                core.raise_deadline(f"waiting for the lock of segment {state.name!r}")
-            held.append(state)
-        _settle(core, states, deadline_s)
-        if not tables:
-            return _plan_and_enter(core, states, plan)
-        with core.tables.lock:
-            return _plan_and_enter(core, states, plan)
+            core.acquire_within(state.turn, deadline_s, state.name)
+            turns.append(state)
+        while True:
+            undecided = _lock_settled(core, states, deadline_s)
+            if undecided is None:
+                break
+            # Without any lock: whoever recovers a broken journal needs them all.
+            if not core.committer.wait_decided(undecided, deadline_s):
+                core.raise_deadline("waiting for an earlier operation")
+        try:
+            if not tables:
+                return _plan_and_enter(core, states, plan)
+            with core.tables.lock:
+                return _plan_and_enter(core, states, plan)
+        finally:
+            for state in states:
+                state.lock.release()
     finally:
-        for state in held:
-            state.lock.release()
+        for state in turns:
+            state.turn.release()
 
 
-def _settle(core: Core, states: list[SegmentState], deadline_s: float) -> None:
-    """Until nothing is undecided: waiting for one may let another move, so look again.
+def _lock_settled(core: Core, states: list[SegmentState], deadline_s: float) -> PendingOp | None:
+    """Lock all states; if something is undecided, unlock them again and return it.
 
     The pending fields need not be loaded, because the draft reads committed rows; but the states must still be the ones in use.
     """
-    settled = False
-    while not settled:
-        settled = True
+    held: list[SegmentState] = []
+    try:
         for state in states:
-            undecided = state.undecided()
-            if undecided is not None:
-                core.wait_unlocked(state, undecided, deadline_s)
-                settled = False
-    if not core.gate_is_open() or any(core.states_outdated(state) for state in states):
-        raise Outdated
+            core.acquire_within(state.lock, deadline_s, state.name)
+            held.append(state)
+        undecided = next((op for op in (state.undecided() for state in states) if op is not None), None)
+        if undecided is None:
+            if not core.gate_is_open() or any(core.states_outdated(state) for state in states):
+                raise Outdated
+            held.clear()
+        return undecided
+    finally:
+        for state in held:
+            state.lock.release()
 
 
 def _plan_and_enter(core: Core, states: list[SegmentState], plan: Callable[[Draft], T]) -> tuple[PendingOp | None, T]:
@@ -103,6 +115,8 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> Pe
         for planned, data in draft.appends:
             write_pieces(core, planned, data)
             sync_names.extend(planned.targets)
+        for state in states:
+            draft.hand_over(state)
     except BaseException as error:
         core.committer.give_up()
         written = draft.changed_chunks()
@@ -113,10 +127,10 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> Pe
             # The tail differs from its record: it is closed for ever; plan again, with a new chunk.
             raise Outdated from error
         raise
-    op = PendingOp(draft.headers, draft.rows, tuple(states), tuple(sync_names) if core.appendable else ())
+    epoch = core.epoch if states else 0
+    op = PendingOp(draft.headers, draft.rows, tuple(states), tuple(sync_names) if core.appendable else (), epoch)
     op.garbage = draft.garbage
     for state in states:
-        draft.hand_over(state)
         state.last = op
         state.writers.clear()
     if draft.table_keys:
