@@ -74,8 +74,6 @@ def open_store(
     """
     chosen = _settings(settings)
     names = ContainerNames(container)
-    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
-        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
     storage = open_storage(root, chosen)
     try:
         return open_store_on(
@@ -103,6 +101,8 @@ def open_store_on(
 
     chosen = _settings(settings)
     names = ContainerNames(container)
+    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
+        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
     try:
         format_ = read_format(storage, names)
     except ContainerNotFound:

@@ -17,11 +17,27 @@ from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgumen
 if TYPE_CHECKING:
     from chunkstore.reading import ReadingHalf, SegmentHandle
 
-__all__ = ["StorageReader"]
+__all__ = ["StorageReader", "check_reader"]
 
 _FOLLOW_WAIT_S: Final = 0.5
 _PIECE_BYTES_MIN: Final = 4096
 _PIECE_BYTES_MAX: Final = 1 << 28
+
+
+def check_reader(start: object, stop: object, prefetch_bytes: object, piece_bytes: object) -> None:
+    """Check a reader's arguments. Raises ``InvalidArgument``."""
+    for value, argument in (
+        (0 if start is None else start, "start"),
+        (0 if stop is None else stop, "stop"),
+        (prefetch_bytes, "prefetch_bytes"),
+    ):
+        if type(value) is not int or value < 0:
+            raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+    if type(piece_bytes) is not int or not _PIECE_BYTES_MIN <= piece_bytes <= _PIECE_BYTES_MAX:
+        raise InvalidArgument(
+            f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}",
+            argument="piece_bytes",
+        )
 
 
 class StorageReader:
@@ -41,18 +57,7 @@ class StorageReader:
         follow: bool,
         piece_bytes: int,
     ) -> None:
-        for value, argument in (
-            (start, "start"),
-            (stop if stop is not None else 0, "stop"),
-            (prefetch_bytes, "prefetch_bytes"),
-        ):
-            if type(value) is not int or value < 0:
-                raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
-        if type(piece_bytes) is not int or not _PIECE_BYTES_MIN <= piece_bytes <= _PIECE_BYTES_MAX:
-            raise InvalidArgument(
-                f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}",
-                argument="piece_bytes",
-            )
+        check_reader(start, stop, prefetch_bytes, piece_bytes)
         info = store.info(handle)
         if start < info.start_offset:
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)

@@ -17,9 +17,9 @@ from chunkstore.metadata.keys import segment_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
-from chunkstore.operations.read import ReadContext, check_range, find_segment, read, read_into
+from chunkstore.operations.read import ReadContext, check_buffer, check_range, find_segment, read, read_into
 from chunkstore.operations.table import TableEntry, check_key, check_namespace, read_entry, scan_entries
-from chunkstore.reader import StorageReader
+from chunkstore.reader import StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 __all__ = ["ReadingHalf", "SegmentHandle", "SegmentRef", "TableReader"]
@@ -56,13 +56,24 @@ class TableReader:
     def get(self, key: bytes) -> TableEntry | None:
         """One row (key, value, version), or None. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``."""
         check_key(key)
+        self._context.check_open()
         with self._context.store().view() as view:
             entry = read_entry(view, self.namespace, key)
         self._context.check()
         return entry
 
     def scan(self, prefix: bytes = b"", *, after: bytes | None = None) -> Iterator[TableEntry]:
-        """Rows whose key begins with ``prefix``, in key order, from one view that stays open while iterating."""
+        """Rows whose key begins with ``prefix``, in key order, those above ``after`` only.
+
+        From one view that stays open while iterating. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``.
+        """
+        for value, argument in ((prefix, "prefix"), (b"" if after is None else after, "after")):
+            if not isinstance(value, bytes):
+                raise InvalidArgument(f"{argument} must be bytes, not {type(value).__name__}", argument=argument)
+        self._context.check_open()
+        return self._scan(prefix, after)
+
+    def _scan(self, prefix: bytes, after: bytes | None) -> Iterator[TableEntry]:
         with self._context.store().view() as view:
             self._context.check()
             yield from scan_entries(view, self.namespace, prefix, after)
@@ -109,8 +120,7 @@ class ReadingHalf:
 
         Pages of 1,000 are read at a time; each page is consistent. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``.
         """
-        if not isinstance(prefix, str):
-            raise InvalidArgument(f"prefix must be a str, not {type(prefix).__name__}", argument="prefix")
+        inspect.check_listing(prefix, after, limit)
         self._context.check_open()
         return inspect.list_segments(self._context, prefix, after, limit)
 
@@ -128,14 +138,17 @@ class ReadingHalf:
         Retry: safe.
         """
         name, identity = resolve(segment)
+        check_range(offset, length)
         self._context.check_open()
         return read(self._context, name, identity, offset, length)
 
     def read_into(self, segment: SegmentRef, offset: int, buffer: bytearray | memoryview) -> int:
         """Fill ``buffer`` (writable, contiguous, bytes of shape (n,)) from ``offset``; returns the count. As ``read``."""
         name, identity = resolve(segment)
+        target = check_buffer(buffer)
+        check_range(offset, 0)
         self._context.check_open()
-        return read_into(self._context, name, identity, offset, buffer)
+        return read_into(self._context, name, identity, offset, target)
 
     def offset_at(self, segment: SegmentRef, time_ms: int) -> int:
         """The start of the chunk that was growing at ``time_ms`` (milliseconds since 1970): no byte below it is younger.
@@ -190,6 +203,7 @@ class ReadingHalf:
         piece_bytes: int = 1 << 20,
     ) -> StorageReader:
         """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises ``InvalidArgument``, ``SegmentNotFound``."""
+        check_reader(start, stop, prefetch_bytes, piece_bytes)
         info = self.info(segment)
         handle = SegmentHandle(info.name, info.id, False)
         return StorageReader(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chunkstore.engine import ChunkedSegmentStorage
     from chunkstore.reading import SegmentHandle
 
-__all__ = ["StorageWriter"]
+__all__ = ["StorageWriter", "check_buffering"]
 
 _JOIN_S: Final = 60.0
 
@@ -31,6 +31,15 @@ class _Waiting(NamedTuple):
     data: bytes
     future: Future[int]
     event_number: int
+
+
+def check_buffering(flush_bytes: object, flush_s: object, buffer_bytes_max: object) -> None:
+    """Check a writer's arguments. Raises ``InvalidArgument``."""
+    for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max")):
+        if type(value) is not int or value < 1:
+            raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
+    if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
+        raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
 
 
 class StorageWriter:
@@ -47,11 +56,6 @@ class StorageWriter:
         writer_id: bytes | None,
         last_event_number: int = 0,
     ) -> None:
-        for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max")):
-            if type(value) is not int or value < 1:
-                raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
-        if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
-            raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
         self._store = store
         self._handle = handle
         self._flush_bytes = flush_bytes

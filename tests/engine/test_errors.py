@@ -1,0 +1,331 @@
+"""Every refusal, and the order of checks: argument, closed, not owner, segment exists, sealed, offset."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from chunkstore import changes
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    BadOffset,
+    ChunkstoreError,
+    Closed,
+    ContainerNotFound,
+    InvalidArgument,
+    NotOwner,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentNotSealed,
+    SegmentSealed,
+    SegmentTruncated,
+)
+from tests.support.worlds import World
+
+Call = Callable[[ChunkedSegmentStorage], object]
+
+
+class Verb(NamedTuple):
+    """``wrong``: a bad argument and everything else wrong too. ``good``: fine on a segment that exists."""
+
+    wrong: Call
+    missing: Call
+    sealed: Call | None = None
+    offset: Call | None = None
+    reading: bool = False
+
+
+# In the store under test: "open" has 3 bytes from offset 1 on, "sealed" has 3 bytes, "missing" does not exist.
+VERBS: dict[str, Verb] = {
+    "create": Verb(lambda s: s.create(""), lambda s: s.create("new")),
+    "create-attributes": Verb(lambda s: s.create("open", attributes={"a": 1.5}), lambda s: s.create("new")),  # type: ignore[dict-item]
+    "write": Verb(
+        lambda s: s.write("missing", -1, b"x"),
+        lambda s: s.write("missing", 99, b"x"),
+        lambda s: s.write("sealed", 99, b"x"),
+        lambda s: s.write("open", 99, b"x"),
+    ),
+    "write-data": Verb(lambda s: s.write("missing", 99, 5), lambda s: s.write("missing", 99, b"")),  # type: ignore[arg-type]
+    "append": Verb(
+        lambda s: s.append("missing", b"x", expected_offset=-1),
+        lambda s: s.append("missing", b"x", expected_offset=99),
+        lambda s: s.append("sealed", b"x", expected_offset=99),
+        lambda s: s.append("open", b"x", expected_offset=99),
+    ),
+    "append-writer": Verb(
+        lambda s: s.append("missing", b"x", writer_id=b"w"),
+        lambda s: s.append("missing", b"x", writer_id=b"w", event_number=1),
+        lambda s: s.append("sealed", b"x", writer_id=b"w", event_number=1, expected_offset=9),
+    ),
+    "append_many": Verb(
+        lambda s: s.append_many("missing", b"bytes"),  # type: ignore[arg-type]
+        lambda s: s.append_many("missing", [b"x"], expected_offset=9),
+        lambda s: s.append_many("sealed", [b"x"], expected_offset=9),
+        lambda s: s.append_many("open", [b"x"], expected_offset=9),
+    ),
+    "seal": Verb(lambda s: s.seal(""), lambda s: s.seal("missing")),
+    "unseal": Verb(lambda s: s.unseal(""), lambda s: s.unseal("missing")),
+    "truncate": Verb(
+        lambda s: s.truncate("missing", -1), lambda s: s.truncate("missing", 99), None, lambda s: s.truncate("open", 99)
+    ),
+    "concat": Verb(
+        lambda s: s.concat("missing", -1, "missing"),
+        lambda s: s.concat("missing", 99, "sealed"),
+        lambda s: s.concat("sealed", 99, "sealed-2"),
+        lambda s: s.concat("open", 99, "sealed"),
+    ),
+    "concat-self": Verb(lambda s: s.concat("missing", 99, "missing"), lambda s: s.concat("open", 99, "missing")),
+    "delete": Verb(lambda s: s.delete(""), lambda s: s.delete("missing")),
+    "attributes": Verb(
+        lambda s: s.update_attributes("missing", {"a": 1.5}),  # type: ignore[dict-item]
+        lambda s: s.update_attributes("missing", {"a": 1}, expected={"b": 2}),
+    ),
+    "commit": Verb(
+        lambda s: s.commit([changes.Append("missing", b"x", -1)]),
+        lambda s: s.commit([changes.Append("missing", b"x", 99)]),
+        lambda s: s.commit([changes.Append("sealed", b"x", 99)]),
+        lambda s: s.commit([changes.Append("open", b"x", 99)]),
+    ),
+    "open_write": Verb(lambda s: s.open_write(""), lambda s: s.open_write("missing"), reading=True),
+    "open_read": Verb(lambda s: s.open_read("x" * 256), lambda s: s.open_read("missing"), reading=True),
+    "exists": Verb(lambda s: s.exists("\0"), lambda s: s.exists("missing"), reading=True),
+    "info": Verb(lambda s: s.info(""), lambda s: s.info("missing"), reading=True),
+    "segments": Verb(lambda s: s.segments(5), lambda s: list(s.segments()), reading=True),  # type: ignore[arg-type]
+    "segments-after": Verb(lambda s: s.segments("", after=5), lambda s: list(s.segments()), reading=True),  # type: ignore[arg-type]
+    "segments-limit": Verb(lambda s: s.segments("", limit=-1), lambda s: list(s.segments()), reading=True),
+    "layout": Verb(lambda s: s.layout(""), lambda s: s.layout("missing"), reading=True),
+    "read": Verb(
+        lambda s: s.read("missing", -1, 1),
+        lambda s: s.read("missing", 99, 1),
+        None,
+        lambda s: s.read("open", 99, 1),
+        reading=True,
+    ),
+    "read-length": Verb(lambda s: s.read("missing", 0, -1), lambda s: s.read("missing", 0, 1), reading=True),
+    "read_into": Verb(
+        lambda s: s.read_into("missing", 0, b"readonly"),  # type: ignore[arg-type]
+        lambda s: s.read_into("missing", 99, bytearray(1)),
+        None,
+        lambda s: s.read_into("open", 99, bytearray(1)),
+        reading=True,
+    ),
+    "read_into-offset": Verb(
+        lambda s: s.read_into("missing", -1, bytearray(1)),
+        lambda s: s.read_into("missing", 0, bytearray(1)),
+        reading=True,
+    ),
+    "offset_at": Verb(lambda s: s.offset_at("missing", -1), lambda s: s.offset_at("missing", 0), reading=True),
+    "wait": Verb(lambda s: s.wait("missing", -1, 0), lambda s: s.wait("missing", 0, 0), reading=True),
+    "wait-timeout": Verb(lambda s: s.wait("missing", 0, -1), lambda s: s.wait("missing", 0, 9), reading=True),
+    "reader": Verb(lambda s: s.reader("missing", start=-1), lambda s: s.reader("missing"), reading=True),
+    "reader-piece": Verb(lambda s: s.reader("missing", piece_bytes=0), lambda s: s.reader("missing"), reading=True),
+    "writer": Verb(lambda s: s.writer("missing", flush_bytes=0), lambda s: s.writer("missing"), reading=True),
+    "last_event": Verb(
+        lambda s: s.last_event_number("missing", b""), lambda s: s.last_event_number("missing", b"w"), reading=True
+    ),
+    "check": Verb(lambda s: s.check("thorough"), lambda s: s.check(), reading=True),  # type: ignore[arg-type]
+    "table-get": Verb(lambda s: s.table("t").get(b""), lambda s: s.table("t").get(b"k"), reading=True),
+    "table-scan": Verb(
+        lambda s: s.table("t").scan("text"),  # type: ignore[arg-type]
+        lambda s: list(s.table("t").scan()),
+        reading=True,
+    ),
+    "table-put": Verb(lambda s: s.table("t").put(b"", b""), lambda s: s.table("t").put(b"k", b"v")),
+    "table-version": Verb(
+        lambda s: s.table("t").put(b"k", b"", expected_version="1"),  # type: ignore[arg-type]
+        lambda s: s.table("t").put(b"k", b"", expected_version=0),
+    ),
+    "table-delete": Verb(lambda s: s.table("t").delete(b"k" * 401), lambda s: s.table("t").delete(b"k")),
+    "session": Verb(lambda s: s.session(""), lambda s: s.session("me")),
+    "snapshot": Verb(lambda s: s.open_read(""), lambda s: s.snapshot()),
+    "collect": Verb(lambda s: s.open_read(""), lambda s: s.collect()),
+}
+NOT_ABOUT_A_SEGMENT = {
+    *("create", "create-attributes", "exists", "segments", "segments-after", "segments-limit", "check", "session"),
+    *("snapshot", "collect"),
+}
+
+
+def prepare(store: ChunkedSegmentStorage) -> None:
+    store.create("open")
+    store.append("open", b"1234")
+    store.truncate("open", 1)
+    for name in ("sealed", "sealed-2"):
+        store.create(name)
+        store.append(name, b"123")
+        store.seal(name)
+
+
+def outcome(call: Call, store: ChunkedSegmentStorage) -> type[BaseException] | None:
+    try:
+        call(store)
+    except ChunkstoreError as error:
+        assert type(pickle.loads(pickle.dumps(error))) is type(error)
+        return type(error)
+    return None
+
+
+def test_the_order_of_checks_while_open(world: World) -> None:
+    store = world.open()
+    prepare(store)
+    before = [*store.segments()]
+    for name, verb in VERBS.items():
+        assert outcome(verb.wrong, store) is InvalidArgument, name
+        if verb.sealed is not None:
+            assert outcome(verb.sealed, store) is SegmentSealed, name
+        if verb.offset is not None:
+            assert outcome(verb.offset, store) is BadOffset, name
+        if not name.startswith("table-") and name not in NOT_ABOUT_A_SEGMENT:
+            assert outcome(verb.missing, store) is SegmentNotFound, name
+    assert [*store.segments()] == before
+
+
+def test_the_order_of_checks_when_closed_and_when_fenced(world: World) -> None:
+    old = world.open()
+    prepare(old)
+    world.open(metadata=None).close()
+    for name, verb in VERBS.items():
+        assert outcome(verb.wrong, old) is InvalidArgument, name
+        assert outcome(verb.missing, old) is NotOwner, name
+    old.close()
+    for name, verb in VERBS.items():
+        assert outcome(verb.wrong, old) is InvalidArgument, name
+        assert outcome(verb.missing, old) is Closed, name
+    old.close()
+
+
+def test_without_a_read_fence_the_deposed_owner_still_reads(world: World) -> None:
+    old = world.open(read_fence="none")
+    prepare(old)
+    world.open().append("open", b"5")
+    assert old.read("open", 1, 10) in (b"234", b"2345")
+    assert old.exists("open")
+    for name, verb in VERBS.items():
+        expected = outcome(verb.missing, old)
+        if verb.reading:
+            assert expected is (
+                None if name.startswith("table-") or name in NOT_ABOUT_A_SEGMENT else SegmentNotFound
+            ), name
+        else:
+            assert expected is NotOwner, name
+
+
+def test_fields_of_the_errors(world: World) -> None:
+    store = world.open()
+    prepare(store)
+    store.create("unsealed")
+
+    def caught(call: Call) -> dict[str, object]:
+        with pytest.raises(ChunkstoreError) as info:
+            call(store)
+        assert str(info.value)
+        return info.value.to_fields()
+
+    assert caught(lambda s: s.write("open", 3, b"x")) == {"segment": "open", "expected": 4, "given": 3}
+    assert caught(lambda s: s.append("open", b"x", expected_offset=5)) == {"segment": "open", "expected": 4, "given": 5}
+    assert caught(lambda s: s.truncate("open", 5)) == {"segment": "open", "expected": 4, "given": 5}
+    assert caught(lambda s: s.read("open", 5, 0)) == {"segment": "open", "expected": 4, "given": 5}
+    assert caught(lambda s: s.read("open", 0, 0)) == {"segment": "open", "start_offset": 1, "offset": 0}
+    assert caught(lambda s: s.concat("unsealed", 1, "sealed")) == {"segment": "unsealed", "expected": 0, "given": 1}
+    assert caught(lambda s: s.read("missing", 0, 0)) == {"segment": "missing"}
+    assert caught(lambda s: s.append("sealed", b"")) == {"segment": "sealed"}
+    assert caught(lambda s: s.unseal("open")) == {"segment": "open"}
+    assert caught(lambda s: s.create("open")) == {"segment": "open"}
+    second = world.open()
+    assert caught(lambda s: s.append("open", b"x")) == {"epoch": second.epoch - 1, "owner": second.epoch}
+
+
+def test_concat_refusals(world: World) -> None:
+    store = world.open()
+    prepare(store)
+    store.create("unsealed")
+    store.append("unsealed", b"12")
+    store.seal("open")
+    store.create("target")
+    store.append("target", b"12345")
+    for expected, call in (
+        (SegmentNotFound, lambda: store.concat("missing", 0, "sealed")),
+        (SegmentNotFound, lambda: store.concat("target", 5, "missing")),
+        (SegmentSealed, lambda: store.concat("sealed", 3, "sealed-2")),
+        (SegmentNotSealed, lambda: store.concat("target", 5, "unsealed")),
+        (SegmentTruncated, lambda: store.concat("target", 5, "open")),
+        (BadOffset, lambda: store.concat("target", 4, "sealed")),
+        (BadOffset, lambda: store.concat("target", 6, "sealed")),
+        (BadOffset, lambda: store.concat("target", 0, "sealed")),
+        (InvalidArgument, lambda: store.concat("target", 5, "target")),
+        (InvalidArgument, lambda: store.commit([changes.Concat("target", "target")])),
+        (SegmentExists, lambda: store.create("target")),
+    ):
+        with pytest.raises(expected):
+            call()
+    assert store.read("target", 0, 99) == b"12345" and store.read("sealed", 0, 99) == b"123"
+    assert store.check("deep") == []
+
+
+def test_opening_what_is_not_there_and_bad_arguments(world: World) -> None:
+    with pytest.raises(ContainerNotFound) as caught:
+        world.open(create=False)
+    assert caught.value.container == "default"
+    with pytest.raises(ContainerNotFound):
+        world.replica()
+    for container in ("", ".", "..", "a/b", "-a", "x" * 65, "a b", "ä", 5):
+        with pytest.raises(InvalidArgument):
+            world.open(container)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        world.open(wait_s=-1)
+    world.open("other").create("only-here")
+    store = world.open()
+    assert not store.exists("only-here") and store.container == "default"
+    assert world.open("other", create=False).exists("only-here")
+
+
+@pytest.mark.parametrize("wrong", [5, None, 1.5, True, ["x"], {"a": 1}, b"bytes"], ids=repr)
+def test_names_of_wrong_types(world: World, wrong: object) -> None:
+    store = world.open()
+    calls: list[Callable[[], object]] = [
+        lambda: store.create(wrong),  # type: ignore[arg-type]
+        lambda: store.append(wrong, b"x"),  # type: ignore[arg-type]
+        lambda: store.read(wrong, 0, 1),  # type: ignore[arg-type]
+        lambda: store.exists(wrong),  # type: ignore[arg-type]
+        lambda: store.delete(wrong),  # type: ignore[arg-type]
+        lambda: store.concat("a", 0, wrong),  # type: ignore[arg-type]
+        lambda: store.commit([changes.Append(wrong, b"x")]),  # type: ignore[arg-type]
+        lambda: store.commit([wrong]),  # type: ignore[list-item]
+        lambda: store.append_many("a", wrong) if wrong != ["x"] else store.append_many("a", ["x"]),  # type: ignore[arg-type, list-item]
+        lambda: store.table(wrong),  # type: ignore[arg-type]
+        lambda: store.session(wrong),  # type: ignore[arg-type]
+        lambda: store.create("a", rolling=wrong) if wrong is not None else store.create(""),  # type: ignore[arg-type]
+        lambda: store.read_into("a", 0, wrong),  # type: ignore[arg-type]
+        lambda: store.commit([changes.Create("a", wrong or "x")]),  # type: ignore[arg-type]
+        lambda: store.commit([changes.EndSession(wrong if wrong != 5 else -5)]),  # type: ignore[arg-type]
+        lambda: store.commit([changes.Attach("a", 1, wrong)]),  # type: ignore[arg-type]
+        lambda: store.commit([changes.TablePut("t", b"k", b"v", wrong if wrong not in (5, None) else -1)]),  # type: ignore[arg-type]
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(InvalidArgument):
+            call()
+            pytest.fail(f"call {number} was accepted")
+    assert [*store.segments()] == []
+
+
+def test_text_that_is_no_utf8(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    half = "\ud800"
+    calls: list[Callable[[], object]] = [
+        lambda: store.create(half),
+        lambda: list(store.segments(half)),
+        lambda: list(store.segments("", after=half)),
+        lambda: store.table(half),
+        lambda: store.session(half),
+        lambda: store.append("a", b"x", writer_id=half, event_number=1),
+        lambda: store.writer("a", writer_id=half),
+        lambda: store.commit([changes.TablePut(half, b"k", b"v")]),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(InvalidArgument):
+            call()
+            pytest.fail(f"call {number} was accepted")

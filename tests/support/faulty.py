@@ -1,0 +1,184 @@
+"""A storage that fails on demand: at one chosen call a process dies, a reply is lost, a write is torn, or space runs out.
+
+Every call is recorded, so that a test learns how many there are by running once without a fault: a call that the engine
+makes tomorrow lengthens every enumeration by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import StorageFull, StorageUnavailable
+from chunkstore.storage import ChunkHandle, ChunkStorage
+from tests.support.forwarding import Forwarding
+
+__all__ = ["Call", "Dead", "FaultyChunkStorage", "Outcome", "When", "outcomes_of"]
+
+T = TypeVar("T")
+When = Callable[[str, str], bool]
+
+_CHANGING = frozenset(("create", "create_if_absent", "put", "write", "sync", "harden", "delete", "truncate", "concat"))
+_FILLING = frozenset(("create", "create_if_absent", "put", "write"))
+
+
+class Dead(BaseException):
+    """The process has died. Nothing may swallow this: whoever goes on after it is a ghost."""
+
+
+class Outcome(Enum):
+    """What happens at the chosen call."""
+
+    CRASH_BEFORE = "crash before"
+    """The process dies; the call had no effect."""
+    CRASH_AFTER = "crash after"
+    """The call took effect; then the process dies."""
+    ERROR_BEFORE = "error before"
+    """``StorageUnavailable``, no effect."""
+    ERROR_AFTER = "error after"
+    """The call took effect, but its reply is lost: ``StorageUnavailable``."""
+    TORN = "torn"
+    """Half of the bytes arrive; then the process dies."""
+    SHORT = "short"
+    """Half of the bytes arrive; then ``StorageFull``: the disk filled up on the way."""
+    FULL = "full"
+    """``StorageFull`` once, no effect."""
+    STAYS_FULL = "stays full"
+    """``StorageFull`` for this and every later call that needs space, until ``heal``."""
+    OUTAGE = "outage"
+    """``StorageUnavailable`` for this and every later call, until ``heal``."""
+
+
+class Call(NamedTuple):
+    """One call, as recorded."""
+
+    operation: str
+    names: tuple[str, ...]
+    tearable: bool
+
+
+def outcomes_of(call: Call) -> tuple[Outcome, ...]:
+    """What can happen at such a call."""
+    if call.operation not in _CHANGING:
+        return (Outcome.CRASH_BEFORE, Outcome.ERROR_BEFORE)
+    found = [Outcome.CRASH_BEFORE, Outcome.CRASH_AFTER, Outcome.ERROR_BEFORE, Outcome.ERROR_AFTER]
+    if call.operation in _FILLING:
+        found += [Outcome.FULL, Outcome.STAYS_FULL]
+    if call.tearable:
+        found += [Outcome.TORN, Outcome.SHORT]
+    return tuple(found)
+
+
+class FaultyChunkStorage(Forwarding):
+    """See the module. Thread-safe. Until ``watch`` or ``inject`` it only passes calls on."""
+
+    def __init__(self, inner: ChunkStorage) -> None:
+        super().__init__(inner)
+        self.trace: list[Call] = []
+        self.dead = False
+        self.fired = False
+        self._lock = threading.Lock()
+        self._watching = False
+        self._when: int | When = -1
+        self._outcome: Outcome | None = None
+        self._lasting: Outcome | None = None
+
+    def watch(self) -> None:
+        """Record calls from now on, without a fault."""
+        with self._lock:
+            self.trace = []
+            self._watching = True
+
+    def inject(self, when: int | When, outcome: Outcome) -> None:
+        """Record calls from now on, and let ``outcome`` happen once: at call number ``when`` (from 0), or at the first
+        call for which ``when(operation, name)`` holds."""
+        self.watch()
+        with self._lock:
+            self._when, self._outcome = when, outcome
+            self.fired = False
+
+    def heal(self) -> None:
+        """No faults any more (a dead process stays dead)."""
+        with self._lock:
+            self._watching = False
+            self._when, self._outcome, self._lasting = -1, None, None
+
+    def kill(self) -> None:
+        """The process dies now: every later call raises ``Dead``."""
+        self.dead = True
+
+    def _step(self, operation: str, names: tuple[str, ...], tearable: bool) -> Outcome | None:
+        with self._lock:
+            if self.dead:
+                raise Dead
+            if not self._watching:
+                return None
+            index = len(self.trace)
+            self.trace.append(Call(operation, names, tearable))
+            if self._lasting is Outcome.OUTAGE or (self._lasting is Outcome.STAYS_FULL and operation in _FILLING):
+                return self._lasting
+            if self.fired or not self._is_due(index, operation, names):
+                return None
+            self.fired = True
+            outcome = self._outcome
+            if outcome in (Outcome.OUTAGE, Outcome.STAYS_FULL):
+                self._lasting = outcome
+            if outcome in (Outcome.CRASH_BEFORE, Outcome.CRASH_AFTER, Outcome.TORN):
+                self.dead = True  # already now: calls in other threads that come later find a dead process
+            return outcome
+
+    def _is_due(self, index: int, operation: str, names: tuple[str, ...]) -> bool:
+        when = self._when
+        if isinstance(when, int):
+            return index == when
+        return any(when(operation, name) for name in names)
+
+    def _perform(
+        self,
+        operation: str,
+        names: tuple[str, ...],
+        call: Callable[[], T],
+        half: Callable[[], object] | None,
+    ) -> T:
+        outcome = self._step(operation, names, half is not None)
+        if outcome is None:
+            return call()
+        if outcome is Outcome.CRASH_BEFORE:
+            raise Dead
+        if outcome in (Outcome.ERROR_BEFORE, Outcome.OUTAGE):
+            raise StorageUnavailable(f"injected before {operation} of {', '.join(names)}")
+        if outcome in (Outcome.FULL, Outcome.STAYS_FULL):
+            raise StorageFull(f"injected: no space for {operation} of {', '.join(names)}")
+        if outcome in (Outcome.TORN, Outcome.SHORT):
+            assert half is not None
+            half()
+            if outcome is Outcome.TORN:
+                raise Dead
+            raise StorageFull(f"injected: no space for the rest of {operation} of {', '.join(names)}")
+        call()
+        if outcome is Outcome.CRASH_AFTER:
+            raise Dead
+        raise StorageUnavailable(f"injected: the reply to {operation} of {', '.join(names)} was lost")
+
+    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+        return self._perform(operation, names, call, None)
+
+    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
+        # Where chunks can grow, creating one with content is no more atomic than writing to it.
+        half: Callable[[], object] | None = None
+        if data is not None and self.inner.capabilities.append:
+            part = bytes(data[: len(data) // 2])
+            half = lambda: self.inner.create(name, part)  # noqa: E731
+        return self._perform("create", (name,), lambda: self.inner.create(name, data), half)
+
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
+        part = bytes(data[: len(data) // 2])
+        return self._perform(
+            "write",
+            (handle.name,),
+            lambda: self.inner.write(handle, offset, data),
+            lambda: self.inner.write(handle, offset, part),
+        )
