@@ -155,7 +155,10 @@ def main() -> None:
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        {"open": child_open, "segments": child_segments}[options.child[0]](*options.child[1:])
+        if options.child[0] == "open":
+            child_open(options.child[1])
+        else:
+            child_segments(options.child[1], options.child[2])
         return
     report = Report("recovery-quick" if options.quick else "recovery")
     with scratch(options.dir) as path:

@@ -7,12 +7,15 @@ Leaves out: everything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.invariants import Finding
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
@@ -20,10 +23,10 @@ from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 if TYPE_CHECKING:
+    from chunkstore_journal.history import Streams
     from chunkstore_journal.objects import ContainerFormat
 
 __all__ = [
-    "check_journal",
     "describe_owner",
     "journal_records",
     "list_containers",
@@ -32,6 +35,9 @@ __all__ = [
     "open_store",
     "open_store_on",
 ]
+
+
+_SEVERITY = {"error": "damage", "warning": "warning"}
 
 
 def _settings(settings: Settings | None) -> Settings:
@@ -118,7 +124,13 @@ def open_store_on(
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s))
         store = ChunkedSegmentStorage(
-            storage=storage, names=names, settings=chosen, service=service, ownership=ownership, on_close=closing
+            storage=storage,
+            names=names,
+            settings=chosen,
+            service=service,
+            ownership=ownership,
+            journal_findings=partial(_journal_findings, storage, container),
+            on_close=closing,
         )
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
@@ -176,7 +188,14 @@ def open_replica_on(
         closing.append(storage.close)
     try:
         follower = Follower(storage, names, format_, parts, chosen)
-        return Replica(storage=storage, names=names, settings=chosen, follower=follower, on_close=closing)
+        return Replica(
+            storage=storage,
+            names=names,
+            settings=chosen,
+            follower=follower,
+            journal_findings=partial(_journal_findings, storage, container),
+            on_close=closing,
+        )
     except BaseException:
         if cache is None:
             parts.close()
@@ -184,11 +203,73 @@ def open_replica_on(
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
-    """The containers under a root, in name order. Read-only."""
+    """The containers under a root, in name order. Read-only. Raises ``InvalidArgument``, ``StorageUnavailable``."""
     from chunkstore_journal.container import list_containers as listed
 
+    with _storage_of(root, settings) as storage:
+        return list(listed(storage))
+
+
+def describe_owner(root: str, container: str = "default", *, settings: Settings | None = None) -> dict[str, object]:
+    """Who claimed last, who opened last, and the lease hint, as plain data. Read-only.
+
+    Raises ``ContainerNotFound``, ``Damaged``, ``StorageUnavailable``, ``InvalidArgument``.
+    """
+    from chunkstore_journal.inspect import describe_owner as described
+
+    with _storage_of(root, settings) as storage:
+        streams = _streams(storage, container)
+        info = described(streams)
+        claim, lease = info.claim, info.lease
+        return {
+            "container": container,
+            "uuid": streams.container.hex(),
+            "journal_mode": streams.mode,
+            "claimed_epoch": info.claimed_epoch,
+            "opened_epoch": info.opened_epoch,
+            "host": claim.host if claim is not None else None,
+            "pid": claim.pid if claim is not None else None,
+            "claimed_at": claim.time_ms if claim is not None else None,
+            "lease": dict(lease._asdict()) if lease is not None else None,
+        }
+
+
+def journal_records(
+    root: str, container: str = "default", epoch: int | None = None, *, settings: Settings | None = None
+) -> Iterator[dict[str, object]]:
+    """The records of history still stored, oldest first, as plain data; only stream ``epoch`` where given. Read-only.
+
+    Raises as ``describe_owner``.
+    """
+    from chunkstore_journal.inspect import iter_records
+
+    with _storage_of(root, settings) as storage:
+        for record in iter_records(_streams(storage, container), epoch):
+            yield record._asdict()
+
+
+@contextmanager
+def _storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
     storage = open_storage(root, _settings(settings))
     try:
-        return list(listed(storage))
+        yield storage
     finally:
         storage.close()
+
+
+def _streams(storage: ChunkStorage, container: str) -> Streams:
+    from chunkstore_journal.container import read_format
+    from chunkstore_journal.history import Streams
+
+    names = ContainerNames(container)
+    return Streams(storage, names, read_format(storage, names))
+
+
+def _journal_findings(storage: ChunkStorage, container: str) -> list[Finding]:
+    """The journal's own invariants (1 to 6, 11, 25, 28), for ``check``."""
+    from chunkstore_journal.inspect import check_journal
+
+    return [
+        Finding(item.invariant, _SEVERITY[item.severity], "", "", item.object, item.position, item.message)
+        for item in check_journal(_streams(storage, container))
+    ]

@@ -25,6 +25,7 @@ from chunkstore.changes import Change, TableDelete, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.invariants import Finding
 from chunkstore.journal import JournalService, Ownership, RecordKind, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
@@ -116,6 +117,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         settings: Settings,
         service: JournalService,
         ownership: Ownership,
+        journal_findings: Callable[[], list[Finding]] = list,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         core = Core(storage=storage, names=names, settings=settings, service=service, ownership=ownership)
@@ -123,6 +125,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         core.lifecycle = Lifecycle(core)
         self._core = core
         self._on_close = tuple(on_close)
+        self._journal_findings = journal_findings
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()

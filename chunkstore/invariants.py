@@ -16,7 +16,7 @@ __all__ = ["Finding", "segment_findings"]
 
 
 class Finding(NamedTuple):
-    """One violated invariant. ``severity`` is "damage" (data or safety) or "leak" (space only)."""
+    """One violated invariant. ``severity`` is "damage" (data or safety), "warning" (remarkable) or "leak" (space only)."""
 
     invariant: int
     severity: str

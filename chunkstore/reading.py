@@ -7,7 +7,7 @@ exists again. Leaves out: changing anything (``chunkstore.engine``), following (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from chunkstore import runtime
@@ -80,9 +80,10 @@ class TableReader:
 
 
 class ReadingHalf:
-    """See the module. Subclasses set ``_context`` and ``_epoch``."""
+    """See the module. Subclasses set ``_context`` and ``_journal_findings``."""
 
     _context: ReadContext
+    _journal_findings: Callable[[], list[Finding]]
 
     def _present_epoch(self) -> int:
         raise NotImplementedError
@@ -217,13 +218,13 @@ class ReadingHalf:
         )
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
-        """Compare metadata, index and (``exists``, ``deep``) storage; returns every violated invariant, or an empty list.
+        """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant, or an empty list.
 
         Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``.
         """
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
         self._context.check_open()
-        findings = list(check(self._context, level, epoch=self._present_epoch()))
+        findings = [*self._journal_findings(), *check(self._context, level, epoch=self._present_epoch())]
         self._context.check()
         return findings

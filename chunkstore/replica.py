@@ -13,6 +13,7 @@ from typing import Protocol, Self
 from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import Closed
+from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import ReadContext
@@ -47,12 +48,14 @@ class Replica(ReadingHalf):
         names: ContainerNames,
         settings: Settings,
         follower: JournalFollower,
+        journal_findings: Callable[[], list[Finding]] = list,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._names = names
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
         self._on_close = tuple(on_close)
+        self._journal_findings = journal_findings
         self._closed = False
         self._lock = runtime.lock()
         self.settings = settings
