@@ -216,7 +216,7 @@ class Streams:
     def read_slots(self, epoch: int, start: int, stop: int | None, pool: Pool) -> Iterator[Record]:
         """Slots ``start``, ``start + 1``, ... in order, fetched 16 at a time.
 
-        With ``stop`` a missing slot raises ``ChunkNotFound``; without, the first missing slot or SEAL ends the iteration.
+        A missing slot or a SEAL raises ``ChunkNotFound`` with ``stop``, and ends the iteration without.
         """
         index = start
         while stop is None or index < stop:
@@ -225,9 +225,10 @@ class Streams:
             last = index + width if stop is None else min(stop, index + width)
             calls = [lambda index=i: self._slot_or_none(epoch, index) for i in range(index, last)]
             for found in pool.run_all(calls):
-                if found is None or (stop is None and found.header.kind == RecordKind.SEAL):
+                if found is None or found.header.kind == RecordKind.SEAL:
                     if stop is None:
                         return
+                    # A SEAL below the end that an OPEN on H names is a doomed claimant's, in a hole: collected as well.
                     raise ChunkNotFound(self.names.slot(epoch, index))
                 yield found
                 index += 1

@@ -175,6 +175,16 @@ def _from(streams: Streams, start: Position, leg: Leg, pool: runtime.Pool) -> It
         raise Damaged(str(mismatch), object=leg.opened.object) from mismatch
 
 
+def _holds_record(streams: Streams, epoch: int, index: int) -> bool:
+    """Whether the slot is still there. A SEAL below the stream's end is a doomed claimant's, in a hole."""
+    try:
+        return streams.read_slot(epoch, index).header.kind != RecordKind.SEAL
+    except ChunkNotFound:
+        return False
+    except Damaged:
+        return True  # it is there; whoever reads the stream says what is wrong with it
+
+
 def _first_kept(streams: Streams, leg: Leg) -> Position:
     """Where the uncollected rest of a stream begins: collection eats slots from the front, and logs whole."""
     opened, end = leg.opened, leg.end
@@ -183,12 +193,12 @@ def _first_kept(streams: Streams, leg: Leg) -> Position:
         return nothing_left
     if streams.mode == "append":
         return opened.position if streams.storage.exists(streams.names.log(opened.epoch)) else nothing_left
-    low, high = 1, end.index
-    if streams.storage.exists(streams.names.slot(opened.epoch, 1)):
+    if _holds_record(streams, opened.epoch, 1):
         return opened.position
+    low, high = 2, end.index
     while low < high:
         middle = (low + high) // 2
-        if streams.storage.exists(streams.names.slot(opened.epoch, middle)):
+        if _holds_record(streams, opened.epoch, middle):
             high = middle
         else:
             low = middle + 1

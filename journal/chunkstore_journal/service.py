@@ -101,12 +101,12 @@ class ContainerJournal(JournalService):
         try:
             with store.view() as view:
                 head = view.head
-                report = write_snapshot(
-                    self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch
-                )
+                report = write_snapshot(self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch)
         except ChunkNotFound as missing:
             # Only the collector of a later owner removes a snapshot in the making, because newer ones exist.
-            raise StorageUnavailable(f"{missing.chunk} vanished while it was written", object=missing.chunk) from missing
+            raise StorageUnavailable(
+                f"{missing.chunk} vanished while it was written", object=missing.chunk
+            ) from missing
         lsn, identity, stream, index, end = head.position
         self._links[report.name] = SnapshotLink(report.name, lsn, identity, head.digest, stream, index, end)
         return report

@@ -8,6 +8,8 @@ from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, NotOwner
 from chunkstore.journal import Batch, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore_journal.history import Streams
+from chunkstore_journal.inspect import check_journal
 from tests.journal.world import Process, World, nothing
 
 
@@ -125,6 +127,7 @@ def test_a_doomed_claimant_seals_a_collected_slot(slot_world: World) -> None:
     assert world.storage.exists(world.names.slot(1, 1)), "the doomed SEAL lies in the hole"
     assert sleeper.catch_up().digest == heirs[0].store.head().digest
     assert world.process().open().keys() == heirs[0].keys()
+    assert list(check_journal(Streams(world.storage, world.names, world.format))) == []
 
 
 def test_pins_stop_the_collector(world: World) -> None:

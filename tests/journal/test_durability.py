@@ -33,7 +33,9 @@ def test_the_last_slot_is_hardened_before_the_seal(slot_world: World) -> None:
     world.process().open().put("a")
     calls = calls_of(world)
     assert calls.index(("harden", world.names.slot(1, 1))) < calls.index(("create_if_absent", world.names.slot(1, 2)))
-    assert calls.index(("create_if_absent", world.names.epoch(2))) < calls.index(("create_if_absent", world.names.slot(1, 2)))
+    assert calls.index(("create_if_absent", world.names.epoch(2))) < calls.index(
+        ("create_if_absent", world.names.slot(1, 2))
+    )
 
 
 def test_the_seal_and_the_voids_of_others_are_hardened(world: World) -> None:
@@ -64,7 +66,9 @@ def test_the_log_exists_durably_before_it_is_served(append_world: World) -> None
     process = world.process().open()
     calls = process.wire.calls
     created = calls.index(("create", world.names.log(1)))
-    assert calls.index(("create_if_absent", world.names.slot(1, 0))) < created < calls.index(("sync", world.names.log(1)))
+    assert (
+        calls.index(("create_if_absent", world.names.slot(1, 0))) < created < calls.index(("sync", world.names.log(1)))
+    )
 
 
 def test_a_follower_hardens_before_it_believes(world: World) -> None:

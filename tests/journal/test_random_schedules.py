@@ -223,7 +223,7 @@ def test_story(seed: int, mode: Literal["slot", "append"]) -> None:
     assert head.position == heir.journal.head
     assert keys_of(story.follower.store) == heir.keys()
     streams = Streams(story.world.storage, story.world.names, story.world.format)
-    assert list(check_journal(streams)) == []
+    assert [finding for finding in check_journal(streams) if finding.severity == "error"] == []
     for actor in story.actors:
         if actor.process.ownership is not None and not actor.dead:
             with pytest.raises((ChunkstoreError, JournalBroken)):
