@@ -294,7 +294,10 @@ class Lifecycle:
     # The keeper
 
     def start(self) -> None:
-        """Begin the background task: lease, heartbeat, snapshots when due."""
+        """Show the lease, then begin the background task: lease, heartbeat, snapshots when due."""
+        if self._core.settings.lease_s:
+            # At once: until the first renewal a polite claimant would take us for gone.
+            self._core.service.renew_lease(self._core.epoch, released=False)
         self._keeper = runtime.spawn(self._keep, "chunkstore-keeper")
 
     def _keep(self) -> None:
