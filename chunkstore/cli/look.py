@@ -147,5 +147,11 @@ def owner(root: options.Root, *, container: options.Container = "default", as_js
     facts = assembly.describe_owner(root, container)
     if as_json:
         print_json(facts)
-    else:
-        print_facts(facts)
+        return
+    claimed_at, lease = facts["claimed_at"], facts["lease"]
+    if isinstance(claimed_at, int):
+        facts["claimed_at"] = human_time(claimed_at)
+    if isinstance(lease, dict):
+        state = "released" if lease["released"] else "held"
+        facts["lease"] = f"{state} by pid {lease['pid']} on {lease['host']}, epoch {lease['epoch']}"
+    print_facts(facts)

@@ -221,13 +221,15 @@ def test_journal_snapshot_owner_containers(call: Call, root: str, data_file: Pat
     assert len(report["digest"]) == 64
     assert report["rows"] >= 2
     records = call("journal", root, "--json").lines
+    assert all(len(record["hash"]) == 32 and len(record["digest"]) == 64 for record in records)
+    assert [record["kind"] for record in records[:2]] == ["OPEN", "OPS"]
     assert [record["lsn"] for record in records] == sorted(record["lsn"] for record in records)
     assert {record["epoch"] for record in records} == {1, 2}
     assert {record["epoch"] for record in call("journal", root, "--epoch", "2", "--json").lines} == {2}
     assert len(call("journal", root).out.splitlines()) == len(records)
     owner = call("owner", root, "--json").document
-    assert owner["epoch"] == 2
-    assert call("owner", root).out
+    assert (owner["claimed_epoch"], owner["opened_epoch"], owner["lease"]["released"]) == (2, 2, True)
+    assert b"released by pid" in call("owner", root).out
     assert call("containers", root, "--json").lines == [{"container": "default"}, {"container": "other"}]
 
 
@@ -245,7 +247,7 @@ def test_looking_claims_nothing(call: Call, root: str, data_file: Path) -> None:
         ("truncate", root, "a", "9", "--dry-run"),
     ):
         call(*arguments)
-    assert call("owner", root, "--json").document["epoch"] == 1
+    assert call("owner", root, "--json").document["claimed_epoch"] == 1
 
 
 def test_a_cache_directory_of_ones_own(call: Call, root: str, data_file: Path, tmp_path: Path) -> None:
