@@ -16,7 +16,7 @@ from chunkstore.errors import ChunkstoreError, Damaged, NotOwner, StorageUnavail
 from chunkstore.journal import RecordKind, TailCut
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams, probe_dense
+from chunkstore_journal.history import ZERO_HASH, Opened, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import (
     Claim,
     LatestHint,
@@ -161,8 +161,8 @@ def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | 
             data = encode_seal_record(streams, attempt, epoch, 0)
             decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)
             found = streams.decode_slot0(epoch, data if isinstance(decision, Mine) else decision.data)
-        elif isinstance(found, Sealed):
-            # P6 for voids: we rely on a SEAL that somebody else wrote, so it must survive a power cut.
+        else:
+            # P6: we are about to rely on an OPEN or a void that somebody else wrote, so it must survive a power cut.
             storage.harden(names.slot(epoch, 0))
         if isinstance(found, Opened):
             break

@@ -100,6 +100,8 @@ class Follower:
         while epoch > low:
             found = self._streams.slot0(epoch)
             if isinstance(found, Opened):
+                # P6: what it embeds and where it cuts is applied here, so it must not vanish any more.
+                self._storage.harden(found.object)
                 self._newest = found
                 break
             below = epoch - 1

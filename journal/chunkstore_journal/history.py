@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from chunkstore.config import KIB
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
@@ -26,6 +27,8 @@ __all__ = ["ZERO_HASH", "Leg", "Opened", "Sealed", "StreamEnd", "Streams", "chec
 
 ZERO_HASH = bytes(HASH_BYTES)
 _OPENED_KEPT_MAX = 256
+_OPENED_BYTES_MAX = 64 * KIB
+"""An OPEN that embeds a large record is read again rather than kept."""
 _FETCH_WIDTH = 16
 
 
@@ -172,9 +175,10 @@ class Streams:
             found = self._check_open(record, name)
         else:
             raise Damaged(f"slot 0 holds {header.kind.name}, not OPEN or SEAL", object=name)
-        if len(self._opened) >= _OPENED_KEPT_MAX:
-            self._opened.pop(next(iter(self._opened)))
-        self._opened[epoch] = found
+        if record.size <= _OPENED_BYTES_MAX:
+            if len(self._opened) >= _OPENED_KEPT_MAX:
+                self._opened.pop(next(iter(self._opened)))
+            self._opened[epoch] = found
         return found
 
     def _check_open(self, record: Record, name: str) -> Opened:

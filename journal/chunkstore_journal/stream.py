@@ -106,9 +106,9 @@ class OwnedStream(Journal):
         """Raise ``NotOwner`` if a newer epoch has been claimed.
 
         Sound only where ``Capabilities.fence_by_stat``; elsewhere a fenced read commits a HEARTBEAT instead (A13).
-        May run while ``append`` does.
+        May run while ``append`` does. During a self-take-over our own claim looks like anybody's: ask the new stream.
         """
-        if isinstance(self._end, (NotOwner, Closed)):
+        if isinstance(self._end, NotOwner):
             raise self._end.copy()
         if self._storage.exists(self._fence_name):
             raise NotOwner(epoch=self.epoch, owner=self.epoch + 1)

@@ -61,6 +61,13 @@ def failing(operation: str, name: str, error: BaseException) -> Hook:
     return fail
 
 
+def test_the_open_of_a_dead_owner_is_hardened(world: World) -> None:
+    """Its owner may have died before the name was durable, and we are about to build on it."""
+    world.process().open()
+    calls = calls_of(world)
+    assert calls.index(("harden", world.names.slot(1, 0))) < calls.index(("create_if_absent", world.names.slot(2, 0)))
+
+
 def test_the_log_exists_durably_before_it_is_served(append_world: World) -> None:
     world = append_world
     process = world.process().open()
