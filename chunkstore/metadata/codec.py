@@ -273,10 +273,6 @@ def _is_pointer(value: Any) -> bool:
     return type(value) is bytes and len(value) in _POINTER_LENGTHS
 
 
-def _is_chunk(value: Any) -> bool:
-    return type(value) is bytes and len(value) == CHUNK_ID_BYTES
-
-
 def _is_name(value: Any) -> bool:
     return type(value) is str and 0 < len(value) <= _NAME_MAX
 
@@ -328,8 +324,8 @@ CHUNK_FIELDS: Fields = (
     _number("created_ms"),
 )
 GARBAGE_FIELDS: Fields = (
-    Field("first", "chunk id", _is_chunk),
-    Field("last", "chunk id", _is_chunk),
+    Field("first", "pointer", _is_pointer),
+    Field("last", "pointer", _is_pointer),
     *map(_number, ("count", "size_bytes", "lsn", "time_ms", "ended_segment_id")),
 )
 TABLE_FIELDS: Fields = (

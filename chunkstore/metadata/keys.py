@@ -36,6 +36,7 @@ __all__ = [
     "table_key",
     "table_prefix",
     "writer_key",
+    "writer_range",
 ]
 
 CHUNK = b"C"
@@ -98,3 +99,8 @@ _WRITERS = table_prefix(WRITERS_NAMESPACE)
 def writer_key(segment_id: int, writer_id: bytes) -> bytes:
     """Key of the row that remembers a writer's last event number in a segment."""
     return _WRITERS + _U64.pack(segment_id) + writer_id
+
+
+def writer_range(segment_id: int) -> tuple[bytes, bytes]:
+    """Where the rows of a segment's writers begin, and where they end."""
+    return writer_key(segment_id, b""), writer_key(segment_id + 1, b"")

@@ -16,7 +16,7 @@ from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_garbage
-from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_key
+from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.core import Core
 from chunkstore.operations.draft import Draft
@@ -104,8 +104,7 @@ def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) ->
     writer_keys: list[bytes] = []
     more_writers = False
     if garbage.ended_segment_id:
-        prefix = writer_key(garbage.ended_segment_id, b"")
-        for row_key, _ in view.scan(prefix, prefix + b"\xff" * 8):
+        for row_key, _ in view.scan(*writer_range(garbage.ended_segment_id)):
             if len(writer_keys) >= _WRITER_ROWS_MAX:
                 more_writers = True
                 break

@@ -29,7 +29,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key, writer_key
+from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
 from chunkstore.names import NO_CHUNK, utf8_bytes
 from chunkstore.operations.append import PlannedAppend, plan_on_tail
@@ -312,8 +312,7 @@ class Draft:
 
     def _end(self, segment_id: int) -> None:
         """A segment ends without chunks of its own to discard: its writers' rows still have to be collected."""
-        prefix = writer_key(segment_id, b"")
-        if next(self.view.scan(prefix, prefix + b"\xff" * 8), None) is not None:
+        if next(self.view.scan(*writer_range(segment_id)), None) is not None:
             self._discard(NO_CHUNK, NO_CHUNK, 0, 0, segment_id)
 
     # Finding chunks

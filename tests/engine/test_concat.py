@@ -1,0 +1,173 @@
+"""Concatenation: tables of targets and sources, and what may follow."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chunkstore.config import RollingPolicy
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import SegmentNotFound, SegmentTruncated
+from tests.support.data import pattern
+from tests.support.worlds import World
+
+
+def fill(store: ChunkedSegmentStorage, name: str, chunks: int, size: int, seed: int) -> bytes:
+    store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size))
+    data = pattern(0, chunks * size, seed)
+    if data:
+        store.append(name, data)
+    assert store.info(name).chunk_count == chunks
+    return data
+
+
+@pytest.mark.parametrize("target_chunks", range(4))
+@pytest.mark.parametrize("source_chunks", range(4))
+def test_tables(world: World, target_chunks: int, source_chunks: int) -> None:
+    store = world.open()
+    for size in (1, 3):
+        target, source = f"target-{size}", f"source-{size}"
+        data = fill(store, target, target_chunks, size, 1)
+        more = fill(store, source, source_chunks, size, 2)
+        chunks = [*store.layout(target)]
+        moved = [*store.layout(source)]
+        store.seal(source)
+        handle = store.open_read(source)
+        store.concat(target, len(data), source)
+        assert not store.exists(source)
+        with pytest.raises(SegmentNotFound):
+            store.read(handle, 0, 1)
+        expected = data + more
+        assert store.read(target, 0, 99) == expected
+        for offset in range(len(expected) + 1):
+            assert store.read(target, offset, 2) == expected[offset : offset + 2]
+        after = [*store.layout(target)]
+        assert [chunk.name for chunk in after] == [chunk.name for chunk in chunks + moved]
+        assert [chunk.offset for chunk in after] == list(range(0, len(expected), size))
+        # What follows goes into a chunk of its own, unless nothing was spliced.
+        assert store.append(target, b"tail") == len(expected)
+        assert store.read(target, 0, 99) == expected + b"tail"
+        if source_chunks:
+            assert [chunk.name for chunk in store.layout(target)][: len(after)] == [chunk.name for chunk in after]
+            assert [chunk.length for chunk in store.layout(target)][: len(after)] == [size] * len(after)
+        assert store.check("deep") == []
+        # The name is free at once.
+        store.create(source)
+        assert store.read(source, 0, 1) == b""
+    world.forget_cache()
+    store = world.open()
+    assert (
+        store.read("target-3", 0, 99) == pattern(0, 3 * target_chunks, 1) + pattern(0, 3 * source_chunks, 2) + b"tail"
+    )
+    assert store.check("deep") == []
+
+
+@pytest.mark.parametrize("source_chunks", range(3))
+def test_onto_a_target_that_was_truncated_to_its_end(world: World, source_chunks: int) -> None:
+    store = world.open()
+    fill(store, "target", 5, 5, 1)
+    store.truncate("target", 25)
+    more = fill(store, "source", source_chunks, 25, 2)
+    store.seal("source")
+    store.concat("target", 25, "source")
+    info = store.info("target")
+    assert (info.start_offset, info.length, info.chunk_count) == (25, 25 + len(more), source_chunks)
+    assert store.read("target", 25, 99) == more
+    assert store.append("target", b"!") == 25 + len(more)
+    assert store.read("target", 25, 99) == more + b"!"
+    assert store.check("deep") == []
+
+
+def test_onto_a_target_truncated_inside(world: World) -> None:
+    store = world.open()
+    data = fill(store, "target", 3, 4, 1)
+    store.truncate("target", 6)
+    more = fill(store, "source", 2, 4, 2)
+    store.seal("source")
+    store.concat("target", 12, "source")
+    assert store.read("target", 6, 99) == data[6:] + more
+    store.truncate("target", 13)
+    assert store.read("target", 13, 99) == more[1:]
+    assert store.check("deep") == []
+
+
+def test_a_truncated_source_is_refused_also_when_nothing_is_left_of_it(world: World) -> None:
+    store = world.open()
+    store.create("target")
+    for name, cut in (("inside", 2), ("end", 6)):
+        fill(store, name, 2, 3, 1)
+        store.truncate(name, cut)
+        store.seal(name)
+        with pytest.raises(SegmentTruncated) as caught:
+            store.concat("target", 0, name)
+        assert (caught.value.segment, caught.value.start_offset, caught.value.offset) == (name, cut, 0)
+        assert store.exists(name)
+    assert store.info("target").length == 0
+
+
+def test_a_hundred_deep_and_reads_anywhere(world: World) -> None:
+    chance = random.Random(7)
+    store = world.open(rolling=16)
+    store.create("target")
+    expected = b""
+    for number in range(100):
+        name = f"part-{number}"
+        store.create(name)
+        for _ in range(chance.randrange(4)):
+            store.append(name, chance.randbytes(chance.randrange(1, 40)))
+        part = store.read(name, 0, 999)
+        store.seal(name)
+        store.concat("target", len(expected), name)
+        expected += part
+        if chance.random() < 0.3:
+            mine = chance.randbytes(chance.randrange(1, 30))
+            store.append("target", mine)
+            expected += mine
+    for _ in range(300):
+        offset = chance.randrange(len(expected) + 1)
+        length = chance.randrange(200)
+        assert store.read("target", offset, length) == expected[offset : offset + length]
+    assert store.check("deep") == []
+    start = 0
+    while start < len(expected):
+        start = min(len(expected), start + chance.randrange(1, 120))
+        store.truncate("target", start)
+        offset = chance.randrange(start, len(expected) + 1)
+        assert store.read("target", offset, 50) == expected[offset : offset + 50]
+    assert store.check("deep") == []
+
+
+def test_a_tree_of_concats(world: World) -> None:
+    """Parts that were themselves concatenated: the index moves whole runs."""
+    store = world.open(rolling=3)
+    expected: dict[str, bytes] = {}
+    for number in range(16):
+        name = f"0-{number}"
+        store.create(name)
+        expected[name] = pattern(0, number % 5 + 1, number)
+        store.append(name, expected[name])
+    for level in range(4):
+        for number in range(0, 16 >> level, 2):
+            left, right = f"{level}-{number}", f"{level}-{number + 1}"
+            store.seal(right)
+            store.concat(left, len(expected[left]), right)
+            store.seal(left)
+            joined = expected.pop(left) + expected.pop(right)
+            parent = f"{level + 1}-{number // 2}"
+            store.create(parent)
+            store.append(parent, b"<")
+            store.concat(parent, 1, left)
+            store.append(parent, b">")
+            expected[parent] = b"<" + joined + b">"
+            assert store.read(parent, 0, 999) == expected[parent]
+        assert store.check("quick") == []
+    ((name, whole),) = expected.items()
+    world.forget_cache()
+    store = world.open()
+    for offset in range(len(whole) + 1):
+        assert store.read(name, offset, 7) == whole[offset : offset + 7]
+    assert store.check("deep") == []
+    store.truncate(name, len(whole) // 2)
+    store.delete(name)
+    assert store.check("deep") == []
