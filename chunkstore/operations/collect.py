@@ -84,9 +84,12 @@ def collect(core: Core, *, dry_run: bool, progress: Callable[[int], None] | None
 
 
 def _due(core: Core, garbage: GarbageRecord) -> bool:
-    settings = core.settings
+    kept_s = max(core.settings.gc_grace_s, core.settings.pitr_horizon_s)
+    if kept_s == 0:
+        # Labels are coarser than the monotonic clock: no age is not to be measured with them.
+        return True
     removed_s = core.opened_s + max(0, garbage.time_ms - core.opened_ms) / 1000
-    return runtime.monotonic_s() - removed_s >= max(settings.gc_grace_s, settings.pitr_horizon_s)
+    return runtime.monotonic_s() - removed_s >= kept_s
 
 
 def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
