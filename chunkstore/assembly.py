@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.invariants import Finding
+from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
@@ -34,6 +35,7 @@ __all__ = [
     "open_replica_on",
     "open_store",
     "open_store_on",
+    "write_snapshot_beside_owner",
 ]
 
 
@@ -83,7 +85,13 @@ def open_store(
     storage = open_storage(root, chosen)
     try:
         return open_store_on(
-            storage, container=names.container, create=create, settings=chosen, wait_s=wait_s, close_storage=True
+            storage,
+            container=names.container,
+            create=create,
+            settings=chosen,
+            wait_s=wait_s,
+            root=root,
+            close_storage=True,
         )
     except BaseException:
         storage.close()
@@ -98,9 +106,13 @@ def open_store_on(
     settings: Settings | None = None,
     wait_s: float = 0,
     cache: MetadataCache | None = None,
+    root: str | None = None,
     close_storage: bool = False,
 ) -> ChunkedSegmentStorage:
-    """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own."""
+    """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
+
+    ``root``: the URL under which another process finds the same storage; with it, large snapshots are written by a worker.
+    """
     from chunkstore_bindings.probe import probe_create_if_absent
     from chunkstore_journal.container import check_writable, create_container, read_format
     from chunkstore_journal.service import ContainerJournal
@@ -130,6 +142,7 @@ def open_store_on(
             service=service,
             ownership=ownership,
             journal_findings=partial(_journal_findings, storage, container),
+            snapshot_worker=_snapshot_worker(storage, format_, chosen, root) if cache is None else None,
             on_close=closing,
         )
         if chosen.verify_chunks_at_open:
@@ -139,6 +152,16 @@ def open_store_on(
         if cache is None:
             parts.close()
         raise
+
+
+def _snapshot_worker(
+    storage: ChunkStorage, container: ContainerFormat, settings: Settings, root: str | None
+) -> Callable[[int], SnapshotReport] | None:
+    if root is None or storage.capabilities.medium == "memory":
+        return None
+    from chunkstore.snapshot_worker import SnapshotWorker
+
+    return SnapshotWorker(root, container.name, settings.cache_dir or default_cache_dir()).write
 
 
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:
@@ -200,6 +223,30 @@ def open_replica_on(
         if cache is None:
             parts.close()
         raise
+
+
+def write_snapshot_beside_owner(root: str, container: str, cache_dir: str, *, epoch: int) -> SnapshotReport:
+    """Write and validate a snapshot of what the owner's cache holds now, from another process (protocol A8).
+
+    The owner of ``epoch`` commits its note. Raises ``StorageUnavailable`` (the cache cannot be read, or the storage fails),
+    ``StorageFull``, ``Damaged`` (read-back), ``ContainerNotFound``. Retry: safe, names are unique.
+    """
+    from chunkstore.metadata.lmdb import open_reader
+    from chunkstore_journal.container import read_format
+    from chunkstore_journal.snapshot import write_snapshot
+
+    settings = Settings(cache_dir=cache_dir)
+    names = ContainerNames(container)
+    with _storage_of(root, settings) as storage:
+        format_ = read_format(storage, names)
+        store = open_reader(cache_dir, format_.uuid, settings=settings)
+        if store is None:
+            raise StorageUnavailable("the owner's metadata cache cannot be read", object=cache_dir)
+        try:
+            with store.view() as view:
+                return write_snapshot(storage, names, container=format_.uuid, view=view, epoch=epoch)
+        finally:
+            store.close(clean=False)
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:

@@ -118,10 +118,12 @@ class ChunkedSegmentStorage(ReadingHalf):
         service: JournalService,
         ownership: Ownership,
         journal_findings: Callable[[], list[Finding]] = list,
+        snapshot_worker: Callable[[int], SnapshotReport] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         core = Core(storage=storage, names=names, settings=settings, service=service, ownership=ownership)
         core.tables = PendingTables()
+        core.snapshot_worker = snapshot_worker
         core.lifecycle = Lifecycle(core)
         self._core = core
         self._on_close = tuple(on_close)

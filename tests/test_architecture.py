@@ -52,6 +52,7 @@ LAYERS = {
     "chunkstore.upkeep": 4,
     "chunkstore.assembly": 5,
     "chunkstore.registry": 5,
+    "chunkstore.snapshot_worker": 5,
     "chunkstore": 6,
     "chunkstore.testing": 6,
     "chunkstore.demo": 7,

@@ -109,7 +109,8 @@ def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, 
     summands: dict[bytes, int] = {}  # of the present value of each row touched
     digest = head.digest
     for commit in commits:
-        collects = any(op[0] == COLLECT for op in commit.ops)
+        ops = commit.ops
+        collects = ops[0][0] == COLLECT if len(ops) == 1 else any(op[0] == COLLECT for op in ops)
         runs, count_max = collected_runs(overlay.get, commit.rows) if collects else (set(), 0)
         for key, value in commit.rows:
             if key not in rows:

@@ -270,6 +270,9 @@ class MemoryMetadataStore(MetadataStore):
         with content.lock:
             content.head = head
 
+    def entry_count(self) -> int:
+        return len(self._usable().live.values)
+
     def free_bytes(self) -> int | None:
         self._usable()
         return None

@@ -150,6 +150,10 @@ class MetadataStore(ABC):
         """End a bulk load: set the head. The state digest is the caller's to verify (it saw every row)."""
 
     @abstractmethod
+    def entry_count(self) -> int:
+        """How many entries there are, rows and offset index together; O(1)."""
+
+    @abstractmethod
     def free_bytes(self) -> int | None:
         """Free space where the store lies, or None where that has no meaning."""
 

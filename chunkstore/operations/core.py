@@ -8,6 +8,7 @@ Leaves out: what to do at faults (``lifecycle``), the verbs themselves.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from chunkstore import runtime
@@ -23,7 +24,7 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.journal import Journal, JournalService, Ownership
+from chunkstore.journal import Journal, JournalService, Ownership, SnapshotReport
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
@@ -65,6 +66,8 @@ class Core:
         self.states = SegmentStates()
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.committer = Committer(self)
+        self.snapshot_worker: Callable[[int], SnapshotReport] | None = None
+        """Writes a snapshot of the present state in another process, given our epoch; None: the owner does it itself."""
         self.closed = False
         self.fenced: NotOwner | None = None
         self.broken: ChunkstoreError | None = None

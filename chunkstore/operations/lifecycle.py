@@ -28,6 +28,8 @@ _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
 _SMALL_STATE_BYTES: Final = 1 << 20
 _TIMED_SNAPSHOT_S: Final = 300.0
+_WORKER_ENTRIES_MIN: Final = 200_000
+"""Rows and index entries: about 100,000 rows (protocol A8)."""
 
 
 class Lifecycle:
@@ -247,7 +249,7 @@ class Lifecycle:
         with self._snapshot_lock:
             records = core.committer.records_since_snapshot
             bytes_before = core.journal.bytes_written
-            report = core.service.write_snapshot(core.store, epoch=core.epoch)
+            report = self._write_snapshot()
             self.note(RecordKind.SNAPSHOT_NOTE, report.note)
             core.service.publish_latest(report, epoch=core.epoch)
             core.committer.records_since_snapshot -= records
@@ -257,6 +259,14 @@ class Lifecycle:
             return report
 
     _journal_bytes_at_snapshot = 0
+
+    def _write_snapshot(self) -> SnapshotReport:
+        core = self._core
+        worker = core.snapshot_worker
+        if worker is not None and core.store.entry_count() > _WORKER_ENTRIES_MIN:
+            # A large state is written by another process: in this one it would take the interpreter from the commits.
+            return worker(core.epoch)
+        return core.service.write_snapshot(core.store, epoch=core.epoch)
 
     def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
         """Commit a record without operations (snapshot and collection notes, heartbeat, close); returns its lsn."""

@@ -159,11 +159,12 @@ def records_of_leg(
         return
     epoch = opened.epoch
     append = streams.mode == "append"
+    log = streams.names.log(epoch)  # made once: names cost as much as decoding a record
     reader = streams.log_reader(epoch, start.end, end.byte) if append else None
     source = iter(reader) if reader is not None else streams.read_slots(epoch, start.index, end.index, pool)
     last = start
     while last.index < end.index:
-        name = streams.names.log(epoch) if append else streams.names.slot(epoch, last.index)
+        name = log if append else streams.names.slot(epoch, last.index)
         try:
             record = next(source, None)
             if record is None:
@@ -208,12 +209,10 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
     progress.time_ms = max(progress.time_ms, opened.header.time_ms)
     batch: list[Commit] = []
     size = 0
+    log = streams.names.log(opened.epoch)
+    slots = streams.mode == "slot"
     for record, position in records_of_leg(streams, step.start, step.leg, pool):
-        name = (
-            streams.names.slot(opened.epoch, position.index - 1)
-            if streams.mode == "slot"
-            else streams.names.log(opened.epoch)
-        )
+        name = streams.names.slot(opened.epoch, position.index - 1) if slots else log
         batch.append(commit_of(record, position, object=name, at=position.end))
         if record.header.kind == RecordKind.SNAPSHOT_NOTE:
             note = decode_note(record.header.kind, record.payload, object=name, position=position.end)
@@ -221,7 +220,8 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
                 progress.notes.append(note)
         progress.records += 1
         progress.bytes += record.size
-        progress.time_ms = max(progress.time_ms, record.header.time_ms)
+        if record.header.time_ms > progress.time_ms:
+            progress.time_ms = record.header.time_ms
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             _apply_all(store, batch)

@@ -112,9 +112,7 @@ class ContainerJournal(JournalService):
         return report
 
     def publish_latest(self, report: SnapshotReport, *, epoch: int) -> None:
-        link = self._links.get(report.name)
-        if link is None:
-            raise InvalidArgument(f"snapshot {report.name} was not written by this process", argument="report")
+        link = SnapshotLink(*report.note)  # type: ignore[arg-type]
         self._published.append(link)
         self._storage.put(self._names.latest, encode_latest(LatestHint(link, epoch)))
 

@@ -9,7 +9,7 @@ Leaves out: meaning, checksums and size limits (the formats' own modules).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NoReturn
 
 import msgpack
@@ -45,8 +45,11 @@ def unpack(data: bytes, object: str, position: int) -> object:
     # level. Short arrays in short data cannot claim much; for all else, skipping (which builds nothing) proves first that
     # the claims are honest.
     if len(data) <= _SHORT_BYTES:
-        with suppress(*_EXPECTED):
+        # Not ``suppress``: it costs as much as the unpacking, and replay comes through here for every record.
+        try:
             return _unpackb(data, use_list=False, max_ext_len=0, max_array_len=_SHORT_ARRAY)
+        except _EXPECTED:
+            pass
     try:
         scout = _Unpacker(max_buffer_size=max(len(data), 1))
         scout.feed(data)

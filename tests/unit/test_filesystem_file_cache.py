@@ -260,3 +260,66 @@ def test_five_thousand_files_under_a_low_limit(tmp_path: Path, open_files_max: i
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("done ")
     assert int(run.stdout.split()[1]) <= min(open_files_max, 256)
+
+
+def test_a_writer_who_waited_for_a_retired_file_looks_it_up_again(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    handle = storage.create("x", b"start")
+    old = storage._open["x"]
+    answers: list[int] = []
+    with old.lock:
+        writer = threading.Thread(target=lambda: answers.append(storage.write(handle, 5, b"+end")))
+        writer.start()
+        # The writer has found the old file and waits; meanwhile its descriptor becomes another file's.
+        storage._cache.drop("x")
+        elsewhere = os.open(tmp_path / "elsewhere", os.O_RDWR | os.O_CREAT)
+        os.pwrite(elsewhere, b"other", 0)
+        os.dup2(elsewhere, old.fd)
+        os.close(elsewhere)
+    writer.join()
+    assert answers == [4]
+    assert (tmp_path / "x").read_bytes() == b"start+end"
+    assert (tmp_path / "elsewhere").read_bytes() == b"other"
+    storage.close()
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_file_that_changes_hands_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """The delete (or put) of another thread comes between open and add: nothing stale may stay in the cache."""
+    storage = FilesystemChunkStorage(tmp_path)
+    path = tmp_path / "x"
+    path.write_bytes(b"old" * 50_000)
+    real = storage._cache.add
+    turns = iter([True])
+
+    def add(name: str, file: OpenFile) -> OpenFile:
+        if next(turns, False):
+            path.unlink()
+            if replaced:
+                path.write_bytes(b"new" * 50_000)
+        return real(name, file)
+
+    monkeypatch.setattr(storage._cache, "add", add)
+    handle = storage.open_read("x")
+    if replaced:
+        assert storage.read(handle, 0, 3) == b"new"
+    for _ in range(2):
+        if replaced:
+            assert storage.read(handle, 0, 6) == b"newnew"
+        else:
+            with pytest.raises(ChunkNotFound):
+                storage.read(handle, 0, 3)
+    storage.close()
+
+
+def test_a_parallel_sync_leaves_no_more_open_than_allowed(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path, open_files_max=8)
+    names = [f"c/{number}" for number in range(100)]
+    for name in names:
+        storage.create(name, b"x")
+    for _ in range(5):
+        storage.sync(names)
+        assert len(storage._open) <= 8
+    storage.close()

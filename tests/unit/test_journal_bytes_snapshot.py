@@ -106,6 +106,9 @@ class FakeStore(MetadataStore):
     def set_owner(self, epoch: int) -> bool:
         raise NotImplementedError
 
+    def entry_count(self) -> int:
+        return len(self.pairs)
+
     def free_bytes(self) -> int | None:
         return None
 

@@ -258,6 +258,9 @@ class LmdbMetadataStore(MetadataStore):
     def finish_load(self, head: Head) -> None:
         self._write(lambda txn: txn.put(HEAD_KEY, pack_head(self._uuid, head)))
 
+    def entry_count(self) -> int:
+        return int(self._check().handle.stat()["entries"])
+
     def free_bytes(self) -> int | None:
         path = self._check().path
         try:

@@ -1,0 +1,86 @@
+"""Writing a large snapshot in a process of its own, so that commits keep the interpreter to themselves (protocol A8).
+
+Promises: the worker opens the storage by its URL and the owner's cache as one more reader, writes the snapshot of the point of
+history it finds there, reads it back, and prints its report; the owner then commits the note. A worker that fails or is
+killed leaves at most an object without a note, which nobody uses. It never claims and never changes the cache.
+Leaves out: storages without a URL and caches in memory: there the owner writes its snapshots itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Final
+
+from chunkstore.assembly import write_snapshot_beside_owner
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.journal import SnapshotReport
+from chunkstore.metadata.port import Position
+
+__all__ = ["SnapshotWorker", "main"]
+
+_TIMEOUT_S: Final = 3600.0
+
+
+class SnapshotWorker:
+    """Starts workers for one container; called by the owner's upkeep."""
+
+    def __init__(self, root: str, container: str, cache_dir: str) -> None:
+        self._request = {"root": root, "container": container, "cache_dir": cache_dir}
+
+    def write(self, epoch: int) -> SnapshotReport:
+        """Write, validate and return a snapshot. Raises ``StorageUnavailable`` when the worker fails. Retry: safe."""
+        request = json.dumps({**self._request, "epoch": epoch})
+        # The worker finds the same modules, also when they run from a checkout.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "chunkstore.snapshot_worker"],
+                input=request,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+                env=environment,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise StorageUnavailable(f"the snapshot worker could not run: {error}") from error
+        if done.returncode != 0:
+            raise StorageUnavailable(f"the snapshot worker failed: {done.stderr.strip()[-500:]}")
+        try:
+            answer = json.loads(done.stdout)
+            lsn, identity, stream, index, end = answer["position"]
+            position = Position(lsn, bytes.fromhex(identity), stream, index, end)
+            return SnapshotReport(
+                answer["name"], position, int(answer["digest"], 16), answer["rows"], answer["size_bytes"]
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageUnavailable("the snapshot worker gave no report") from error
+
+
+def main() -> int:
+    """The worker: request as JSON on standard input, report as JSON on standard output, failure on standard error."""
+    request = json.load(sys.stdin)
+    try:
+        report = write_snapshot_beside_owner(
+            request["root"], request["container"], request["cache_dir"], epoch=request["epoch"]
+        )
+    except ChunkstoreError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    lsn, identity, stream, index, end = report.position
+    answer = {
+        "name": report.name,
+        "position": [lsn, identity.hex(), stream, index, end],
+        "digest": f"{report.digest:064x}",
+        "rows": report.rows,
+        "size_bytes": report.size_bytes,
+    }
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
