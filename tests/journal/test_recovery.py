@@ -240,9 +240,11 @@ def test_a_slot_that_the_cache_has_seen_and_is_gone_is_damage(slot_world: World)
     world = slot_world
     shelf = MemoryShelf()
     owner = filled(world, shelf)
-    world.storage.delete(world.names.slot(1, owner.journal.head.index - 1))
+    lost = world.names.slot(1, owner.journal.head.index - 1)
+    world.storage.delete(lost)
     with pytest.raises(Damaged, match="committed records were lost"):
         world.process(shelf).open()
+    assert not world.storage.exists(lost), "no SEAL may take the place of a lost record: restoring must stay possible"
 
 
 def test_a_log_shorter_than_its_recorded_end_is_damage(append_world: World) -> None:
