@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ from tests.support.faulty import Call, Dead, FaultyChunkStorage, Outcome, outcom
 from tests.support.worlds import VARIANT_IDS, VARIANTS, Kind, Mode
 
 CASES_PER_TEST = 24
+OUTAGES = frozenset(("append", "append-rolls-over", "table-put", "commit", "snapshot", "collect", "roll", "close"))
 NOT_HAPPENED = (StorageUnavailable, StorageFull, NotOwner, DeadlineExceeded)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]
@@ -123,9 +125,9 @@ def clean(store: ChunkedSegmentStorage) -> None:
 class OperationRun:
     """One interrupted operation."""
 
-    def __init__(self, operation: Operation, kind: Kind, mode: Mode, folder: Path) -> None:
+    def __init__(self, operation: Operation, kind: Kind, mode: Mode, folder: Path, **settings: object) -> None:
         self.operation = operation
-        self.ground = Ground(kind, mode, folder, **operation.settings)
+        self.ground = Ground(kind, mode, folder, **{**operation.settings, **settings})
         self.store = self.ground.open(self.ground.wire)
         self.prepared = operation.prepare(self.store)
 
@@ -180,9 +182,12 @@ class OperationRun:
         if store._core.closed:
             return self.take_over(False, promise, before, after)
         try:
+            if promise is EITHER:
+                # What is undecided is decided by the next change; until then reads may show the state before it.
+                store.table("rows").delete(b"no such row")
             found = observe(store)
         except StorageUnavailable:
-            # Its journal is broken, and it says so. The next change mends it (so does the keeper, a little later).
+            # Its journal is broken, and it says so. A change mends it (so does the keeper, a little later).
             store.table("rows").delete(b"no such row")
             found = observe(store)
         state = judge(found, promise, before, after)
@@ -232,6 +237,31 @@ def test_operation_is_all_or_nothing(
         finally:
             run.close()
     say(record_property, f"{operation.name} in {'-'.join(variant)}", len(trace), len(cases))
+
+
+@pytest.mark.parametrize("operation", [item for item in OPERATIONS if item.name in OUTAGES], ids=lambda item: item.name)
+def test_outage_ends_within_the_deadline_and_is_survived(
+    operation: Operation, variant: tuple[Kind, Mode], folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """From some call on nothing answers any more; the caller hears so in time, and goes on once the storage is back."""
+    short: dict[str, object] = {"op_deadline_s": 0.05, "undecided_s_max": 0.05}
+    first = OperationRun(operation, *variant, folder / "trace")
+    try:
+        trace, before, after = first.trace()
+    finally:
+        first.close()
+    for index, call in enumerate(trace):
+        run = OperationRun(operation, *variant, folder / str(index), **short)
+        try:
+            began_s = time.monotonic()
+            run.run(Case(index, index, call, Outcome.OUTAGE), before, after)
+            assert time.monotonic() - began_s < 5
+        except BaseException as error:
+            error.add_note(f"outage from call {index} on: {call}")
+            raise
+        finally:
+            run.close()
+    say(record_property, f"outage in {operation.name} in {'-'.join(variant)}", len(trace), len(trace))
 
 
 def say(record_property: Callable[[str, object], None], what: str, calls: int, cases: int) -> None:
