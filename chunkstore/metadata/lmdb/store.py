@@ -262,11 +262,12 @@ class LmdbMetadataStore(MetadataStore):
         return int(self._check().handle.stat()["entries"])
 
     def free_bytes(self) -> int | None:
-        path = self._check().path
+        environment = self._check()
         try:
-            found = os.statvfs(path)
+            # By the open file: the directory may have been deleted, which is always allowed.
+            found = os.fstatvfs(environment.handle.fd())
         except OSError as error:
-            raise translate_os(error, path) from error
+            raise translate_os(error, environment.path) from error
         return found.f_bavail * found.f_frsize
 
     def close(self, *, clean: bool) -> None:
