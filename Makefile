@@ -28,7 +28,7 @@ $(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
 	@touch $@ $(VENV)/.ready-run
 
 demo: $(VENV)/.ready-run
-	@$(RUN) -m chunkstore demo $(ROOT)
+	@$(RUN) -m chunkstore demo $(if $(ROOT),"$(ROOT)")
 
 test: lint types
 	$(RUN) -m pytest -q -n $(JOBS) --dist worksteal
