@@ -262,12 +262,14 @@ class LmdbMetadataStore(MetadataStore):
         return int(self._check().handle.stat()["entries"])
 
     def free_bytes(self) -> int | None:
-        environment = self._check()
+        path = self._check().path
         try:
-            # By the open file: the directory may have been deleted, which is always allowed.
-            found = os.fstatvfs(environment.handle.fd())
+            found = os.statvfs(path)
+        except FileNotFoundError:
+            # Somebody deleted the cache, which is always allowed: what is open stays usable, where it lies is not known.
+            return None
         except OSError as error:
-            raise translate_os(error, environment.path) from error
+            raise translate_os(error, path) from error
         return found.f_bavail * found.f_frsize
 
     def close(self, *, clean: bool) -> None:
