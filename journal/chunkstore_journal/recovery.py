@@ -220,8 +220,7 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
                 progress.notes.append(note)
         progress.records += 1
         progress.bytes += record.size
-        if record.header.time_ms > progress.time_ms:
-            progress.time_ms = record.header.time_ms
+        progress.time_ms = max(progress.time_ms, record.header.time_ms)
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             _apply_all(store, batch)
