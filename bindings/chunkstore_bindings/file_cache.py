@@ -4,7 +4,7 @@ Promises
 * A descriptor in use is never closed: whoever uses an ``OpenFile`` holds a reference to the object, and the descriptor is
   closed when the last reference goes. A hit is one dictionary look-up and takes no lock. (An exception that somebody
   keeps, keeps its frames: users drop their reference in ``finally``, or a deleted chunk would hold on to its space.)
-* At most ``capacity`` files stay open, plus those in use at the moment.
+* At most ``capacity`` files stay open, plus those in use at the moment (when all were, until the next ``add`` or ``trim``).
 * There is one writable ``OpenFile`` per name at a time, so that its ``lock`` orders all writers of this process. A file
   whose lock is held is not evicted; ``retired`` tells a writer who waited that it must look the file up again.
 * Unsynced bytes are never left to a closed descriptor: a dirty file is synced before it is evicted, because an error of
@@ -17,11 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 
 from chunkstore import runtime
 
 __all__ = ["FileCache", "OpenFile"]
+
+_CLEAN_STEPS_MAX = 32
+"""How far eviction looks for a file that costs no sync, before it takes a dirty one."""
 
 
 class OpenFile:
@@ -55,7 +59,8 @@ class FileCache:
     """Open files by chunk name. ``sync_before_close(name, file)`` is called, with both locks held, for a dirty victim."""
 
     def __init__(self, capacity: int, sync_before_close: Callable[[str, OpenFile], None]) -> None:
-        self.files: dict[str, OpenFile] = {}
+        # Ordered from the oldest; a plain dict would walk over the holes that moving to the end leaves at its front.
+        self.files: OrderedDict[str, OpenFile] = OrderedDict()
         self._capacity = capacity
         self._sync_before_close = sync_before_close
         self._lock = runtime.lock()
@@ -69,10 +74,13 @@ class FileCache:
             if present is not None:
                 present.retired = True
             self.files[name] = file
-        while len(self.files) > self._capacity:
-            if not self._evict_one(keep=file):
-                break
+        self.trim(keep=file)
         return file
+
+    def trim(self, *, keep: OpenFile | None = None) -> None:
+        """Evict down to the capacity, as far as files are idle; ``add`` does so, and whoever has used many at once."""
+        while len(self.files) > self._capacity and self._evict_one(keep=keep):
+            pass
 
     def drop(self, name: str, file: OpenFile | None = None) -> None:
         """Forget ``name`` (only if it still means ``file``, where given) without syncing it."""
@@ -113,8 +121,8 @@ class FileCache:
     def _choose_victim(self, keep: OpenFile | None, any_age: bool) -> tuple[str, OpenFile] | None:
         """The oldest file not used of late, clean ones first; its locks are held then. None if all are busy."""
         with self._lock:
-            for dirty_too in (False, True):
-                for _ in range(2 * len(self.files)):
+            for dirty_too, steps in ((False, _CLEAN_STEPS_MAX), (True, 2 * len(self.files))):
+                for _ in range(min(steps, 2 * len(self.files))):
                     name = next(iter(self.files))
                     file = self.files[name]
                     spared = file is keep or (file.used and not any_age) or (file.dirty and not dirty_too)
@@ -123,6 +131,5 @@ class FileCache:
                             return name, file
                         file.lock.release()
                     file.used = False
-                    del self.files[name]
-                    self.files[name] = file
+                    self.files.move_to_end(name)
         return None

@@ -292,7 +292,10 @@ class FilesystemChunkStorage(BaseChunkStorage):
         distinct = list(dict.fromkeys(names))
         if not distinct:
             return
-        self._pool.run_all([partial(self._sync_file, name) for name in distinct])
+        try:
+            self._pool.run_all([partial(self._sync_file, name) for name in distinct])
+        finally:
+            self._cache.trim()
         fresh = [name for name in distinct if name in self._unsynced]
         if fresh:
             self._folders.sync(list(dict.fromkeys(name.rpartition("/")[0] for name in fresh)))
