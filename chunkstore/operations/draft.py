@@ -52,6 +52,7 @@ class Draft:
         self.garbage: list[GarbageRecord] = []
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self.table_keys: list[bytes] = []
+        self.conditional_keys: set[bytes] = set()
         self._restructured: set[int] = set()
 
     # Reading through the draft

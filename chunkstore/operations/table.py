@@ -166,10 +166,14 @@ def plan_delete(draft: Draft, namespace: str, key: bytes, expected_version: int 
 
 
 def _expect(draft: Draft, namespace: str, key: bytes, full: bytes, expected_version: int | None) -> None:
+    if full in draft.conditional_keys or (expected_version is not None and full in draft.rows):
+        raise InvalidArgument(
+            f"table {namespace!r}: key {key!r} is changed twice in one commit, and a version is expected",
+            argument="changes",
+        )
     if expected_version is None:
         return
-    if full in draft.rows:
-        raise InvalidArgument(f"table {namespace!r}: key {key!r} is changed twice in one commit", argument="changes")
+    draft.conditional_keys.add(full)
     draft.core.tables.check(full)
     entry = read_entry(draft.view, namespace, key)
     found = 0 if entry is None else entry.version

@@ -6,6 +6,7 @@ makes tomorrow lengthens every enumeration by itself.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -52,6 +53,9 @@ class Outcome(Enum):
     """``StorageUnavailable`` for this and every later call, until ``heal``."""
 
 
+_WEATHER = (Outcome.ERROR_BEFORE, Outcome.ERROR_AFTER, Outcome.SHORT, Outcome.FULL)
+
+
 class Call(NamedTuple):
     """One call, as recorded."""
 
@@ -85,6 +89,7 @@ class FaultyChunkStorage(Forwarding):
         self._when: int | When = -1
         self._outcome: Outcome | None = None
         self._lasting: Outcome | None = None
+        self._storm: tuple[random.Random, float] | None = None
 
     def watch(self) -> None:
         """Record calls from now on, without a fault."""
@@ -100,10 +105,21 @@ class FaultyChunkStorage(Forwarding):
             self._when, self._outcome = when, outcome
             self.fired = False
 
+    def storm(self, seed: int, rate: float) -> None:
+        """From now on, ``rate`` of the calls (from 0 to 1) fail by chance, each in one of the ways a process survives."""
+        with self._lock:
+            self._storm = (random.Random(seed), rate)
+
+    def begin(self, outcome: Outcome) -> None:
+        """Begin an outage, or a time without space, now; until ``heal``."""
+        with self._lock:
+            self._lasting = outcome
+
     def heal(self) -> None:
         """No faults any more (a dead process stays dead)."""
         with self._lock:
             self._watching = False
+            self._storm = None
             self._when, self._outcome, self._lasting = -1, None, None
 
     def kill(self) -> None:
@@ -114,12 +130,20 @@ class FaultyChunkStorage(Forwarding):
         with self._lock:
             if self.dead:
                 raise Dead
-            if not self._watching:
-                return None
             index = len(self.trace)
-            self.trace.append(Call(operation, names, tearable))
+            if self._watching:
+                self.trace.append(Call(operation, names, tearable))
             if self._lasting is Outcome.OUTAGE or (self._lasting is Outcome.STAYS_FULL and operation in _FILLING):
                 return self._lasting
+            if self._storm is not None:
+                chance, rate = self._storm
+                if chance.random() >= rate:
+                    return None
+                return chance.choice(
+                    [item for item in outcomes_of(Call(operation, names, tearable)) if item in _WEATHER]
+                )
+            if not self._watching:
+                return None
             if self.fired or not self._is_due(index, operation, names):
                 return None
             self.fired = True

@@ -1,0 +1,318 @@
+"""``store.commit``: several changes in one record, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from chunkstore.changes import (
+    Append,
+    Attach,
+    Change,
+    Concat,
+    Create,
+    Delete,
+    EndSession,
+    Seal,
+    TableDelete,
+    TablePut,
+    Truncate,
+    Unseal,
+    UpdateAttributes,
+)
+from chunkstore.config import RollingPolicy
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    BadOffset,
+    ChunkstoreError,
+    Conflict,
+    InvalidArgument,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentNotSealed,
+    SegmentSealed,
+    SegmentTruncated,
+)
+from chunkstore.operations.session import SessionChunk
+from tests.support.data import pattern, refused, run_threads
+from tests.support.worlds import World
+
+SMALL = RollingPolicy(chunk_size_bytes_max=4)
+
+
+def everything(store: ChunkedSegmentStorage) -> object:
+    """All that can be seen, but labels."""
+    segments = [
+        (
+            info.name, info.id, info.start_offset, info.length, info.sealed, info.attributes, info.chunk_count,
+            store.read(info.name, info.start_offset, 1 << 20),
+        )
+        for info in store.segments()
+    ]  # fmt: skip
+    return segments, [*store.table("t").scan()]
+
+
+def prepare(store: ChunkedSegmentStorage) -> None:
+    for name in ("a", "b", "sealed"):
+        store.create(name, rolling=SMALL)
+        store.append(name, pattern(0, 10))
+    store.create("empty")
+    store.seal("sealed")
+    store.truncate("b", 3)
+    store.table("t").put(b"k", b"v")
+
+
+def test_mixed_changes(world: World) -> None:
+    store = world.open()
+    prepare(store)
+    entry = store.table("t").get(b"k")
+    assert entry is not None
+    lsn = store._core.journal.head.lsn
+    results = store.commit(
+        [
+            Create("new", SMALL, {"made": "here"}),
+            Append("new", pattern(0, 6), 0),
+            Append("new", bytearray(pattern(6, 3)), 6),
+            Append("a", memoryview(pattern(10, 7))),
+            Seal("new"),
+            Concat("a", "new", 17),
+            Concat("empty", "sealed"),
+            Append("empty", b"tail", 10),
+            Truncate("b", 10),
+            Append("b", b"x", 10),
+            UpdateAttributes("b", {"n": 1}, {"n": None}),
+            TablePut("t", b"k", b"new", entry.version),
+            TablePut("t", b"k2", b"v2", 0),
+            Create("gone"),
+            Append("gone", b"12345"),
+            Delete("gone"),
+            Create("gone", attributes={"again": 1}),
+        ]
+    )
+    assert results == [None, 0, 6, 10, None, None, None, 10, None, 10, *[None] * 4, 0, None, None]
+    assert store._core.journal.head.lsn == lsn + 1
+    expected = {
+        "a": pattern(0, 17) + pattern(0, 9),
+        "b": b"x",
+        "empty": pattern(0, 10) + b"tail",
+        "gone": b"",
+    }
+    for _ in range(2):
+        assert {info.name: store.read(info.name, info.start_offset, 99) for info in store.segments()} == expected
+        assert store.info("b").attributes == {"n": 1} and store.info("gone").attributes == {"again": 1}
+        rows = [*store.table("t").scan()]
+        assert [(row.key, row.value) for row in rows] == [(b"k", b"new"), (b"k2", b"v2")]
+        assert rows[0].version == rows[1].version == lsn + 1
+        assert store.check("deep") == []
+        world.forget_cache()
+        store.close()
+        store = world.open()
+
+
+REFUSED: list[tuple[type[ChunkstoreError], Change]] = [
+    (SegmentExists, Create("a")),
+    (SegmentNotFound, Append("missing", b"x")),
+    (SegmentSealed, Append("sealed", b"x")),
+    (BadOffset, Append("a", b"x", 9)),
+    (SegmentNotFound, Seal("missing")),
+    (SegmentNotSealed, Unseal("b")),
+    (BadOffset, Truncate("b", 11)),
+    (SegmentNotFound, Truncate("missing", 0)),
+    (SegmentNotSealed, Concat("a", "b")),
+    (SegmentTruncated, Concat("a", "truncated")),
+    (BadOffset, Concat("a", "sealed", 9)),
+    (SegmentSealed, Concat("sealed", "truncated")),
+    (SegmentNotFound, Concat("missing", "sealed")),
+    (SegmentNotFound, Delete("missing")),
+    (Conflict, UpdateAttributes("a", {"n": 1}, {"n": 5})),
+    (Conflict, TablePut("t", b"k", b"x", 0)),
+    (Conflict, TableDelete("t", b"k", 999)),
+    (Conflict, EndSession(12345)),
+    (Conflict, Attach("a", 12345, (SessionChunk(bytes.fromhex("8000000000003039") + bytes(20), 1, 0),))),
+]
+
+
+@pytest.mark.parametrize("position", ["first", "last"])
+def test_one_failing_change_changes_nothing(world: World, position: str) -> None:
+    store = world.open()
+    prepare(store)
+    store.create("truncated")
+    store.append("truncated", b"123")
+    store.truncate("truncated", 1)
+    store.seal("truncated")
+    before = everything(store)
+    lsn = store._core.journal.head.lsn
+    fine: list[Change] = [
+        Append("a", pattern(10, 9)),
+        Create("new", SMALL),
+        Append("new", b"0123456789"),
+        Truncate("b", 9),
+        TablePut("t", b"k9", b"v9"),
+        TableDelete("t", b"k8"),
+        UpdateAttributes("b", {"x": 1}),
+    ]
+    for error, change in REFUSED:
+        changes: Sequence[Change] = [change, *fine] if position == "first" else [*fine, change]
+        refused(error, lambda: store.commit(changes))  # noqa: B023
+        assert everything(store) == before, change
+    assert store._core.journal.head.lsn == lsn
+    assert store.check("deep") == []
+    # What a refused commit planned must not stay in the pending state either.
+    assert store.append("a", pattern(10, 3)) == 10
+    assert store.commit(fine[1:]) == [None, 0, *[None] * 4]
+    assert store.read("a", 0, 99) == pattern(0, 13)
+    world.forget_cache()
+    store.close()
+    store = world.open()
+    assert store.read("new", 0, 99) == b"0123456789"
+    assert store.check("deep") == []
+
+
+def test_nothing_to_do(world: World) -> None:
+    store = world.open()
+    prepare(store)
+    lsn = store._core.journal.head.lsn
+    assert store.commit([]) == []
+    assert store.commit((Append("a", b""), Seal("sealed"), Truncate("b", 1), TableDelete("t", b"absent"))) == [
+        10, None, None, None,
+    ]  # fmt: skip
+    assert store._core.journal.head.lsn == lsn
+
+
+def test_truncate_behind_appends_and_concats_of_the_same_commit(world: World) -> None:
+    store = world.open()
+    for target_length in (0, 3, 9):
+        for cut in range(target_length + 18):
+            name = f"t-{target_length}-{cut}"
+            store.create(name, rolling=SMALL)
+            store.append(name, pattern(0, target_length))
+            store.create("source", rolling=SMALL)
+            store.append("source", pattern(target_length + 7, 5))
+            store.seal("source")
+            store.commit(
+                [
+                    Append(name, pattern(target_length, 7)),
+                    Concat(name, "source"),
+                    Append(name, pattern(target_length + 12, 5)),
+                    Truncate(name, cut),
+                ]
+            )
+            total = target_length + 17
+            assert store.read(name, cut, 99) == pattern(cut, total - cut)
+            assert store.append(name, pattern(total, 2)) == total
+            assert store.read(name, cut, 99) == pattern(cut, total + 2 - cut)
+    assert store.check("deep") == []
+    world.forget_cache()
+    store.close()
+    store = world.open()
+    assert store.check("deep") == []
+    store.collect()
+    assert store.check("deep") == []
+
+
+def test_several_truncates_and_a_delete_in_one_commit(world: World) -> None:
+    store = world.open(gc_grace_s=0)
+    store.create("a", rolling=SMALL)
+    store.append("a", pattern(0, 20))
+    store.commit([Truncate("a", 5), Truncate("a", 11), Append("a", pattern(20, 9)), Truncate("a", 22)])
+    assert store.read("a", 22, 99) == pattern(22, 7)
+    assert store.check("deep") == []
+    store.commit([Truncate("a", 25), Delete("a"), Create("a", SMALL), Append("a", pattern(0, 9)), Truncate("a", 9)])
+    assert store.info("a").length == 9 and store.info("a").chunk_count == 0
+    assert store.check("deep") == []
+    store.collect()
+    assert world.chunks() == []
+    assert store.check("deep") == []
+
+
+def test_concats_of_concats_in_one_commit(world: World) -> None:
+    store = world.open()
+    changes: list[Change] = []
+    for number in range(6):
+        changes += [
+            Create(f"s{number}", SMALL),
+            Append(f"s{number}", pattern(0, 3 * number, number)),
+            Seal(f"s{number}"),
+        ]
+    changes += [Unseal("s4"), Concat("s4", "s5"), Seal("s4"), Unseal("s0")]
+    changes += [Concat("s0", f"s{number}") for number in (1, 4, 2, 3)]
+    store.commit(changes)
+    expected = b"".join(pattern(0, 3 * number, number) for number in (0, 1, 4, 5, 2, 3))
+    assert [info.name for info in store.segments()] == ["s0"]
+    for offset in range(len(expected) + 1):
+        assert store.read("s0", offset, 10) == expected[offset : offset + 10]
+    assert store.check("deep") == []
+
+
+def test_the_same_table_row_twice(world: World) -> None:
+    store = world.open()
+    store.commit(
+        [TablePut("t", b"k", b"1"), TablePut("t", b"k", b"2"), TablePut("t", b"l", b"1"), TableDelete("t", b"l")]
+    )
+    assert [(row.key, row.value) for row in store.table("t").scan()] == [(b"k", b"2")]
+    refused(
+        InvalidArgument,
+        lambda: store.commit([TablePut("t", b"k", b"3"), TablePut("t", b"k", b"4", 0)]),
+        lambda: store.commit([TablePut("t", b"m", b"3", 0), TablePut("t", b"m", b"4")]),
+        lambda: store.commit([TablePut("t", b"m", b"3", 0), TableDelete("t", b"m")]),
+    )
+    assert [(row.key, row.value) for row in store.table("t").scan()] == [(b"k", b"2")]
+
+
+def test_limits(world: World) -> None:
+    store = world.open()
+    refused(
+        InvalidArgument,
+        lambda: store.commit([TablePut("t", b"k", b"v")] * 10_001),
+        lambda: store.commit("changes"),  # type: ignore[arg-type]
+        lambda: store.commit({Seal("a")}),  # type: ignore[arg-type]
+        lambda: store.commit(iter(())),  # type: ignore[arg-type]
+        lambda: store.commit([("append", "a", b"x")]),  # type: ignore[list-item]
+    )
+    store.commit([Create(f"{number:04}") for number in range(2_000)])
+    store.commit([Delete(f"{number:04}") for number in range(2_000)])
+    assert [*store.segments()] == []
+    assert store.check("deep") == []
+
+
+def test_a_commit_too_long_for_a_record_is_refused_and_harms_nobody(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    epoch = store.epoch
+    value = b"\xff" * ((1 << 20) - 64)
+    with pytest.raises(InvalidArgument):
+        store.commit([Append("a", b"x"), *(TablePut("t", b"%d" % number, value) for number in range(17))])
+    assert store.append("a", b"y") == 0
+    assert store.read("a", 0, 9) == b"y" and store.epoch == epoch
+    assert [*store.table("t").scan()] == []
+    store.commit([TablePut("t", b"%d" % number, value) for number in range(12)])
+    assert len([*store.table("t").scan()]) == 12
+    assert store.check("deep") == []
+
+
+def test_moving_between_segments_in_parallel_keeps_the_sum(world: World) -> None:
+    """Two-segment commits from many threads, in both directions, beside single appends: no deadlock, nothing torn."""
+    store = world.open(rolling=32)
+    for name in ("x", "y", "z"):
+        store.create(name)
+    rounds = 15
+
+    def work(thread: int) -> None:
+        pairs = (("x", "y"), ("y", "x"), ("y", "z"), ("z", "x"))
+        one, two = pairs[thread % 4]
+        for number in range(rounds):
+            mark = b"%d:%02d;" % (thread, number)
+            if thread < 6:
+                store.commit([Append(one, mark), Append(two, mark)])
+            else:
+                store.append(one, b"only;")
+
+    run_threads(8, work)
+    content = {name: store.read(name, 0, 1 << 20) for name in ("x", "y", "z")}
+    for thread in range(6):
+        one, two = (("x", "y"), ("y", "x"), ("y", "z"), ("z", "x"))[thread % 4]
+        for name in (one, two):
+            mine = [piece for piece in content[name].split(b";") if piece.startswith(b"%d:" % thread)]
+            assert mine == [b"%d:%02d" % (thread, number) for number in range(rounds)]
+    assert store.check("deep") == []
