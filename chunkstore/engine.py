@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Self
 
 from chunkstore import runtime
-from chunkstore.changes import Change, TableDelete, TablePut
+from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, RollingPolicy, Settings
-from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, InvalidArgument, NotOwner
 from chunkstore.invariants import Finding
 from chunkstore.journal import JournalService, Ownership, RecordKind, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
@@ -93,7 +93,7 @@ class Session:
 
     def end(self) -> None:
         """End it without attaching anything more. Raises ``Conflict`` if it has been ended."""
-        transact(self._core, (), lambda draft: plan_end(draft, self.id))
+        transact(self._core, (), lambda draft: plan_end(draft, self.id), tables=True)
         self._ended = True
 
     def __enter__(self) -> Self:
@@ -322,7 +322,7 @@ class ChunkedSegmentStorage(ReadingHalf):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
         names = [name for change in changes for name in segment_names(change)]
-        tables = any(isinstance(change, (TablePut, TableDelete)) for change in changes)
+        tables = any(isinstance(change, (TablePut, TableDelete, Attach, EndSession)) for change in changes)
         return transact(self._core, names, lambda draft: plan_changes(draft, changes), tables=tables)
 
     def table(self, namespace: str) -> Table:
@@ -413,10 +413,10 @@ class ChunkedSegmentStorage(ReadingHalf):
         core = self._core
         core.check_owner()
         if core.broken is not None:
-            # No usable stream at the moment. The next claim may be our own half-done take-over or a stranger's: who reads
-            # has to wait until that is decided.
-            if core.storage.exists(core.names.epoch(core.epoch + 1)):
-                raise StorageUnavailable(f"ownership is being recovered ({core.broken.message}); retry")
+            # No usable stream at the moment; whether a newer owner exists can still be asked.
+            owner = core.service.foreign_claim(core.journal)
+            if owner is not None:
+                raise NotOwner(epoch=core.epoch, owner=owner)
             return
         if core.storage.capabilities.fence_by_stat:
             core.journal.check_fence()

@@ -224,6 +224,13 @@ class JournalService(ABC):
         """
 
     @abstractmethod
+    def foreign_claim(self, own: Journal) -> int | None:
+        """The epoch of a stranger's claim above ``own``, or None; our own half-done self-take-over is no stranger.
+
+        For fenced reads while ``own`` is broken. Raises ``StorageUnavailable``, ``Damaged``.
+        """
+
+    @abstractmethod
     def resolve(self, position: Position) -> bool | None:
         """Whether the record at ``position`` (of a former epoch) is part of history; None while no successor's OPEN says so."""
 

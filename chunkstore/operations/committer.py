@@ -68,8 +68,7 @@ class Committer:
         self._inflight = 0
         self._last_time_ms = 0
         self._digests: dict[bytes, int] = {}
-        self.records_since_snapshot = 0
-        self.bytes_since_snapshot = 0
+        self.records_committed = 0
         self.last_commit_at_s = runtime.monotonic_s()
         self.listeners: list[Callable[[], None]] = []
 
@@ -291,7 +290,7 @@ class Committer:
         now_s = runtime.monotonic_s()
         self._last_commit_s = now_s - began_s
         self.last_commit_at_s = now_s
-        self.records_since_snapshot += 1
+        self.records_committed += 1
         self._decide(batch, None, position.lsn)
         if core.maintenance_due():
             core.lifecycle.maintain()

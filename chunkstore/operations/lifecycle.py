@@ -13,6 +13,7 @@ Leaves out: policies and pins ("Upkeep"), deletion of garbage (``collect``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from chunkstore import runtime
@@ -28,6 +29,8 @@ _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
 _SMALL_STATE_BYTES: Final = 1 << 20
 _TIMED_SNAPSHOT_S: Final = 300.0
+_BYTES_PER_SLOT: Final = 15_000
+"""A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
 _WORKER_ENTRIES_MIN: Final = 200_000
 """Rows and index entries: about 100,000 rows (protocol A8)."""
 
@@ -44,6 +47,10 @@ class Lifecycle:
         self._recovery_lock = runtime.lock()
         self._snapshot_s = runtime.monotonic_s()
         self._snapshot_bytes = 0
+        self._records_at_snapshot = 0
+        self._bytes_at_snapshot = 0
+        self._bytes_of_former_streams = 0
+        self._snapshot_wanted = self._replayed_much()
         self._heartbeat_lsn = core.journal.head.lsn
 
     # Faults on the commit path; always called by the thread that leads the committer.
@@ -55,17 +62,21 @@ class Lifecycle:
         core.broken = broken.error
         if broken.happened is False:
             core.committer.fail(batch, broken.error)
-            try:
-                self.recover()
-            except ChunkstoreError:
-                # Still no journal (a full disk, say). The next change tries again and reports what it meets.
-                return
+            with suppress(ChunkstoreError):
+                # A full disk, say: still no journal then. The next change tries again and reports what it meets.
+                self.mend(core.deadline_s())
             return
+        with self._recovery_lock:
+            # Held until the batch is decided: a take-over by somebody else in between would hide what became of it.
+            self._resolve(broken, batch, lsn)
+
+    def _resolve(self, broken: JournalBroken, batch: Sequence[PendingOp], lsn: int) -> None:
+        core = self._core
         deadline_s = runtime.monotonic_s() + core.settings.undecided_s_max
         pause_s = 0.01
         while True:
             try:
-                adopted = self.recover(keep=batch)
+                adopted = self._recover(batch)
             except NotOwner as error:
                 self._decide_by_successor(batch, lsn, error)
                 return
@@ -140,7 +151,8 @@ class Lifecycle:
         core = self._core
         core.broken = error
         try:
-            adopted = self.recover(keep=batch)
+            with self._recovery_lock:
+                adopted = self._recover(batch)
         except NotOwner as fenced:
             core.fence(fenced)
             core.committer.succeed(batch, lsn)
@@ -156,26 +168,24 @@ class Lifecycle:
             core.committer.fail(batch, error)
 
     def mend(self, deadline_s: float) -> None:
-        """Take over from ourselves if the journal is still broken. Raises as ``recover``, ``DeadlineExceeded``."""
+        """Take over from ourselves if the journal is still broken.
+
+        Raises ``NotOwner`` (fenced; the core knows), ``DeadlineExceeded``, or why it cannot be done now.
+        """
         core = self._core
         if not self._recovery_lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
             core.raise_deadline("waiting for recovery")
         try:
             if core.broken is not None:
-                self._recover_locked(())
+                self._recover(())
         finally:
             self._recovery_lock.release()
 
-    def recover(self, *, keep: Sequence[PendingOp] = ()) -> Position:
-        """Take over from ourselves. Returns the last record of our former stream that counts.
+    def _recover(self, keep: Sequence[PendingOp]) -> Position:
+        """With the recovery lock held: take over; returns the last record of our former stream that counts.
 
         Everything reserved (but ``keep``) fails: its data lies in chunks of the former epoch.
-        Raises ``NotOwner`` (fenced; the core knows), or why it could not be done now.
         """
-        with self._recovery_lock:
-            return self._recover_locked(keep)
-
-    def _recover_locked(self, keep: Sequence[PendingOp]) -> Position:
         core = self._core
         core.shut_gate()
         try:
@@ -202,6 +212,7 @@ class Lifecycle:
             core.fence(error)
             raise
         old = core.journal
+        self._bytes_of_former_streams += old.bytes_written
         core.retire(core.store)
         core.adopt(ownership)
         old.close()
@@ -247,18 +258,27 @@ class Lifecycle:
         """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits."""
         core = self._core
         with self._snapshot_lock:
-            records = core.committer.records_since_snapshot
-            bytes_before = core.journal.bytes_written
+            records, size_bytes = core.committer.records_committed, self._journal_bytes()
             report = self._write_snapshot()
             self.note(RecordKind.SNAPSHOT_NOTE, report.note)
             core.service.publish_latest(report, epoch=core.epoch)
-            core.committer.records_since_snapshot -= records
+            self._records_at_snapshot = records
+            self._bytes_at_snapshot = size_bytes
             self._snapshot_bytes = report.size_bytes
-            self._journal_bytes_at_snapshot = bytes_before
             self._snapshot_s = runtime.monotonic_s()
+            self._snapshot_wanted = False
             return report
 
-    _journal_bytes_at_snapshot = 0
+    def _journal_bytes(self) -> int:
+        """Journal bytes committed since this store was opened."""
+        return self._bytes_of_former_streams + self._core.journal.bytes_written
+
+    def _replayed_much(self) -> bool:
+        """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
+        settings, report = self._core.settings, self._core.report
+        if self._core.journal.mode == "slot":
+            return report.replayed_records > settings.snapshot_slots_min / 10
+        return report.replayed_bytes > settings.snapshot_bytes_min / 10
 
     def _write_snapshot(self) -> SnapshotReport:
         core = self._core
@@ -287,14 +307,17 @@ class Lifecycle:
     def snapshot_due(self) -> bool:
         """Protocol A8: by journal bytes or slots; by time only while the state is small."""
         core = self._core
-        records = core.committer.records_since_snapshot
+        if self._snapshot_wanted:
+            return True
+        records = core.committer.records_committed - self._records_at_snapshot
         if records <= 0:
             return False
-        since = core.journal.bytes_written - self._journal_bytes_at_snapshot
-        if since > max(core.settings.snapshot_bytes_min, self._snapshot_bytes // 2):
+        if self._journal_bytes() - self._bytes_at_snapshot > max(
+            core.settings.snapshot_bytes_min, self._snapshot_bytes // 2
+        ):
             return True
         if core.journal.mode == "slot" and records >= max(
-            core.settings.snapshot_slots_min, self._snapshot_bytes // 15_000
+            core.settings.snapshot_slots_min, self._snapshot_bytes // _BYTES_PER_SLOT
         ):
             return True
         return (

@@ -98,7 +98,10 @@ def check_session_chunks(session_id: int, chunks: object) -> None:
 
 
 def _require_session(draft: Draft, view: MetadataView, session_id: int) -> None:
+    """The session is open; and nobody ends it, or attaches its chunks elsewhere, before this commit is decided."""
     key = session_key(session_id)
+    draft.core.tables.check(key)
+    draft.table_keys.append(key)
     present = draft.rows[key] is not None if key in draft.rows else view.get(key) is not None
     if not present:
         raise Conflict(f"session {session_id:x}", expected="open", found="ended, or never opened")

@@ -57,7 +57,7 @@ class KeyBusy(Exception):
 
 
 class PendingTables:
-    """Which table rows have undecided changes. ``lock`` orders planning and entering of table changes."""
+    """Which table rows and sessions have undecided changes. ``lock`` orders planning and entering of such changes."""
 
     def __init__(self) -> None:
         self.lock = runtime.lock()

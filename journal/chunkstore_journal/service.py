@@ -7,7 +7,7 @@ Leaves out: threads; calls that change anything come from one thread at a time (
 
 from __future__ import annotations
 
-from chunkstore.config import Settings
+from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
 from chunkstore.metadata.keys import PIN
@@ -19,8 +19,9 @@ from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
 from chunkstore_journal.lease import read_lease, wait_politely, write_lease
-from chunkstore_journal.objects import ContainerFormat, LatestHint, encode_latest
+from chunkstore_journal.objects import ContainerFormat, LatestHint, decode_claim, encode_latest
 from chunkstore_journal.payloads import SnapshotLink
+from chunkstore_journal.slots import read_if_present
 from chunkstore_journal.snapshot import write_snapshot
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.takeover import TakeOver
@@ -80,6 +81,17 @@ class ContainerJournal(JournalService):
         self._published.clear()
         self._collector = Collector(self._streams, self._settings, journal.opened)
         return ownership
+
+    def foreign_claim(self, own: Journal) -> int | None:
+        epoch = own.epoch + 1
+        name = self._names.epoch(epoch)
+        data = read_if_present(self._storage, name, size_max=LIMITS.small_object_bytes_max)
+        if data is None:
+            return None
+        attempt = self._attempt
+        if attempt is None or attempt.epoch != epoch or decode_claim(data, object=name).token != attempt.claim.token:
+            return epoch
+        return epoch + 1 if self._storage.exists(self._names.epoch(epoch + 1)) else None
 
     def resolve(self, position: Position) -> bool | None:
         epoch = position.epoch + 1
