@@ -37,12 +37,13 @@ def test_expected_versions(world: World) -> None:
     table.put(b"k", b"one", expected_version=0)
     entry = table.get(b"k")
     assert entry is not None
+    version = entry.version
     refused(
         Conflict,
         lambda: table.put(b"k", b"two", expected_version=0),
-        lambda: table.put(b"k", b"two", expected_version=entry.version + 1),
+        lambda: table.put(b"k", b"two", expected_version=version + 1),
         lambda: table.delete(b"k", expected_version=0),
-        lambda: table.put(b"absent", b"x", expected_version=entry.version),
+        lambda: table.put(b"absent", b"x", expected_version=version),
         lambda: table.delete(b"absent", expected_version=1),
     )
     assert table.get(b"k") == entry

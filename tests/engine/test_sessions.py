@@ -1,0 +1,227 @@
+"""Writers outside the owner: sessions, their chunks, and attaching them (protocol A9)."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
+from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.operations.session import SessionChunk, SessionWriter
+from tests.support.data import pattern, refused
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+def test_attach_and_end_in_one_commit(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    store.append("a", pattern(0, 10))
+    session = store.session("spark-job-1", ttl_s=60)
+    assert session.holder == "spark-job-1" and session.id > 0
+    outside = world.storage()
+    tasks = [session.writer(task << 32) for task in range(3)]
+    chunks: list[SessionChunk] = []
+    position = 10
+    for task in tasks:
+        for number in range(2):
+            chunks.append(task.write_chunk(outside, number, pattern(position, 7)))
+            position += 7
+    assert store.read("a", 0, 99) == pattern(0, 10)
+    results = store.commit(
+        [Attach("a", session.id, tuple(chunks), 10), EndSession(session.id), Append("a", pattern(52, 3))]
+    )
+    session.mark_ended()
+    assert results == [10, None, 52]
+    assert store.read("a", 0, 99) == pattern(0, 55)
+    listed = [*store.layout("a")]
+    assert [chunk.length for chunk in listed] == [10, *[7] * 6, 3]
+    assert all("/s" in chunk.name for chunk in listed[1:7])
+    assert store.check("deep") == []
+    world.forget_cache()
+    store.close()
+    store = world.open(gc_grace_s=0)
+    assert store.read("a", 0, 99) == pattern(0, 55)
+    assert store.check("deep") == []
+    store.truncate("a", 20)
+    store.collect()
+    assert len(world.chunks()) == 6 and store.read("a", 20, 99) == pattern(20, 35)
+    store.delete("a")
+    store.collect()
+    assert world.chunks() == [] and store.check("deep") == []
+
+
+def test_writers_are_plain_data(world: World) -> None:
+    store = world.open()
+    session = store.session("me")
+    writer = session.writer(5 << 32)
+    copy = pickle.loads(pickle.dumps(writer))
+    assert copy == writer and isinstance(copy, SessionWriter)
+    chunk = copy.write_chunk(world.storage(), 0, memoryview(b"data"))
+    assert pickle.loads(pickle.dumps(chunk)) == chunk
+    assert world.content(copy_name(world, chunk)) == b"data"
+    twin = copy.write_chunk(world.storage(), 0, b"data")
+    assert twin.id != chunk.id
+    refused(InvalidArgument, lambda: copy.write_chunk(world.storage(), 1, b""))
+
+
+def copy_name(world: World, chunk: SessionChunk) -> str:
+    return world.names().chunk(chunk.id)
+
+
+def test_an_ended_session_is_refused(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    with store.session("me") as session:
+        chunk = session.writer().write_chunk(world.storage(), 0, b"data")
+    refused(
+        Conflict,
+        lambda: store.commit([Attach("a", session.id, (chunk,))]),
+        lambda: store.commit([EndSession(session.id)]),
+        session.end,
+        lambda: store.commit([Attach("a", session.id, ())]),
+    )
+    other = store.session("other")
+    mine = other.writer().write_chunk(world.storage(), 0, b"mine")
+    refused(
+        Conflict,
+        lambda: store.commit([EndSession(other.id), Attach("a", other.id, (mine,))]),
+        lambda: store.commit([EndSession(other.id), EndSession(other.id)]),
+    )
+    assert store.info("a").length == 0
+    assert store.commit([Attach("a", other.id, (mine,)), EndSession(other.id)]) == [0, None]
+    other.mark_ended()
+
+
+def test_foreign_and_repeated_chunks_are_refused(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    store.append("a", b"own chunk")
+    session, other = store.session("me"), store.session("other")
+    outside = world.storage()
+    mine = session.writer().write_chunk(outside, 0, b"mine")
+    foreign = other.writer().write_chunk(outside, 0, b"foreign")
+    own = world.names().parse_chunk(next(store.layout("a")).name)
+    assert own is not None
+    bad: list[tuple[object, ...]] = [
+        (foreign,),
+        (mine, foreign),
+        (mine, mine),
+        (SessionChunk(own, 9, 0),),
+        (mine._replace(length=0),),
+        (mine._replace(length=-1),),
+        (mine._replace(crc32c=-1),),
+        (mine._replace(crc32c=1 << 32),),
+        (mine._replace(id=b"short"),),
+        (mine._replace(id="text"),),  # type: ignore[arg-type]
+        ("chunk",),
+        (mine[:2],),
+    ]
+    for chunks in bad:
+        refused(InvalidArgument, lambda: store.commit([Attach("a", session.id, chunks)]))  # type: ignore[arg-type]  # noqa: B023
+    assert store.commit([Attach("a", session.id, (mine,))]) == [9]
+    refused(
+        InvalidArgument,
+        lambda: store.commit([Attach("a", session.id, (mine,))]),
+        lambda: store.commit([Attach("a", session.id, (mine,)), Truncate("a", 13)]),
+    )
+    assert store.read("a", 0, 99) == b"own chunkmine"
+    store.create("b")
+    more = session.writer(1).write_chunk(outside, 0, b"more")
+    refused(InvalidArgument, lambda: store.commit([Attach("a", session.id, (more,)), Attach("b", session.id, (more,))]))
+    assert store.check("deep") == []
+
+
+def test_refusals_of_the_segment(world: World) -> None:
+    store = world.open()
+    store.create("sealed")
+    store.seal("sealed")
+    store.create("a")
+    session = store.session("me")
+    chunk = session.writer().write_chunk(world.storage(), 0, b"data")
+    cases: list[tuple[type[ChunkstoreError], Change]] = [
+        (SegmentNotFound, Attach("missing", session.id, (chunk,))),
+        (SegmentSealed, Attach("sealed", session.id, (chunk,))),
+        (BadOffset, Attach("a", session.id, (chunk,), 1)),
+    ]
+    for error, change in cases:
+        refused(error, lambda: store.commit([change]))  # noqa: B023
+    assert store.commit([Attach("a", session.id, ())]) == [0]
+    assert store.commit([Attach("a", session.id, (chunk,), 0)]) == [0]
+
+
+def test_a_session_outlives_its_owner(world: World) -> None:
+    with world.open() as store:
+        store.create("a")
+        session = store.session("me")
+        chunk = session.writer().write_chunk(world.storage(), 0, b"data")
+    world.forget_cache()
+    store = world.open()
+    assert store.commit([Attach("a", session.id, (chunk,)), EndSession(session.id)]) == [0, None]
+    assert store.read("a", 0, 9) == b"data"
+    assert store.check("deep") == []
+
+
+def test_arguments_of_a_session(world: World) -> None:
+    store = world.open()
+    refused(
+        InvalidArgument,
+        lambda: store.session("x" * 256),
+        lambda: store.session("me", ttl_s=0),
+        lambda: store.session("me", ttl_s=float("nan")),
+        lambda: store.session("me", ttl_s=float("inf")),
+        lambda: store.session("me", ttl_s="1"),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("rivals", ["attach-attach", "attach-end", "end-attach", "end-end"])
+def test_attach_and_end_are_ordered_also_when_they_race(world: World, rivals: str) -> None:
+    """The second is planned while the first is on its way to the journal: exactly one of the two may happen."""
+    hooked: list[Hooked] = []
+
+    def wrap(storage: object) -> Hooked:
+        hooked.append(Hooked(storage))  # type: ignore[arg-type]
+        return hooked[0]
+
+    store = world.open(wrap=wrap)
+    store.create("a")
+    store.create("b")
+    session = store.session("me")
+    chunk = session.writer().write_chunk(world.raw_storage(), 0, b"data")
+    held, going = threading.Event(), threading.Event()
+
+    def hold(operation: str, names: tuple[str, ...]) -> None:
+        if "/j/" in names[0] and operation in ("write", "create_if_absent") and not held.is_set():
+            held.set()
+            assert going.wait(20)
+
+    hooked[0].before = hold
+    outcomes: list[str] = []
+
+    def run(what: str, segment: str) -> threading.Thread:
+        change: Change = EndSession(session.id) if what == "end" else Attach(segment, session.id, (chunk,))
+
+        def body() -> None:
+            try:
+                store.commit([change])
+                outcomes.append("done")
+            except (Conflict, InvalidArgument):
+                outcomes.append("refused")
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        return thread
+
+    first, second = rivals.split("-")
+    threads = [run(first, "a")]
+    assert held.wait(20)
+    threads.append(run(second, "b"))
+    threads[1].join(0.2)
+    going.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert sorted(outcomes) == (["done", "done"] if rivals == "attach-end" else ["done", "refused"])
+    assert store.check("deep") == []
