@@ -300,7 +300,7 @@ def test_bootstrap_while_the_old_owner_collects(world: World) -> None:
             zombie.service.collect(head=zombie.store.head(), epoch=2, dry_run=False)
 
     zombie_report = zombie.service.write_snapshot(zombie.store, epoch=2)
-    zombie.note(RecordKind.SNAPSHOT_NOTE, (zombie_report.name,))
+    zombie.note(RecordKind.SNAPSHOT_NOTE, zombie_report.note)
     heir.wire.before = race
     heir.open()
     assert moved
