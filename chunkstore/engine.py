@@ -199,9 +199,9 @@ class ChunkedSegmentStorage(ReadingHalf):
         segment = transact(self._core, (name,), lambda draft: draft.create(name, policy, checked))
         return SegmentHandle(name, segment.id, True)
 
-    def open_write(self, name: str) -> SegmentHandle:
+    def open_write(self, segment: SegmentRef) -> SegmentHandle:
         """A write handle. Works on sealed segments; changes nothing. Raises ``SegmentNotFound``."""
-        return self.open_read(name)._replace(writable=True)
+        return self.open_read(segment)._replace(writable=True)
 
     def write(self, segment: SegmentRef, offset: int, data: BytesLike) -> int:
         """Append ``data`` at ``offset``, which must be the segment's length; returns the new length.
@@ -340,7 +340,7 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def writer(
         self,
-        name: str,
+        segment: SegmentRef,
         *,
         flush_bytes: int = 1 * MIB,
         flush_s: float = 0.05,
@@ -350,7 +350,8 @@ class ChunkedSegmentStorage(ReadingHalf):
         """A buffered, asynchronous appender; see ``StorageWriter``. Raises ``SegmentNotFound``, ``InvalidArgument``."""
         check_buffering(flush_bytes, flush_s, buffer_bytes_max)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
-        handle = self.open_write(name)
+        self._writable(segment)
+        handle = self.open_write(segment)
         last = 0 if writer is None else self.last_event_number(handle, writer)
         return StorageWriter(
             self,
@@ -368,10 +369,12 @@ class ChunkedSegmentStorage(ReadingHalf):
         writer = check_writer(writer_id, 1)
         assert writer is not None
         self._context.check_open()
-        with self._core.store.view() as view:
-            record = find_segment(view, name, identity)
-            raw = view.get(writer_key(record.id, writer))
-        self._context.check()
+        try:
+            with self._core.store.view() as view:
+                record = find_segment(view, name, identity)
+                raw = view.get(writer_key(record.id, writer))
+        finally:
+            self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]
 
     # Upkeep
