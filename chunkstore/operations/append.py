@@ -226,9 +226,8 @@ def _fail_reserved(core: Core, state: SegmentState, op: PendingOp, error: BaseEx
             return
         reason = error if isinstance(error, ChunkstoreError) else core.unexpected(error)
         position = state.reserved.index(op)
-        victims = [state.reserved[index] for index in range(position, len(state.reserved))]
-        while len(state.reserved) > position:
-            state.reserved.pop()
+        victims = state.reserved[position:]
+        del state.reserved[position:]
         state.dead = True
         state.writers.clear()
     core.committer.fail_reserved(victims, reason)
@@ -240,7 +239,7 @@ def _enter_written(core: Core, state: SegmentState, op: PendingOp) -> None:
         op.written = True
         reserved = state.reserved
         while reserved and reserved[0].written:
-            head = reserved.popleft()
+            head = reserved.pop(0)
             state.last = head
             core.committer.enter(head)
 

@@ -407,8 +407,8 @@ class Committer:
                 with state.lock:
                     state.dead = True
                     state.writers.clear()
-                    while state.reserved:
-                        victims.append(state.reserved.popleft())
+                    victims += state.reserved
+                    state.reserved.clear()
             with self._lock:
                 kept: list[PendingOp] = []
                 for op in self._queue:

@@ -8,7 +8,7 @@ Leaves out: committing (``committer``), planning (``append``, ``draft``).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Final, TypeAlias
 
 from chunkstore import runtime
@@ -152,7 +152,8 @@ class SegmentState:
         self.dead = True
         self.users = 0
         self.last: PendingOp | None = None
-        self.reserved: deque[PendingOp] = deque()
+        # A list, not a deque: it is short, and there may be 25,000 of these.
+        self.reserved: list[PendingOp] = []
         self.writers: dict[bytes, tuple[int, int, PendingOp]] = {}
 
     def undecided(self) -> PendingOp | None:
