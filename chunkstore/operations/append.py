@@ -222,7 +222,8 @@ def _advance(state: SegmentState, planned: PlannedAppend, *, growing: bool) -> N
 def _fail_reserved(core: Core, state: SegmentState, op: PendingOp, error: BaseException) -> None:
     """A write without append failed: everything reserved behind it on this segment fails with it (protocol A6)."""
     with state.lock:
-        if op.decided:
+        if op.decided or op not in state.reserved:
+            # Failed by somebody else: with an earlier one on its segment, or by a take-over.
             return
         reason = error if isinstance(error, ChunkstoreError) else core.unexpected(error)
         position = state.reserved.index(op)

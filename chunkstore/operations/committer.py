@@ -142,6 +142,12 @@ class Committer:
                         "the deadline passed while the commit was under way; it may still happen: "
                         "retry with an expected offset or an event number"
                     )
+        if op.leads:
+            # Made leader, and failed together with its segment before we woke up: the lead must not end with us.
+            with self._lock:
+                op.leads = False
+                self._leading = False
+            self._pass_leadership()
         if op.error is not None:
             raise op.error.copy()
 
@@ -257,12 +263,14 @@ class Committer:
             self._fail(batch, _unexpected(error))
             raise
         try:
+            # In this order: while the journal is broken, any caller may replace it; once it is seen whole, only we may.
+            error_before = core.broken
+            if error_before is not None:
+                raise error_before.copy()
             journal = core.journal
             batch = self._drop_outdated(batch, journal.epoch)
             if not batch:
                 return
-            if core.broken is not None:
-                raise core.broken.copy()
             previous = journal.head
             record, digests = self._build(batch, previous.lsn + 1)
             position = journal.append(record)

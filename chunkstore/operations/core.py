@@ -128,16 +128,21 @@ class Core:
         """
         self.check_owner()
         if not self._gate_open.is_set():
-            if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
-                raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
+            self.wait_gate(deadline_s)
             self.check_owner()
         if self.broken is not None:
             # An earlier fault could not be mended at once (a full disk, say): try again before anything is planned.
             self.lifecycle.mend(deadline_s)
 
+    def wait_gate(self, deadline_s: float) -> None:
+        """Wait while a take-over of our own is under way. Raises ``DeadlineExceeded``."""
+        if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
+            raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
+
     def shut_gate(self) -> None:
         """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate."""
-        self._gate_open = runtime.event()
+        if self._gate_open.is_set():
+            self._gate_open = runtime.event()
         for state in self.states.all():
             with state.lock:
                 state.dead = True

@@ -59,15 +59,17 @@ class Lifecycle:
         """The stream is unusable: take over from ourselves, and decide the batch by what history says."""
         core = self._core
         lsn = core.journal.head.lsn + 1
-        core.broken = broken.error
         if broken.happened is False:
+            core.broken = broken.error
             core.committer.fail(batch, broken.error)
             with suppress(ChunkstoreError):
                 # A full disk, say: still no journal then. The next change tries again and reports what it meets.
                 self.mend(core.deadline_s())
             return
         with self._recovery_lock:
-            # Held until the batch is decided: a take-over by somebody else in between would hide what became of it.
+            # Held from before anybody can see that the journal is broken until the batch is decided: a take-over by
+            # somebody else in between would hide what became of it.
+            core.broken = broken.error
             self._resolve(broken, batch, lsn)
 
     def _resolve(self, broken: JournalBroken, batch: Sequence[PendingOp], lsn: int) -> None:
@@ -149,9 +151,9 @@ class Lifecycle:
 
     def _rebuild_after(self, error: ChunkstoreError, batch: Sequence[PendingOp], lsn: int) -> None:
         core = self._core
-        core.broken = error
         try:
             with self._recovery_lock:
+                core.broken = error
                 adopted = self._recover(batch)
         except NotOwner as fenced:
             core.fence(fenced)
@@ -214,9 +216,10 @@ class Lifecycle:
         old = core.journal
         self._bytes_of_former_streams += old.bytes_written
         core.retire(core.store)
+        # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
+        core.committer.forget_digests()
         core.adopt(ownership)
         old.close()
-        core.committer.forget_digests()
         self._rolled_s = runtime.monotonic_s()
         self._heartbeat_lsn = core.journal.head.lsn
         return ownership.adopted
@@ -369,6 +372,8 @@ class Lifecycle:
         core = self._core
         core.closed = True
         self._stopping.set()
+        # From here on an operation is either reserved, and waited for below, or refused.
+        core.shut_gate()
         core.committer.notify()
         if self._keeper is not None:
             self._keeper.join(timeout=core.settings.op_deadline_s)
@@ -387,3 +392,4 @@ class Lifecycle:
         core.journal.close()
         core.close_stores()
         core.pool.close()
+        core.open_gate()
