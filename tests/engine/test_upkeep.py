@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from chunkstore.errors import InvalidArgument
 from tests.support.data import pattern, refused, run_threads
 from tests.support.worlds import World
 
-ROLLING = {"log_roll_bytes": 1_024, "slot_roll_records": 4, "roll_interval_s_min": 0}
+ROLLING: dict[str, Any] = {"log_roll_bytes": 1_024, "slot_roll_records": 4, "roll_interval_s_min": 0}
 
 
 def test_a_snapshot_shortens_recovery(world: World) -> None:
