@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_every_function_was_collected_for_the_four_worlds(request: pytest.Fixtur
     for item in request.session.items:
         if in_world(item):
             assert isinstance(item, pytest.Function)
-            kind, mode = item.callspec.params["world"]
+            kind, mode = cast("tuple[str, str]", item.callspec.params["world"])
             found[item.path.name, item.originalname].add(f"{kind}-{mode}")
             assert not [mark.name for mark in item.iter_markers() if mark.name in LEAVING_OUT], item.nodeid
     assert found, "no test of the engine was collected"
