@@ -24,9 +24,9 @@ from chunkstore import runtime
 from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, RollingPolicy, Settings
-from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.invariants import Finding
-from chunkstore.journal import Journal, JournalService, Ownership, RecordKind, SnapshotReport, TakeOverReport
+from chunkstore.journal import JournalService, Ownership, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
@@ -138,7 +138,7 @@ class ChunkedSegmentStorage(ReadingHalf):
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
             store=self._store,
             check_open=core.check_owner if settings.read_fence == "fenced" else core.check_open,
-            check=self._check_fence if settings.read_fence == "fenced" else core.check_open,
+            check=core.check_fence if settings.read_fence == "fenced" else core.check_open,
         )
         core.committer.listeners.append(self._wake_waiters)
         core.lifecycle.start()
@@ -411,36 +411,6 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def _store(self) -> MetadataStore:
         return self._core.store
-
-    def _check_fence(self) -> None:
-        core = self._core
-        core.check_owner()
-        if core.broken is None and not core.storage.capabilities.fence_by_stat:
-            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
-            core.lifecycle.note(RecordKind.HEARTBEAT, ())
-            return
-        deadline_s = core.deadline_s()
-        while True:
-            journal = core.journal
-            owner = self._newer_owner(journal)
-            if owner is None:
-                return
-            # The gate is shut from before a take-over of our own claims until its journal is the present one.
-            if core.gate_is_open() and core.journal is journal:
-                raise NotOwner(epoch=journal.epoch, owner=owner)
-            core.wait_gate(deadline_s)
-            core.check_owner()
-
-    def _newer_owner(self, journal: Journal) -> int | None:
-        """The epoch of a claim above ours that does not seem to be our own, or None."""
-        if self._core.broken is None:
-            try:
-                journal.check_fence()
-                return None
-            except (NotOwner, Closed):
-                # By a stranger, or by a take-over of our own under way: that has closed the stream, too.
-                pass
-        return self._core.service.foreign_claim(journal)
 
     def _present_epoch(self) -> int:
         return self._core.epoch

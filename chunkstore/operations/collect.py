@@ -52,7 +52,19 @@ class _Work(NamedTuple):
 
 
 def collect(core: Core, *, dry_run: bool, progress: Callable[[int], None] | None = None) -> CollectReport:
-    """One synchronous collection of everything that is due. Raises ``NotOwner`` and what storage and commits raise."""
+    """One synchronous collection of everything that is due, one at a time.
+
+    Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
+    """
+    if not core.collecting.acquire(True, core.settings.op_deadline_s):
+        core.raise_deadline("waiting for another collection")
+    try:
+        return _collect(core, progress, dry_run=dry_run)
+    finally:
+        core.collecting.release()
+
+
+def _collect(core: Core, progress: Callable[[int], None] | None, *, dry_run: bool) -> CollectReport:
     chunks = chunk_bytes = waiting = 0
     after = GARBAGE
     while True:
@@ -118,7 +130,7 @@ def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) ->
 def _delete_objects(core: Core, names: list[str]) -> None:
     # A zombie that got this far deletes only what a committed prefix removed for ever: harmless at any delay (P10).
     if names:
-        core.journal.check_fence()
+        core.check_fence()
     step = core.settings.io_workers * 4
     for begin in range(0, len(names), step):
         core.pool.run_all([_Delete(core, name) for name in names[begin : begin + step]])

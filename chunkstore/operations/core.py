@@ -24,7 +24,7 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.journal import Journal, JournalService, Ownership, SnapshotReport
+from chunkstore.journal import Journal, JournalService, Ownership, RecordKind, SnapshotReport
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
@@ -73,6 +73,7 @@ class Core:
         self.broken: ChunkstoreError | None = None
         """Why there is no usable journal at the moment; the next change tries to take over again."""
         self.maintaining = False
+        self.collecting = runtime.lock()
         self._gate_open = runtime.event()
         self._gate_open.set()
         self._space_checked_s = -1.0
@@ -120,6 +121,39 @@ class Core:
             raise Closed(f"container {self.names.container!r}")
         if self.fenced is not None:
             raise self.fenced.copy()
+
+    def check_fence(self) -> None:
+        """Ask the storage whether a newer owner exists, waiting out a take-over of our own.
+
+        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``.
+        """
+        self.check_owner()
+        if self.broken is None and not self.storage.capabilities.fence_by_stat:
+            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
+            self.lifecycle.note(RecordKind.HEARTBEAT, ())
+            return
+        deadline_s = self.deadline_s()
+        while True:
+            journal = self.journal
+            owner = self._newer_owner(journal)
+            if owner is None:
+                return
+            # The gate is shut from before a take-over of our own claims until its journal is the present one.
+            if self.gate_is_open() and self.journal is journal:
+                raise NotOwner(epoch=journal.epoch, owner=owner)
+            self.wait_gate(deadline_s)
+            self.check_owner()
+
+    def _newer_owner(self, journal: Journal) -> int | None:
+        """The epoch of a claim above ours that does not seem to be our own, or None."""
+        if self.broken is None:
+            try:
+                journal.check_fence()
+                return None
+            except (NotOwner, Closed):
+                # By a stranger, or by a take-over of our own under way: that has closed the stream, too.
+                pass
+        return self.service.foreign_claim(journal)
 
     def pass_gate(self, deadline_s: float) -> None:
         """Wait while a take-over of our own is under way, and mend a broken journal.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from chunkstore.changes import Append, TablePut
+from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
 from tests.support.data import pattern, refused, run_threads
 from tests.support.worlds import World
@@ -188,24 +190,19 @@ def test_collections_in_parallel(world: World) -> None:
     assert world.chunks() == [] and store.check("deep") == []
 
 
-def test_more_garbage_than_one_record_forgets(world: World) -> None:
-    """5,000 chunks or writers are forgotten at a time (A7)."""
-    store = world.open(gc_grace_s=0)
-    store.create("a")
-    for number in range(0, 5_100, 100):
-        store.commit([Append("a", b"x")] if number % 500 else [Append("a", b"y")])
-    from chunkstore.operations import collect as module
-
-    store.append("a", b"z", writer_id=b"w0", event_number=1)
-    for number in range(1, 40):
-        store.append("a", b"z", writer_id=b"w%d" % number, event_number=1)
-    old = module._WRITER_ROWS_MAX
-    module._WRITER_ROWS_MAX = 7
-    try:
-        store.delete("a")
-        store.collect()
-    finally:
-        module._WRITER_ROWS_MAX = old
+@pytest.mark.parametrize("collectors", [1, 4])
+def test_more_garbage_than_one_record_forgets(world: World, collectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5,000 chunks or writers are forgotten at a time (A7); here 7, also when several collect at the same time."""
+    monkeypatch.setattr("chunkstore.operations.collect._WRITER_ROWS_MAX", 7)
+    limits = dataclasses.replace(LIMITS, garbage_unfold_chunks_max=7)
+    monkeypatch.setattr("chunkstore.operations.collect.LIMITS", limits)
+    store = world.open(gc_grace_s=0, rolling=3)
+    for name in ("a", "b"):
+        store.create(name)
+        for number in range(40):
+            store.append(name, pattern(0, 7), writer_id=b"w%d" % number, event_number=1)
+        store.delete(name)
+    run_threads(collectors, lambda thread: store.collect())  # type: ignore[arg-type, return-value]
     with store._core.store.view() as view:
         assert [*view.scan(b"T", b"U")] == [] and [*view.scan(b"G", b"H")] == [] and [*view.scan(b"C", b"D")] == []
     assert world.chunks() == [] and store.check("deep") == []
