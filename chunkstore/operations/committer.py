@@ -13,7 +13,7 @@ Leaves out: planning; what to do about a broken journal (``lifecycle``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from chunkstore import runtime
@@ -59,6 +59,8 @@ class Committer:
         self._core = core
         self._lock = runtime.lock()
         self._queue: list[PendingOp] = []
+        self._taken: Sequence[PendingOp] = ()
+        """The batch taken last; its operations may be undecided still."""
         self._notes_queued = 0
         self._leading = False
         self._gathering: Waiter | None = None
@@ -233,6 +235,7 @@ class Committer:
                 return []
             if self._notes_queued == 0 and len(queue) <= _UNCHECKED_OPS_MAX:
                 self._queue = []
+                self._taken = queue
                 return queue
             size_bytes = 0
             count = 0
@@ -246,6 +249,7 @@ class Committer:
                     self._notes_queued -= 1
                     break
             batch, self._queue = queue[:count], queue[count:]
+            self._taken = batch
             return batch
 
     # One batch
@@ -429,11 +433,24 @@ class Committer:
                     else:
                         kept.append(op)
                 self._queue = kept
+                taken = self._taken
+        self._step_back(states.values(), victims, taken)
         for op in victims:
             poison(op)
             if op.table_keys:
                 self._core.tables.forget(op)
         self._decide(victims, error, 0)
+
+    @staticmethod
+    def _step_back(states: Iterable[SegmentState], victims: Sequence[PendingOp], taken: Sequence[PendingOp]) -> None:
+        """Before the newest operation of a segment fails: one before it may be in the batch that is being committed, and
+        nobody may plan upon the committed state until that one is decided, too."""
+        failing = {id(op) for op in victims}
+        for state in states:
+            with state.lock:
+                if state.last is not None and id(state.last) in failing:
+                    earlier = [op for op in taken if state in op.states and id(op) not in failing]
+                    state.last = earlier[-1] if earlier else None
 
     def fail_reserved(self, victims: Sequence[PendingOp], error: ChunkstoreError) -> None:
         """Fail operations that never entered the queue, and what was queued behind them on the same segments."""
@@ -443,6 +460,7 @@ class Committer:
         """Fail all queued operations (the stream they were planned for is gone)."""
         with self._lock:
             queued, self._queue = self._queue, []
+            self._notes_queued = 0
         if queued:
             self._fail(queued, error)
 
