@@ -453,8 +453,8 @@ class Committer:
                     state.last = earlier[-1] if earlier else None
 
     def fail_reserved(self, victims: Sequence[PendingOp], error: ChunkstoreError) -> None:
-        """Fail operations that never entered the queue, and what was queued behind them on the same segments."""
-        self._fail(victims, error)
+        """Fail operations that never entered the queue. What is queued on their segments was reserved before them and goes on."""
+        self._decide(victims, error, 0)
 
     def fail_everything(self, error: ChunkstoreError) -> None:
         """Fail all queued operations (the stream they were planned for is gone)."""
