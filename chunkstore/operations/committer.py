@@ -14,6 +14,7 @@ Leaves out: planning; what to do about a broken journal (``lifecycle``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from chunkstore import runtime
@@ -115,6 +116,19 @@ class Committer:
         ``deadline_s`` is a point of the monotonic clock. Raises the operation's own error, or ``OutcomeUnknown`` when the
         deadline passes first.
         """
+        try:
+            self._wait(op, deadline_s)
+        except BaseException:
+            # Also Ctrl-C: the operation stays queued, and neither it nor the lead may depend on a thread that has gone.
+            self._abandon(op)
+            raise
+        if op.leads:
+            # Made leader, and failed together with its segment before we woke up: the lead must not end with us.
+            self._abandon(op)
+        if op.error is not None:
+            raise op.error.copy()
+
+    def _wait(self, op: PendingOp, deadline_s: float) -> None:
         while not op.decided:
             with self._lock:
                 if op.decided:
@@ -128,30 +142,24 @@ class Committer:
                     waiter = op.waiter = Waiter()
             if lead:
                 self._lead(op)
-                continue
-            if not waiter.wait(deadline_s - runtime.monotonic_s()):
-                with self._lock:
-                    op.waiter = None
-                    op.abandoned = True
-                    hand_on = op.leads and not op.decided
-                    op.leads = False
-                if hand_on:
-                    with self._lock:
-                        self._leading = False
-                    self._pass_leadership()
-                if not op.decided:
-                    raise OutcomeUnknown(
-                        "the deadline passed while the commit was under way; it may still happen: "
-                        "retry with an expected offset or an event number"
-                    )
-        if op.leads:
-            # Made leader, and failed together with its segment before we woke up: the lead must not end with us.
-            with self._lock:
+                waited = op.decided or runtime.monotonic_s() < deadline_s
+            else:
+                waited = waiter.wait(deadline_s - runtime.monotonic_s())
+            if not waited and not op.decided:
+                raise OutcomeUnknown(
+                    "the deadline passed while the commit was under way; it may still happen: "
+                    "retry with an expected offset or an event number"
+                )
+
+    def _abandon(self, op: PendingOp) -> None:
+        """The caller of ``op`` goes away; whether it was to lead, and who leads now, is settled here."""
+        with self._lock:
+            op.waiter = None
+            op.abandoned = True
+            if op.leads:
                 op.leads = False
                 self._leading = False
-            self._pass_leadership()
-        if op.error is not None:
-            raise op.error.copy()
+        self._pass_leadership()
 
     def wait_decided(self, op: PendingOp, deadline_s: float) -> bool:
         """Wait, as somebody who depends on ``op`` without being its caller. False when the deadline passed first."""
@@ -255,6 +263,22 @@ class Committer:
     # One batch
 
     def _commit(self, batch: list[PendingOp]) -> None:
+        """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
+        core = self._core
+        epoch, lsn = core.epoch, core.journal.head.lsn + 1
+        try:
+            self._commit_steps(batch)
+        except BaseException as error:
+            undecided = [op for op in batch if not op.decided]
+            if undecided:
+                # What happened to the record is not known, and this stream must not be used again.
+                broken = JournalBroken(_unexpected(error), happened=None)
+                with suppress(Exception):
+                    core.lifecycle.after_broken_journal(broken, undecided, epoch=epoch, lsn=lsn)
+            if not isinstance(error, Exception):
+                raise
+
+    def _commit_steps(self, batch: list[PendingOp]) -> None:
         core = self._core
         began_s = runtime.monotonic_s()
         try:
@@ -279,7 +303,7 @@ class Committer:
             record, digests = self._build(batch, previous.lsn + 1)
             position = journal.append(record)
         except JournalBroken as broken:
-            core.lifecycle.after_broken_journal(broken, batch)
+            core.lifecycle.after_broken_journal(broken, batch, epoch=journal.epoch, lsn=previous.lsn + 1)
             return
         except OutcomeUnknown as error:
             core.lifecycle.after_fenced_commit(error, batch, previous.lsn + 1)
@@ -291,10 +315,6 @@ class Committer:
         except ChunkstoreError as error:
             self._fail(batch, error)
             return
-        except BaseException as error:
-            # What happened to the record is not known, and this stream must not be used again.
-            core.lifecycle.after_broken_journal(JournalBroken(_unexpected(error), happened=None), batch)
-            raise
         commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
         if not core.lifecycle.apply(commit, batch):
             return
@@ -385,9 +405,11 @@ class Committer:
 
     def _decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int) -> None:
         with self._lock:
-            self._inflight -= len(batch)
             self._last_crowd = len(batch)
             for op in batch:
+                if op.decided:
+                    continue
+                self._inflight -= 1
                 op.lsn = lsn
                 op.error = error
                 op.decided = True
