@@ -30,7 +30,7 @@ from chunkstore.journal import JournalService, Ownership, SnapshotReport, TakeOv
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
-from chunkstore.operations.append import append, check_data, gather
+from chunkstore.operations.append import append, check_data, gather, settle
 from chunkstore.operations.apply_changes import check_changes, plan_changes, segment_names
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.core import Core
@@ -139,6 +139,7 @@ class ChunkedSegmentStorage(ReadingHalf):
             store=self._store,
             check_open=core.check_owner if settings.read_fence == "fenced" else core.check_open,
             check=core.check_fence if settings.read_fence == "fenced" else core.check_open,
+            recheck=core.check_fence,
         )
         core.committer.listeners.append(self._wake_waiters)
         core.lifecycle.start()
@@ -364,11 +365,16 @@ class ChunkedSegmentStorage(ReadingHalf):
         )
 
     def last_event_number(self, segment: SegmentRef, writer_id: bytes | str) -> int:
-        """The highest committed event number of a writer in a segment; 0 if there is none. Raises ``SegmentNotFound``."""
+        """The highest committed event number of a writer in a segment; 0 if there is none.
+
+        Waits for what is being committed to the segment: a writer that goes on while its last event is undecided would
+        repeat it. Raises ``SegmentNotFound``, ``DeadlineExceeded``, and why a broken journal cannot be mended now.
+        """
         name, identity = resolve(segment)
         writer = check_writer(writer_id, 1)
         assert writer is not None
         self._context.check_open()
+        settle(self._core, name)
         try:
             with self._core.store.view() as view:
                 record = find_segment(view, name, identity)
@@ -391,6 +397,8 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Safe to repeat; never raises."""
+        if self._core.inherited:
+            return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if self._core.closed:
                 return

@@ -44,6 +44,7 @@ __all__ = [
     "check_data",
     "gather",
     "plan_on_tail",
+    "settle",
     "write_pieces",
 ]
 
@@ -112,6 +113,29 @@ def append(
         if op is not None:
             core.committer.wait(op, deadline_s)
         return offset
+
+
+def settle(core: Core, name: str) -> None:
+    """Wait until nothing is undecided on a segment at some moment after the call.
+
+    Raises ``DeadlineExceeded``, and as ``Core.pass_gate``.
+    """
+    deadline_s = core.deadline_s()
+    while True:
+        # An undecided batch of a broken journal is decided before anybody gets through here.
+        core.pass_gate(deadline_s)
+        state = core.states.acquire(name)
+        try:
+            _lock_within(core, state, deadline_s)
+            undecided, outdated = state.undecided(), core.states_outdated(state)
+            state.lock.release()
+        finally:
+            core.states.release(state)
+        if undecided is not None:
+            if not core.committer.wait_decided(undecided, deadline_s):
+                core.raise_deadline("waiting for an earlier operation")
+        elif not outdated:
+            return
 
 
 class _Request(NamedTuple):

@@ -8,6 +8,8 @@ Leaves out: what to do at faults (``lifecycle``), the verbs themselves.
 from __future__ import annotations
 
 import itertools
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -68,17 +70,21 @@ class Core:
         self.committer = Committer(self)
         self.snapshot_worker: Callable[[int], SnapshotReport] | None = None
         """Writes a snapshot of the present state in another process, given our epoch; None: the owner does it itself."""
+        self.collecting = runtime.lock()
+        """Held by the one collection that is under way."""
         self.closed = False
+        self.inherited = False
+        """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""
         self.fenced: NotOwner | None = None
         self.broken: ChunkstoreError | None = None
         """Why there is no usable journal at the moment; the next change tries to take over again."""
         self.maintaining = False
-        self.collecting = runtime.lock()
         self._gate_open = runtime.event()
         self._gate_open.set()
         self._space_checked_s = -1.0
         self._retired: list[MetadataStore] = []
         self.adopt(ownership)
+        _cores.add(self)
 
     def adopt(self, ownership: Ownership) -> None:
         """Start serving with a fresh ownership."""
@@ -111,14 +117,14 @@ class Core:
         return runtime.monotonic_s() + self.settings.op_deadline_s
 
     def check_open(self) -> None:
-        """Raise ``Closed`` after ``close``."""
+        """Raise ``Closed`` after ``close``, and in a forked child."""
         if self.closed:
-            raise Closed(f"container {self.names.container!r}")
+            raise self._closed_error()
 
     def check_owner(self) -> None:
         """Raise ``Closed``, or ``NotOwner`` once a newer owner has been seen."""
         if self.closed:
-            raise Closed(f"container {self.names.container!r}")
+            raise self._closed_error()
         if self.fenced is not None:
             raise self.fenced.copy()
 
@@ -154,6 +160,10 @@ class Core:
                 # By a stranger, or by a take-over of our own under way: that has closed the stream, too.
                 pass
         return self.service.foreign_claim(journal)
+
+    def _closed_error(self) -> Closed:
+        name = f"container {self.names.container!r}"
+        return Closed(f"{name}, opened before this process was forked," if self.inherited else name)
 
     def pass_gate(self, deadline_s: float) -> None:
         """Wait while a take-over of our own is under way, and mend a broken journal.
@@ -341,6 +351,18 @@ def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None
     except Damaged as error:
         # Names cost more than decoding, so they are made only for people.
         raise Damaged(error.message, object=names.chunk(identity)) from error
+
+
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Two processes with one claim would write to the same places of the same stream: no fence tells them apart.
+    for core in _cores:
+        core.closed = core.inherited = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Outdated(Exception):

@@ -41,6 +41,9 @@ class ReadContext(NamedTuple):
     """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
     check: Callable[[], None]
     """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read."""
+    recheck: Callable[[], None]
+    """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner (of any
+    ``read_fence``) makes sure that it is one, because who lags may well hold a list of chunks that were collected."""
 
 
 class ReadPlan(NamedTuple):
@@ -184,6 +187,7 @@ def _fill(
 
 def _again(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> None:
     """A chunk vanished under us: the metadata has moved on, or the chunk is lost."""
+    context.recheck()
     plan = _plan_fenced(context, name, identity, offset, len(target))
     try:
         _read_slices(context, plan, target)
