@@ -374,7 +374,8 @@ class ChunkedSegmentStorage(ReadingHalf):
         writer = check_writer(writer_id, 1)
         assert writer is not None
         self._context.check_open()
-        settle(self._core, name)
+        if self._core.fenced is None:
+            settle(self._core, name)
         try:
             with self._core.store.view() as view:
                 record = find_segment(view, name, identity)

@@ -159,7 +159,7 @@ class StorageReader:
                     return None
         except ChunkstoreError as error:
             return error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (carried to the consuming thread)
             # Not from a well-behaved binding; but nobody must wait for ever for a thread that it has ended.
             wrapped = StorageUnavailable(f"unexpected {type(error).__name__} while reading: {error}")
             wrapped.__cause__ = error

@@ -28,17 +28,10 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import Batch, JournalBroken, RecordKind
-from chunkstore.metadata.codec import (
-    encode_chunk,
-    encode_garbage,
-    encode_segment,
-    encode_session,
-    encode_table,
-)
-from chunkstore.metadata.keys import CHUNK, garbage_key
+from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Commit, Op, RowChange
-from chunkstore.operations.pending import PendingOp, RowRecord, SegmentState, Waiter
-from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.operations.pending import PendingOp, SegmentState, Waiter
+from chunkstore.operations.rows import encode_row
 
 if TYPE_CHECKING:
     from chunkstore.operations.core import Core
@@ -50,7 +43,6 @@ _GATHER_S_MAX: Final = 0.002
 _CROWD_SHARE: Final = 0.9
 _DIGESTS_KEPT: Final = 65_536
 _UNCHECKED_OPS_MAX: Final = 1
-_CHUNK_KIND: Final = CHUNK[0]
 
 
 class Committer:
@@ -346,7 +338,7 @@ class Committer:
                 self._core.storage.sync(names)
             except ChunkstoreError:
                 for op in batch:
-                    poison(op)
+                    op.poison()
                 raise
 
     def _build(self, batch: Sequence[PendingOp], lsn: int) -> tuple[Batch, list[tuple[bytes, int | None]]]:
@@ -369,7 +361,7 @@ class Committer:
         digests: list[tuple[bytes, int | None]] = []
         digest = self._core.digest
         for key, record in merged.items():
-            value = None if record is None else _encode(record, lsn)
+            value = None if record is None else encode_row(record, lsn)
             rows.append((key, value))
             old = self._row_digest(key)
             new = None if value is None else row_digest(key, value)
@@ -458,7 +450,7 @@ class Committer:
                 taken = self._taken
         self._step_back(states.values(), victims, taken)
         for op in victims:
-            poison(op)
+            op.poison()
             if op.table_keys:
                 self._core.tables.forget(op)
         self._decide(victims, error, 0)
@@ -498,30 +490,7 @@ class Committer:
                 runtime.sleep_s(0.0005)
 
 
-def poison(op: PendingOp) -> None:
-    """Remember that chunks this operation wrote may hold more, or less, than their records will say (protocol A2)."""
-    if not op.sync_names:
-        return
-    written = {key[1:] for key in op.rows if key[0] == _CHUNK_KIND}
-    for state in op.states:
-        state.poisoned = written if state.poisoned is None else state.poisoned | written
-
-
 def _unexpected(error: BaseException) -> StorageUnavailable:
     wrapped = StorageUnavailable(f"an unexpected {type(error).__name__} stopped the commit: {error}")
     wrapped.__cause__ = error
     return wrapped
-
-
-def _encode(record: RowRecord, lsn: int) -> bytes:
-    # Exact types, most frequent first: this runs for every row of every commit.
-    if type(record) is SegmentRecord:
-        return encode_segment(record)
-    if type(record) is ChunkRecord:
-        return encode_chunk(record)
-    if type(record) is TableRecord:
-        return encode_table(record._replace(version=lsn))
-    if type(record) is GarbageRecord:
-        return encode_garbage(record)
-    assert isinstance(record, SessionRecord)
-    return encode_session(record)

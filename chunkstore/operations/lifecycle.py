@@ -155,7 +155,7 @@ class Lifecycle:
         core = self._core
         try:
             applied = core.store.apply([commit], owner_epoch=core.epoch, verify=False)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (what is committed must not be lost to a bug)
             # Committed is committed: rebuild the cache from the journal, by a take-over from ourselves.
             known = error if isinstance(error, ChunkstoreError) else core.unexpected(error)
             self._rebuild_after(known, batch, commit.position.lsn)
@@ -266,8 +266,11 @@ class Lifecycle:
         epoch = core.epoch
         try:
             core.shut_gate()
-            with suppress(DeadlineExceeded):
+            try:
                 core.committer.drain(core.deadline_s())
+            except DeadlineExceeded:
+                # Something reserved hangs in its data write: the stream may grow on for a while.
+                self._rolled_s = runtime.monotonic_s()
             with self._recovery_lock:
                 # A commit on the way may have recovered already: that was a roll, too.
                 if (

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import RecordKind
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Op
 from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
 
@@ -96,6 +97,14 @@ class PendingOp:
         self.waiter: Waiter | None = None
         self.leads = False
         self.abandoned = False
+
+    def poison(self) -> None:
+        """Remember that chunks this operation wrote may hold more, or less, than their records will say (protocol A2)."""
+        if not self.sync_names:
+            return
+        written = {key[1:] for key in self.rows if key[:1] == CHUNK}
+        for state in self.states:
+            state.poisoned = written if state.poisoned is None else state.poisoned | written
 
     def size_bytes_estimate(self) -> int:
         """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""

@@ -10,7 +10,7 @@ import pytest
 
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown, SegmentTruncated, StorageUnavailable
 from chunkstore.storage import ChunkStorage
-from tests.regressions.test_commit_queue import hooked, in_thread, is_commit, wait_for
+from tests.regressions.test_commit_queue import hooked, in_thread, is_commit
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
@@ -157,8 +157,8 @@ def test_a_forked_child_cannot_touch_its_parents_store(world: World) -> None:
                 lambda: store.append("s", b"child;"),
                 lambda: store.seal("s"),
                 lambda: store.read("s", 0, 1),
-                lambda: store.collect(),
-                lambda: store.snapshot(),
+                store.collect,
+                store.snapshot,
             ):
                 try:
                     call()
