@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["StorageWriter", "check_buffering"]
 
 _JOIN_S: Final = 60.0
+_TIMEOUT_S_MAX: Final = 366 * 86_400
 
 
 class _Waiting(NamedTuple):
@@ -87,7 +88,7 @@ class StorageWriter:
         ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed future.
         """
         payload = bytes(check_data(data))
-        limit_s = self._store.settings.op_deadline_s if timeout_s is None else timeout_s
+        limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         future: Future[int] = Future()
         # Queued is as good as running: it cannot be cancelled any more.
@@ -113,9 +114,18 @@ class StorageWriter:
             self._condition.notify_all()
         return future
 
+    def _limit_s(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            return self._store.settings.op_deadline_s
+        if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= _TIMEOUT_S_MAX:
+            raise InvalidArgument(
+                f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"
+            )
+        return timeout_s
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything appended so far is durable. Raises the writer's error, or ``DeadlineExceeded``."""
-        limit_s = self._store.settings.op_deadline_s if timeout_s is None else timeout_s
+        limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
             target = self.event_number
