@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound
+from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
@@ -91,8 +91,21 @@ def _collect(core: Core, progress: Callable[[int], None] | None, *, dry_run: boo
         transact(core, (), lambda draft, work=work: _forget(draft, work))  # type: ignore[misc]
         if progress is not None:
             progress(chunks)
-    objects, size_bytes = core.service.collect(head=core.store.head(), epoch=core.epoch, dry_run=dry_run)
+    objects, size_bytes = _collect_journal(core, dry_run=dry_run)
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
+
+
+def _collect_journal(core: Core, *, dry_run: bool) -> tuple[int, int]:
+    deadline_s = core.deadline_s()
+    while True:
+        core.pass_gate(deadline_s)
+        epoch = core.epoch
+        try:
+            return core.service.collect(head=core.store.head(), epoch=epoch, dry_run=dry_run)
+        except InvalidArgument:
+            # A take-over of our own came in between: collect as the owner of the new epoch.
+            if core.epoch == epoch and core.gate_is_open():
+                raise
 
 
 def _due(core: Core, garbage: GarbageRecord) -> bool:
