@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore.config import LIMITS
 from chunkstore.errors import (
     BadOffset,
     ChunkExists,
@@ -352,6 +353,12 @@ def _plan_rollover(
     length = len(data)
     view = memoryview(data)
     size_max = segment.chunk_size_bytes_max
+    if length > size_max * LIMITS.commit_chunks_max:
+        raise InvalidArgument(
+            f"{length} bytes in chunks of {size_max} would make more than {LIMITS.commit_chunks_max} chunks; "
+            "append them in several parts",
+            argument="data",
+        )
     pieces = plan_append(
         length,
         tail_room=max(0, size_max - grown.length) if grown is not None else 0,
