@@ -94,7 +94,8 @@ class Core:
         self.report = ownership.report
         self.digest = ownership.store.head().digest
         self._chunk_numbers = itertools.count(1)
-        self._id_numbers = itertools.count(1)
+        # Whole ids: epoch and number must never be taken from two different ownerships.
+        self._ids = itertools.count((self.epoch << 32) + 1)
         self.opened_s = runtime.monotonic_s()
         self.opened_ms = runtime.now_ms()
         self.broken = None
@@ -298,7 +299,7 @@ class Core:
 
     def new_id(self) -> int:
         """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""
-        return (self.epoch << 32) | next(self._id_numbers)
+        return next(self._ids)
 
     def resolve_name(self, target: object) -> tuple[str, int | None]:
         """Name and (for a handle) id of what a call was given."""

@@ -136,6 +136,35 @@ def test_seal_gets_through_beside_appends(world: World, writers: int) -> None:
     assert store.check("deep") == []
 
 
+def test_commits_over_hot_segments_get_through(world: World) -> None:
+    store = world.open(rolling=10_000)
+    names = [f"s{number}" for number in range(4)]
+    for name in names:
+        store.create(name)
+    done = threading.Event()
+    appended = [0] * 16
+
+    def work(thread: int) -> None:
+        if thread == 16:
+            try:
+                for _ in range(10):
+                    began = time.monotonic()
+                    store.commit([Append(name, b"|") for name in names])
+                    assert time.monotonic() - began < 10
+            finally:
+                done.set()
+            return
+        while not done.is_set():
+            store.append(names[thread % 4], b"0123456789")
+            appended[thread] += 1
+
+    run_threads(17, work)
+    for number, name in enumerate(names):
+        content = store.read(name, 0, 1 << 24)
+        assert content.count(b"|") == 10 and len(content) == 10 + 10 * sum(appended[number::4])
+    assert store.check("deep") == []
+
+
 def test_appends_beside_truncates_and_readers(world: World) -> None:
     store = world.open(rolling=64, gc_grace_s=0)
     store.create("a")
