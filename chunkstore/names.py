@@ -75,6 +75,8 @@ def check_container_name(name: str) -> None:
 
 def check_segment_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` is 1 to 255 bytes of UTF-8 without NUL."""
+    if type(name) is str and name.isascii() and 1 <= len(name) <= LIMITS.segment_name_bytes_max and "\0" not in name:
+        return
     if not isinstance(name, str):
         raise InvalidArgument(f"a segment name must be a str, not {type(name).__name__}", argument="segment")
     size_bytes = utf8_bytes(name)

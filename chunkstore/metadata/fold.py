@@ -71,7 +71,7 @@ def _check_key(key: bytes, commit: Commit) -> None:
 
 def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
     ops = commit.ops
-    collects = any(op[0] == COLLECT for op in ops)
+    collects = ops[0][0] == COLLECT if len(ops) == 1 else any(op[0] == COLLECT for op in ops)
     runs, count_max = collected_runs(txn.get, commit.rows) if collects else (set(), 0)
     for key, value in commit.rows:
         _check_key(key, commit)

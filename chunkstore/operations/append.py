@@ -162,13 +162,13 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         op = PendingOp([planned.header], planned.rows, (state,), planned.targets if core.appendable else (), core.epoch)
         if request.writer_id is not None:
             remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
-        core.committer.reserve()
         if core.appendable:
             _write_under_lock(core, state, planned, data)
             _advance(state, planned, growing=True)
             state.last = op
-            core.committer.enter(op)
+            core.committer.enter(op, reserve=True)
             return op, segment.length
+        core.committer.reserve()
         _advance(state, planned, growing=False)
         state.reserved.append(op)
     finally:
@@ -219,7 +219,6 @@ def _write_under_lock(core: Core, state: SegmentState, planned: PlannedAppend, d
         state.poisoned = written if state.poisoned is None else state.poisoned | written
         state.dead = True
         state.writers.clear()
-        core.committer.give_up()
         if isinstance(error, (InvalidOffset, ChunkNotFound, ChunkExists)):
             # The tail is not as long as its record says (an earlier half-done write), or gone: it is closed for ever, and
             # the same bytes go to a new chunk.

@@ -79,9 +79,15 @@ class Committer:
         with self._lock:
             self._inflight -= 1
 
-    def enter(self, op: PendingOp) -> None:
-        """Put an operation into the queue. Called in reservation order, under its segments' locks, after ``reserve``."""
+    def enter(self, op: PendingOp, *, reserve: bool = False) -> None:
+        """Put an operation into the queue. Called in reservation order, under its segments' locks.
+
+        After ``reserve``, or with ``reserve`` by who has held the segment's lock since before anything was written: whoever
+        shuts the gate takes that lock, so it waits for the entering.
+        """
         with self._lock:
+            if reserve:
+                self._inflight += 1
             op.entered = True
             if op.kind is not RecordKind.OPS:
                 self._notes_queued += 1
@@ -182,7 +188,9 @@ class Committer:
         finally:
             with self._lock:
                 self._leading = False
-            self._pass_leadership()
+                left = bool(self._queue)
+            if left:
+                self._pass_leadership()
 
     def _pass_leadership(self) -> None:
         """Give the lead to a waiting caller, or to a background task when everyone queued has gone."""
@@ -209,7 +217,9 @@ class Committer:
         finally:
             with self._lock:
                 self._leading = False
-            self._pass_leadership()
+                left = bool(self._queue)
+            if left:
+                self._pass_leadership()
 
     def _gather(self) -> None:
         linger_s = self._core.settings.linger_s
@@ -321,7 +331,10 @@ class Committer:
 
     def _drop_outdated(self, batch: list[PendingOp], epoch: int) -> list[PendingOp]:
         """Fail what was planned in a former epoch: its chunks may be swept by whoever comes after us."""
-        if all(op.epoch in (0, epoch) for op in batch):
+        for op in batch:
+            if op.epoch not in (0, epoch):
+                break
+        else:
             return batch
         outdated = [op for op in batch if op.epoch not in (0, epoch)]
         self._fail(outdated, StorageUnavailable("ownership was recovered meanwhile; retry"))
@@ -352,7 +365,7 @@ class Committer:
             merged = {}
             for op in batch:
                 merged.update(op.rows)
-        garbage = [item for op in batch for item in op.garbage]
+        garbage = batch[0].garbage if len(batch) == 1 else [item for op in batch for item in op.garbage]
         if garbage:
             merged = dict(merged)
             for sequence, item in enumerate(garbage):

@@ -17,7 +17,14 @@ from contextlib import suppress
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkstoreError, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
+from chunkstore.errors import (
+    ChunkstoreError,
+    DeadlineExceeded,
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore.journal import JournalBroken, RecordKind, SnapshotReport
 from chunkstore.metadata.port import Commit, Position
 from chunkstore.operations.core import Core
@@ -211,7 +218,8 @@ class Lifecycle:
         core.shut_gate()
         try:
             reason = core.broken or StorageUnavailable("the journal was taken over; retry")
-            lost = reason if isinstance(reason, StorageUnavailable) else StorageUnavailable(f"not committed: {reason}")
+            told = isinstance(reason, (StorageUnavailable, StorageFull))
+            lost = reason if told else StorageUnavailable(f"not committed: {reason}")
             if lost is not reason:
                 lost.__cause__ = reason
             core.committer.fail_everything(lost)

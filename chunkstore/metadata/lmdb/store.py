@@ -171,6 +171,7 @@ class LmdbMetadataStore(MetadataStore):
         self._opener = opener
         self._deadline_s = deadline_s
         self._open = True
+        self._last_head: tuple[bytes, Head | None] = (b"", None)
 
     @property
     def path(self) -> str:
@@ -203,11 +204,16 @@ class LmdbMetadataStore(MetadataStore):
 
     def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head = _read_head(txn, self._uuid)
+            # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
+            raw, head = self._last_head
+            if head is None or txn.get(HEAD_KEY) != raw:
+                head = _read_head(txn, self._uuid)
             if not may_follow(head, commits, owner_epoch):
                 return False
             head = fold(_WriteTransaction(txn), head, commits, verify=verify)
-            txn.put(HEAD_KEY, pack_head(self._uuid, head))
+            raw = pack_head(self._uuid, head)
+            txn.put(HEAD_KEY, raw)
+            self._last_head = raw, head
             return True
 
         return self._write(body) if commits else True
