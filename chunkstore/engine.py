@@ -17,6 +17,7 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -405,7 +406,8 @@ class ChunkedSegmentStorage(ReadingHalf):
                 return
             self._core.lifecycle.close()
             for callback in self._on_close:
-                callback()
+                with suppress(Exception):
+                    callback()
 
     def wrap_unexpected(self, error: BaseException) -> ChunkstoreError:
         """For ``StorageWriter``: an error of chunkstore's own kind around something unforeseen."""

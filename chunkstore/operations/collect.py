@@ -75,7 +75,7 @@ def _collect(core: Core, progress: Callable[[int], None] | None, *, dry_run: boo
                 break
             key, raw = found
             garbage = decode_garbage(repr(key), raw)
-            if not _due(core, garbage):
+            if not _due(core, key, garbage):
                 waiting += garbage.count
                 after = key + b"\0"
                 continue
@@ -108,13 +108,20 @@ def _collect_journal(core: Core, *, dry_run: bool) -> tuple[int, int]:
                 raise
 
 
-def _due(core: Core, garbage: GarbageRecord) -> bool:
+def _due(core: Core, key: bytes, garbage: GarbageRecord) -> bool:
     kept_s = max(core.settings.gc_grace_s, core.settings.pitr_horizon_s)
     if kept_s == 0:
         # Labels are coarser than the monotonic clock: no age is not to be measured with them.
         return True
+    now_s = runtime.monotonic_s()
     removed_s = core.opened_s + max(0, garbage.time_ms - core.opened_ms) / 1000
-    return runtime.monotonic_s() - removed_s >= kept_s
+    if removed_s > now_s:
+        # A label of the future: the clock ran ahead when it was made. The grace counts from when that is noticed.
+        removed_s = core.garbage_noticed_s.setdefault(key, now_s)
+    if now_s - removed_s < kept_s:
+        return False
+    core.garbage_noticed_s.pop(key, None)
+    return True
 
 
 def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:

@@ -72,6 +72,8 @@ class Core:
         """Writes a snapshot of the present state in another process, given our epoch; None: the owner does it itself."""
         self.collecting = runtime.lock()
         """Held by the one collection that is under way."""
+        self.garbage_noticed_s: dict[bytes, float] = {}
+        """When garbage with a label of the future was first seen here, by its row's key."""
         self.closed = False
         self.inherited = False
         """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""

@@ -276,3 +276,27 @@ def test_nobody_else_recovers_before_the_batch_is_decided(
         thread.join(10)
     assert others
     assert store.info("s").length == (4 if happened else 0)
+
+
+def test_close_never_raises(world: World) -> None:
+    """Whatever a binding does: everything is released, and the next owner goes on."""
+    store, gate = hooked(world)
+    store.create("s")
+    store.append("s", b"aaaa")
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        raise TypeError("a bug of the binding")
+
+    gate.before = before
+    released: list[int] = []
+
+    def fails() -> None:
+        released.append(1)
+        raise OSError("no")
+
+    store._on_close = (fails, lambda: released.append(2))
+    store.close()
+    store.close()
+    assert released == [1, 2]
+    with world.open() as later:
+        assert later.read("s", 0, 10) == b"aaaa"

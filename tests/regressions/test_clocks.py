@@ -1,0 +1,48 @@
+"""Regressions of time labels: a clock that jumped must cost no more than time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from chunkstore import runtime
+from tests.support.worlds import World
+
+YEAR_MS = 366 * 86_400_000
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_garbage_from_a_clock_that_ran_ahead_is_collected(
+    world: World, monkeypatch: pytest.MonkeyPatch, reopen: bool
+) -> None:
+    """Removed while the clock was years ahead: kept for the grace period from when that is noticed, not for years."""
+    store = world.open(gc_grace_s=0.2)
+    store.create("s")
+    store.append("s", b"data")
+    real = runtime.now_ms
+    monkeypatch.setattr(runtime, "now_ms", lambda: real() + 10 * YEAR_MS)
+    store.delete("s")
+    monkeypatch.setattr(runtime, "now_ms", real)
+    if reopen:
+        store.close()
+        store = world.open(gc_grace_s=0.2)
+    report = store.collect()
+    assert (report.chunks, report.waiting) == (0, 1)
+    time.sleep(0.3)
+    assert store.collect().chunks == 1
+    assert world.chunks() == []
+
+
+def test_a_clock_that_went_back_does_not_shorten_the_grace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.open(gc_grace_s=3600)
+    store.create("s")
+    store.append("s", b"data")
+    real = runtime.now_ms
+    monkeypatch.setattr(runtime, "now_ms", lambda: real() - 10 * YEAR_MS)
+    store.delete("s")
+    assert store.collect().waiting == 1
+    store.close()
+    store = world.open(gc_grace_s=3600)
+    assert store.collect().waiting == 1
+    assert store.check() == []
