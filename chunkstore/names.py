@@ -22,6 +22,7 @@ Leaves out: keys inside the metadata store (``metadata.keys``).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from struct import Struct
 
 from chunkstore.checksum import name_spread
@@ -91,7 +92,15 @@ def check_segment_name(name: str) -> None:
 
 def check_object_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` is a safe relative object name (no empty part, ``.``, ``..``, NUL, leading slash)."""
-    if not isinstance(name, str) or not 1 <= len(name) <= 900 or _OBJECT.match(name) is None:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a chunk name must be a str, not {type(name).__name__}", argument="name")
+    _check_object_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _check_object_name(name: str) -> None:
+    # Remembered, because the same few names (fence, log, growing chunks) pass here several times in every commit.
+    if not 1 <= len(name) <= 900 or _OBJECT.match(name) is None:
         raise InvalidArgument(f"chunk name {name!r} is not a relative path of non-empty parts", argument="name")
     if "." in name:
         for part in name.split("/"):
