@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def in_background(call: Callable[[], object]) -> Iterator[list[object]]:
     assert not thread.is_alive()
 
 
-def hooked(world: World, **settings: object) -> tuple[ChunkedSegmentStorage, Hooked]:
+def hooked(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Hooked]:
     wire = Hooked(world.raw_storage())
     return world.open(storage=wire, **settings), wire
 

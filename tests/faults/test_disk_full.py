@@ -1,0 +1,321 @@
+"""Disk full, on real file systems of 24 MiB: for the data disk, the journal disk and the cache disk.
+
+Required: ``StorageFull`` and nothing else, within the deadline; nothing acknowledged is lost; reads go on; the store works
+again once there is space, without being opened anew; and it can be opened anew after a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.assembly import open_store_on
+from chunkstore.config import KIB, MIB, RollingPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
+from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from tests.faults.disks import FileSystem, SmallDisk, SplitStorage, small_disk
+from tests.support.worlds import Mode
+
+DEADLINE_S = 3.0
+SEGMENTS = ("a", "b", "c")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    kind: FileSystem = "tmpfs" if request.param == "tmpfs" else "ext4"
+    with small_disk(kind, tmp_path / "small") as found:
+        yield found
+
+
+@pytest.fixture(params=["slot", "append"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return "slot" if request.param == "slot" else "append"
+
+
+class Shop:
+    """A container whose parts lie where the test wants them, and everything that was acknowledged in it."""
+
+    def __init__(self, mode: Mode, make: Callable[[], ChunkStorage], cache_dir: Path, **settings: Any) -> None:
+        self._make = make
+        self._settings = Settings(
+            journal_mode=mode,
+            cache_dir=str(cache_dir),
+            **{
+                "op_deadline_s": DEADLINE_S,
+                "undecided_s_max": DEADLINE_S,
+                "lmdb_map_bytes": 1 << 28,
+                "lease_s": 0.2,
+                "io_workers": 4,
+                "default_rolling": RollingPolicy(chunk_size_bytes_max=1 * MIB),
+                **settings,
+            },
+        )
+        self._storages: list[ChunkStorage] = []
+        self.content: dict[str, bytes] = {}
+        self.may_follow: dict[str, bytes] = {}
+        self.store = self.open()
+        for name in SEGMENTS:
+            self.store.create(name)
+            self.content[name] = b""
+            self.append(name, f"{name} begins; ".encode())
+
+    def open(self) -> ChunkedSegmentStorage:
+        storage = self._make()
+        self._storages.append(storage)
+        return open_store_on(storage, settings=self._settings)
+
+    def append(self, name: str, data: bytes) -> None:
+        began_s = time.monotonic()
+        self.may_follow.pop(name, None)
+        try:
+            offset = self.store.append(name, data)
+        except OutcomeUnknown:
+            self.may_follow[name] = data
+            raise
+        finally:
+            assert time.monotonic() - began_s < DEADLINE_S + 2
+        assert offset == len(self.content[name])
+        self.content[name] += data
+
+    def append_until_full(self, size_bytes: int) -> ChunkstoreError:
+        """Append to all segments, each in a thread of its own, until each has heard that the disk is full."""
+        errors: dict[str, ChunkstoreError] = {}
+        foreign: list[BaseException] = []
+
+        def fill(name: str) -> None:
+            try:
+                for number in range(100_000):
+                    self.append(name, f"[{name} {number}]".encode().ljust(size_bytes, b"."))
+            except StorageFull as error:
+                errors[name] = error
+            except BaseException as error:  # noqa: BLE001  (raised in the test's thread)
+                foreign.append(error)
+
+        threads = [threading.Thread(target=fill, args=(name,)) for name in SEGMENTS]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        if foreign:
+            raise foreign[0]
+        return errors["a"]
+
+    def still_full(self, *, small: bool = True) -> None:
+        """``small``: not even a short record fits (it may, where a large write has just failed)."""
+        for name in SEGMENTS:
+            with pytest.raises(StorageFull):
+                self.append(name, bytes(2 * MIB))
+        if small:
+            with pytest.raises(StorageFull):
+                self.store.create("one more")
+
+    def verify(self, store: ChunkedSegmentStorage | None = None) -> None:
+        store = store or self.store
+        for name, data in self.content.items():
+            found = store.read(name, 0, len(data) + MIB)
+            more = self.may_follow.get(name)
+            if more is not None and found == data + more:
+                self.content[name] = data + self.may_follow.pop(name)
+                continue
+            assert found == data, f"{name}: {len(found)} bytes there, {len(data)} acknowledged"
+
+    def settle(self) -> None:
+        """Space was freed: the next changes succeed (an unknown one is decided first)."""
+        if self.may_follow:
+            self.store.update_attributes("a", {"settled": 1})
+            self.verify()
+        for name in SEGMENTS:
+            self.append(name, b" goes on;" * 100)
+        self.verify()
+        assert self.store.check("deep") == []
+
+    def kill(self) -> None:
+        """End the store's threads without a word to the storage."""
+        self.store._core.lifecycle._stopping.set()
+        keeper = self.store._core.lifecycle._keeper
+        assert keeper is not None
+        keeper.join(10)
+        self.store._core.closed = True
+        self.store._core.store.close(clean=False)
+
+    def close(self) -> None:
+        with contextlib.suppress(ChunkstoreError):
+            self.store.close()
+        for storage in self._storages:
+            storage.close()
+
+
+@contextlib.contextmanager
+def shop(mode: Mode, make: Callable[[], ChunkStorage], cache_dir: Path, **settings: Any) -> Iterator[Shop]:
+    found = Shop(mode, make, cache_dir, **settings)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def on_disk(disk: SmallDisk) -> Callable[[], ChunkStorage]:
+    return lambda: FilesystemChunkStorage(disk.path / "root", open_files_max=64)
+
+
+def split(disk: SmallDisk, tmp_path: Path) -> Callable[[], ChunkStorage]:
+    def make() -> ChunkStorage:
+        journal = FilesystemChunkStorage(disk.path / "journal", open_files_max=64)
+        return SplitStorage(FilesystemChunkStorage(tmp_path / "data", open_files_max=64), journal)
+
+    return make
+
+
+@pytest.mark.parametrize("size_bytes", [400 * KIB, 60 * KIB])
+def test_data_disk_filled_by_appends(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: int) -> None:
+    disk.fill(leave_bytes=8 * MIB)
+    with shop(mode, on_disk(disk), tmp_path / "cache") as here:
+        here.append_until_full(size_bytes)
+        assert sum(map(len, here.content.values())) > 4 * MIB
+        here.verify()
+        here.still_full(small=False)
+        here.verify()
+        disk.free()
+        here.settle()
+        here.store.close()
+        with here.open() as successor:
+            here.verify(successor)
+            assert successor.check("deep") == []
+
+
+def test_data_disk_filled_by_somebody_else(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
+    """Not a byte is left: small appends, tables, snapshots, all that writes says so; what reads goes on."""
+    with shop(mode, on_disk(disk), tmp_path / "cache") as here:
+        disk.fill()
+        here.append_until_full(50)
+        here.still_full()
+        for call in (
+            lambda: here.store.table("rows").put(b"key", bytes(100_000)),
+            lambda: here.store.seal("a"),
+            here.store.snapshot,
+        ):
+            with pytest.raises(StorageFull):
+                call()
+        here.verify()
+        assert [info.name for info in here.store.segments()] == list(SEGMENTS)
+        disk.free()
+        here.settle()
+        here.store.snapshot()
+        here.verify()
+
+
+@pytest.mark.parametrize("size_bytes", [300 * KIB, 50])
+def test_data_disk_full_then_killed(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: int) -> None:
+    disk.fill(leave_bytes=4 * MIB if size_bytes > KIB else 0)
+    if size_bytes < KIB:
+        disk.free()
+    with shop(mode, on_disk(disk), tmp_path / "cache") as here:
+        disk.fill(leave_bytes=2 * MIB if size_bytes > KIB else 0)
+        here.append_until_full(size_bytes)
+        here.kill()
+        disk.fill()
+        try:
+            here.store = here.open()
+        except StorageFull:
+            # The claim itself has no room: nothing can be owned here now.
+            disk.free()
+            here.store = here.open()
+        else:
+            here.verify()
+            disk.free()
+        here.verify()
+        here.settle()
+
+
+@pytest.mark.parametrize("size_bytes", [300 * KIB, 50])
+def test_journal_disk(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: int) -> None:
+    with shop(mode, split(disk, tmp_path), tmp_path / "cache") as here:
+        disk.fill()
+        here.append_until_full(size_bytes)
+        here.still_full()
+        here.verify()
+        disk.free()
+        here.settle()
+        disk.fill()
+        here.append_until_full(size_bytes)
+        here.kill()
+        with contextlib.suppress(StorageFull):
+            here.store = here.open()
+            here.verify()
+        disk.free()
+        here.store = here.open()
+        here.verify()
+        here.settle()
+
+
+def test_cache_disk_nearly_full(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
+    """The reserve (``cache_free_bytes_min``) makes it known before anything is written anywhere."""
+    make = lambda: FilesystemChunkStorage(tmp_path / "root", open_files_max=64)  # noqa: E731
+    with shop(mode, make, disk.path / "cache") as here:
+        disk.fill(leave_bytes=3 * MIB)
+        time.sleep(0.1)
+        here.append_until_full(50)
+        here.still_full()
+        here.verify()
+        disk.free()
+        time.sleep(0.1)
+        here.settle()
+        disk.fill(leave_bytes=3 * MIB)
+        time.sleep(0.1)
+        here.append_until_full(50)
+        here.kill()
+        with contextlib.suppress(StorageFull):
+            here.store = here.open()
+            here.verify()
+        disk.free()
+        here.store = here.open()
+        here.verify()
+        here.settle()
+
+
+def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
+    """Without a reserve a commit may be decided before its cache fails: then the outcome is unknown, and never "lost"."""
+    make = lambda: FilesystemChunkStorage(tmp_path / "root", open_files_max=64)  # noqa: E731
+    with shop(mode, make, disk.path / "cache", cache_free_bytes_min=0) as here:
+        disk.fill()
+        rows: dict[bytes, bytes] = {}
+        unknown: set[bytes] = set()
+        failed: set[bytes] = set()
+        for number in range(400):
+            # New rows make the cache grow, which appends to a segment hardly do.
+            key = b"row %d" % number
+            began_s = time.monotonic()
+            try:
+                here.store.table("rows").put(key, bytes(2000))
+                rows[key] = bytes(2000)
+            except StorageFull:
+                failed.add(key)
+            except OutcomeUnknown:
+                unknown.add(key)
+            assert time.monotonic() - began_s < DEADLINE_S + 2
+            if len(failed) + len(unknown) > 5:
+                break
+            here.verify()
+        assert failed or unknown
+        assert rows
+        disk.free()
+        here.settle()
+        found = {entry.key: entry.value for entry in here.store.table("rows").scan()}
+        assert rows.items() <= found.items()
+        assert failed.isdisjoint(found)
+        assert found.keys() - rows.keys() <= unknown
+        here.store.close()
+        with here.open() as successor:
+            here.verify(successor)
+            assert successor.check("deep") == []

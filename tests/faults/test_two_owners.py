@@ -1,0 +1,262 @@
+"""Two owners of one container: the newer one owns, whenever it comes, and whatever state the older one is in.
+
+In the filesystem worlds these are processes: one is under load when the other opens, at a random moment; some older ones
+are stopped before (and go on afterwards, as zombies), some are killed. In the memory worlds they are stores of one
+process, whose way to the storage is blocked or cut. Half of the rounds share one metadata cache. Seeds are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from chunkstore.assembly import open_store, open_store_on
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.metadata.memory import MemoryShelf
+from tests.faults import owners
+from tests.faults.ground import FULL_RUN
+from tests.faults.owners import SETTINGS, Owner, Verdict, prepare
+from tests.support.faulty import Dead, FaultyChunkStorage
+from tests.support.forwarding import Hooked
+from tests.support.worlds import Mode, ShelfCache, World
+
+ROUNDS = 500 if FULL_RUN else 50
+REPOSITORY = Path(__file__).parents[2]
+PATHS = os.pathsep.join(str(REPOSITORY / name) for name in (".", "bindings", "journal"))
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if FULL_RUN else 240)]
+
+
+@pytest.fixture(params=["slot", "append"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return "slot" if request.param == "slot" else "append"
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
+    print(f"CHUNKSTORE_SEED={chosen}")
+    return chosen
+
+
+class OwnerProcess:
+    """A process that opens when it is told to."""
+
+    def __init__(self, root: str, mode: Mode, notes: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, owners.__file__, root, mode, str(notes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PATHS},
+        )
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        assert self._process.stdout is not None
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        assert "ready" in self.answer()
+
+    def _listen(self, stdout: IO[str]) -> None:
+        for line in stdout:
+            self._answers.put(json.loads(line))
+        self._answers.put(None)
+
+    def tell(self, **command: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        found = self._answers.get(timeout=30)
+        assert found is not None, "the process has ended"
+        return found
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+class Duel:
+    """Rounds between two processes."""
+
+    def __init__(self, folder: Path, mode: Mode, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.folder = folder
+        self.mode: Mode = mode
+        self.root = f"file://{folder / 'root'}"
+        self.settings = Settings(journal_mode=mode, cache_dir=str(folder / "cache-first"), **SETTINGS)
+        self.processes: list[OwnerProcess] = []
+        with open_store(self.root, settings=self.settings) as store:
+            prepare(store)
+
+    def new_process(self) -> OwnerProcess:
+        number = len(self.processes)
+        process = OwnerProcess(self.root, self.mode, self.folder / f"notes-{number}")
+        self.processes.append(process)
+        return process
+
+    def cache(self, number: int) -> str:
+        shared = self.chance.random() < 0.5
+        return str(self.folder / ("cache-shared" if shared else f"cache-{number % 2}"))
+
+    def run(self, rounds: int) -> dict[str, int]:
+        chance = self.chance
+        owner, other = self.new_process(), self.new_process()
+        kinds = {"live": 0, "zombie": 0, "killed": 0}
+        owner.tell(cache=self.cache(0), tag="r0", resolve_s=0.0)
+        epoch = owner.answer()["opened"]
+        for number in range(1, rounds + 1):
+            kind = chance.choices(("live", "zombie", "killed"), (6, 3, 1))[0]
+            kinds[kind] += 1
+            time.sleep(chance.uniform(0.0, 0.12))
+            if kind == "zombie":
+                owner.send(signal.SIGSTOP)
+            elif kind == "killed":
+                owner.kill()
+            other.tell(cache=self.cache(number), tag=f"r{number}", resolve_s=chance.choice((0.0, 0.2)))
+            answer = other.answer()
+            assert "opened" in answer, answer
+            assert answer["opened"] > epoch
+            epoch = answer["opened"]
+            if kind == "zombie":
+                time.sleep(chance.uniform(0.0, 0.05))
+                owner.send(signal.SIGCONT)
+            if kind == "killed":
+                owner = self.new_process()
+            else:
+                assert owner.answer() == {"fenced": True}
+            owner, other = other, owner
+        return kinds
+
+    def verify(self) -> Verdict:
+        lines: list[str] = []
+        for path in self.folder.glob("notes-*"):
+            # What follows the last newline is half a note of a process that was killed.
+            lines += path.read_text().rpartition("\n")[0].splitlines()
+        verdict = Verdict(lines)
+        for cache in ("cache-first", "cache-nowhere"):
+            settings = Settings(journal_mode=self.mode, cache_dir=str(self.folder / cache), **SETTINGS)
+            with open_store(self.root, settings=settings) as store:
+                verdict.check(store)
+        return verdict
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+def test_processes(tmp_path: Path, mode: Mode, seed: int, record_property: Callable[[str, object], None]) -> None:
+    duel = Duel(tmp_path, mode, seed)
+    try:
+        kinds = duel.run(ROUNDS)
+    finally:
+        duel.close()
+    verdict = duel.verify()
+    assert len(verdict.acknowledged) > 10 * ROUNDS
+    record_property("rounds", ROUNDS)
+    print(f"{mode}: {kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
+
+
+class Way(Hooked):
+    """A process's way to the storage: may be blocked for a while, or cut for ever."""
+
+    def __init__(self, inner: FaultyChunkStorage) -> None:
+        super().__init__(inner)
+        self.cut = inner.kill
+        self._free = threading.Event()
+        self._free.set()
+        self.before = lambda operation, names: self._pass()
+        self.after = lambda operation, names: self._pass()
+
+    def _pass(self) -> None:
+        assert self._free.wait(30)
+
+    def block(self) -> None:
+        self._free.clear()
+
+    def free(self) -> None:
+        self._free.set()
+
+
+@pytest.fixture
+def quiet_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of a process that was cut off die by ``Dead``, as they should."""
+    usual = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if not issubclass(arguments.exc_type, Dead):
+            usual(arguments)
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+
+
+@pytest.mark.usefixtures("quiet_deaths")
+def test_stores_of_one_process(
+    tmp_path: Path, mode: Mode, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    chance = random.Random(seed)
+    world = World("memory", mode, tmp_path)
+    notes: list[str] = []
+    shelf = MemoryShelf()
+
+    def open_it(shared: bool) -> tuple[ChunkedSegmentStorage, Way]:
+        way = Way(FaultyChunkStorage(world.raw_storage()))
+        cache = ShelfCache(way, "default", "owner", shelf if shared else MemoryShelf())
+        settings = Settings(journal_mode=mode, **{**SETTINGS, "resolve_s": chance.choice((0.0, 0.2))})
+        store = open_store_on(way, settings=settings, cache=cache)
+        return store, way
+
+    kinds = {"live": 0, "zombie": 0, "killed": 0}
+    store, way = open_it(True)
+    prepare(store)
+    owner = Owner(store, "r0", notes.append)
+    owner.start()
+    for number in range(1, ROUNDS + 1):
+        kind = chance.choices(("live", "zombie", "killed"), (6, 3, 1))[0]
+        kinds[kind] += 1
+        time.sleep(chance.uniform(0.0, 0.05))
+        if kind == "zombie":
+            way.block()
+        elif kind == "killed":
+            owner.stop.set()
+            way.cut()
+        newer_store, newer_way = open_it(chance.random() < 0.5)
+        assert newer_store.epoch > store.epoch
+        newer = Owner(newer_store, f"r{number}", notes.append)
+        newer.start()
+        if kind == "zombie":
+            time.sleep(chance.uniform(0.0, 0.02))
+            way.free()
+        if kind == "killed":
+            store._core.lifecycle._stopping.set()
+        else:
+            assert owner.finish(30), "an older owner hangs"
+        owner, store, way = newer, newer_store, newer_way
+    owner.stop.set()
+    assert owner.finish(30)
+    verdict = Verdict(notes)
+    successor, _ = open_it(False)
+    verdict.check(successor)
+    successor.close()
+    world.close()
+    assert len(verdict.acknowledged) > 10 * ROUNDS
+    record_property("rounds", ROUNDS)
+    print(f"{mode}: {kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
