@@ -163,7 +163,7 @@ class OffloadWriter:
             )
             changes: list[Change] = [
                 Seal(context.data),
-                Create(context.index),
+                Create(context.index_segment),
                 Append(context.index_segment, index, expected_offset=0),
                 Seal(context.index_segment),
                 TablePut(NAMESPACE, key_of(self.topic, context.sequence), encode_context(done), context.version),
