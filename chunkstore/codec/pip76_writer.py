@@ -147,6 +147,25 @@ class SegmentEncoder:
         encode_ledger_info(info)
         known.info = info
 
+    def adopt(self, ledger: int, first_entry: int, last_entry: int, length: int) -> None:
+        """Count a block that the data object holds already, behind those known so far: to go on with a segment after a crash.
+
+        ``last_entry`` is the last id of the ledger in this block or a later one; ``length`` is the block's, in bytes, header and
+        padding included. Call it for every stored block, in order, before the first ``append``.
+        ``InvalidArgument`` where entries wait already, or ids do not ascend.
+        """
+        self._check_open()
+        known = self._ledgers.setdefault(ledger, _Ledger(ledger, LedgerInfo(ledger=ledger)))
+        before = known.blocks[-1].first_entry if known.blocks else -1
+        if self._entries or not before < first_entry <= last_entry or length < BLOCK_HEADER_BYTES:
+            raise InvalidArgument(
+                f"a block of ledger {ledger} from entry {first_entry} cannot follow", argument="block"
+            )
+        self._parts += 1
+        known.blocks.append(BlockRef(first_entry, self._parts, self._written))
+        known.last_entry = last_entry
+        self._written += length
+
     def append(self, entry: int, payload: BytesLike) -> None:
         """Add one entry; may hand a block to the sink. Ids ascend, and may leave gaps.
 
