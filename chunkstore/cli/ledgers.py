@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -56,7 +57,7 @@ class OffloadResult:
 
 def _need_offload() -> None:
     try:
-        import google.protobuf  # noqa: F401  (only whether it is there)
+        import_module("chunkstore.offload")
     except ImportError as error:
         raise Unsupported(
             "ledgers need the extra 'offload': pip install 'chunkstore-engine[offload]'", feature="offload"

@@ -46,5 +46,6 @@ def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None =
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         return
     print_report(console, report)
-    print_picture(console, stage.picture())
-    print_next(console, report, stage.cache, folder)
+    picture = stage.picture()
+    print_picture(console, picture)
+    print_next(console, report, picture.segment, stage.cache, folder)

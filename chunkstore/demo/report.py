@@ -96,7 +96,7 @@ def _cells(start: int, stop: int, length: int, width: int) -> tuple[int, int]:
     return start * width // length, stop * width // length
 
 
-def print_next(console: Console, report: DemoReport, cache: str, folder: str) -> None:
+def print_next(console: Console, report: DemoReport, segment: str, cache: str, folder: str) -> None:
     """Commands that go on from here, with what they need filled in."""
     common = f"--container {report.container} --cache-dir {cache}"
     beside = os.path.join(os.path.dirname(sys.executable), "chunkstore")
@@ -104,7 +104,10 @@ def print_next(console: Console, report: DemoReport, cache: str, folder: str) ->
     lines = (
         f"{command} ledger ls {report.root} {common}",
         f"{command} ledger read {report.root} --topic JFK --ledger 201301 --first 1 --last 3 {common}",
-        f"{command} ls {report.root} {common}",
+        f"{command} layout {report.root} {segment} {common}",
+        f"{command} cat {report.root} {segment} {common} > {folder}/data",
+        f"{command} cat {report.root} {segment}-index {common} > {folder}/index",
+        f"{command} pulsar decode {folder}/data {folder}/index",
         f"{command} journal {report.root} --container {report.container}",
         f"{command} check {report.root} --deep {common}",
         f"{command} demo --seed {report.seed}",
