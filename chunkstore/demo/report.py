@@ -23,7 +23,7 @@ _FULL, _SHADED, _LIGHT = "\u2588", "\u2593", "\u2592"
 def print_report(console: Console, report: DemoReport) -> None:
     """The table. What is compared has been compared before: a difference ends the demonstration."""
     table = Table(box=box.SIMPLE, show_header=False)
-    table.add_column()
+    table.add_column(no_wrap=True)
     table.add_column(justify="right")
     mib = report.payload_bytes / MIB
     cut = f"{report.tail_cut_bytes:,} bytes" if report.tail_cut_bytes else "none"
@@ -31,20 +31,20 @@ def print_report(console: Console, report: DemoReport) -> None:
         ("events, equal to the source", f"{report.events:,}"),
         ("by origin, equal to the source", _counts(report.events_by_origin)),
         ("by carrier, equal to the source", _counts(report.events_by_carrier)),
-        ("sha256 of all events, equal to the source's", report.sha256_store[:32] + "..."),
+        ("sha256, equal to the source's", report.sha256_store[:28] + "..."),
         ("ledgers", f"{report.ledgers}"),
-        ("acknowledged when the writer was killed", f"{report.acknowledged:,} ({report.killed_at_share:.1%})"),
-        ("  of these recoverable only from the journal", f"{report.only_in_journal:,}"),
-        ("  of these in a snapshot, too", f"{report.in_snapshot:,}"),
-        ("  of these lost", f"{max(0, report.acknowledged - report.recovered):,}"),
-        ("stored, but its acknowledgement not heard of", f"{max(0, report.recovered - report.acknowledged):,}"),
+        ("acknowledged before the kill", f"{report.acknowledged:,} ({report.killed_at_share:.1%})"),
+        ("  only recoverable from the journal", f"{report.only_in_journal:,}"),
+        ("  in a snapshot, too", f"{report.in_snapshot:,}"),
+        ("  lost", f"{max(0, report.acknowledged - report.recovered):,}"),
+        ("stored, acknowledgement not heard of", f"{max(0, report.recovered - report.acknowledged):,}"),
         ("journal records replayed", f"{report.replayed_records:,}"),
         ("incomplete last record cut off", cut),
         ("time to recover", f"{report.recovery_s * 1000:.0f} ms"),
         ("epoch killed, epoch that recovered", f"{report.epoch_killed}, {report.epoch_recovered}"),
         ("check --deep", "clean" if not report.check_findings else f"{report.check_findings} findings"),
         ("bytes of events", f"{report.payload_bytes:,}"),
-        ("bytes stored", f"{report.stored_bytes:,} in {report.segments} segments, {report.chunks} chunks"),
+        ("bytes stored", f"{report.stored_bytes:,} ({report.segments} segments, {report.chunks} chunks)"),
         ("written before the kill", _rate(report.acknowledged, report.events, mib, report.write_s)),
         ("written after it", _rate(report.events - report.recovered, report.events, mib, report.resume_s)),
         ("read back", _rate(report.events, report.events, mib, report.read_s)),
@@ -58,7 +58,7 @@ def print_report(console: Console, report: DemoReport) -> None:
 
 def _counts(counts: Mapping[str, int]) -> str:
     items = [f"{name} {count:,}" for name, count in counts.items()]
-    return "\n".join("  ".join(items[at : at + 4]) for at in range(0, len(items), 4))
+    return "\n".join("  ".join(items[at : at + 3]) for at in range(0, len(items), 3))
 
 
 def _rate(events: int, of: int, mib: float, seconds: float) -> str:
@@ -68,7 +68,7 @@ def _rate(events: int, of: int, mib: float, seconds: float) -> str:
 
 def print_picture(console: Console, picture: Picture) -> None:
     """One segment, drawn."""
-    console.print(draw(picture, min(console.width, 100) - 12))
+    console.print(draw(picture, min(console.width, 100) - 22))
 
 
 def draw(picture: Picture, width: int) -> Text:
