@@ -1,5 +1,5 @@
 # Every target sets up what it needs: see scripts/setup.sh. The second run finds it ready.
-#   make demo [ROOT=file:///path]   write a file, kill the writer, recover, compare
+#   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare
 #   make test                       lint, types, all tests; says at the end which guarantees were not tested here
 #   make lint | bench | soak-put | wheel | clean
 # PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer), JOBS the number of test processes.
@@ -23,11 +23,15 @@ $(VENV)/.ready-run: pyproject.toml scripts/setup.sh
 	@scripts/setup.sh $(VENV)
 	@touch $@
 
-$(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
-	@scripts/setup.sh $(VENV) dev
+$(VENV)/.ready-demo: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV) demo
 	@touch $@ $(VENV)/.ready-run
 
-demo: $(VENV)/.ready-run
+$(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV) dev
+	@touch $@ $(VENV)/.ready-run $(VENV)/.ready-demo
+
+demo: $(VENV)/.ready-demo
 	@$(RUN) -m chunkstore demo $(if $(ROOT),"$(ROOT)")
 
 test: lint types

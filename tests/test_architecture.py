@@ -40,6 +40,7 @@ LAYERS = {
     "chunkstore.metadata.port": 1,
     "chunkstore.metadata.keys": 1,
     "chunkstore.metadata": 2,
+    "chunkstore.codec": 2,
     "chunkstore_bindings": 2,
     "chunkstore.changes": 3,
     "chunkstore.operations": 3,
@@ -50,6 +51,7 @@ LAYERS = {
     "chunkstore.writer": 4,
     "chunkstore.reader": 4,
     "chunkstore.upkeep": 4,
+    "chunkstore.offload": 5,
     "chunkstore.assembly": 5,
     "chunkstore.registry": 5,
     "chunkstore.snapshot_worker": 5,
@@ -62,11 +64,13 @@ LAYERS = {
 
 # Each foreign package has its room. What is in neither list is not a dependency.
 ROOMS = {
+    "google": ("chunkstore.codec.offload_metadata",),
     "google_crc32c": ("chunkstore.checksum",),
     "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),
-    "msgpack": ("chunkstore.metadata.codec", "chunkstore_journal"),
+    "msgpack": ("chunkstore.metadata.codec", "chunkstore.offload.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
+    "pyarrow": ("chunkstore.codec.pip76_arrow", "chunkstore.offload"),
     "pytest": ("chunkstore.testing",),
     "rich": ("chunkstore.cli", "chunkstore.demo"),
     "typer": ("chunkstore.cli",),

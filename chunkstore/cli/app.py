@@ -17,7 +17,7 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import change, look, transfer, upkeep
+from chunkstore.cli import change, ledgers, look, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -68,12 +68,23 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Bytes", (transfer.put, transfer.cat)),
     ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
+    ("Ledgers", (ledgers.offload,)),
     ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:
     for _verb in _verbs:
         app.command(_verb.__name__, rich_help_panel=_panel)(_guarded(_verb))
+
+_GROUPS: tuple[tuple[str, str, tuple[Callable[..., None], ...]], ...] = (
+    ("ledger", "Look at the ledgers of topics: ls, read.", (ledgers.ls, ledgers.read)),
+    ("pulsar", "Objects that Pulsar's offloaders wrote: decode.", (ledgers.decode,)),
+)
+for _name, _text, _verbs in _GROUPS:
+    _group = typer.Typer(name=_name, help=_text)
+    for _verb in _verbs:
+        _group.command(_verb.__name__)(_guarded(_verb))
+    app.add_typer(_group, rich_help_panel="Ledgers")
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,9 +19,13 @@ def demo(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Decides when the writer is killed.", show_default=False)
     ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", metavar="N", help="Only the first N flights, 2000 or more.", show_default=False),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a real file, kill the writer with SIGKILL, recover without its cache, and compare."""
+    """Offload a year of real flights, kill the writer with SIGKILL, resume without its cache, and compare."""
     from chunkstore import demo as demonstration
 
-    demonstration.run(root, seed=seed, as_json=as_json)
+    demonstration.run(root, seed=seed, as_json=as_json, rows=rows)

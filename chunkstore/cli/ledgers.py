@@ -1,0 +1,371 @@
+"""Verbs about ledgers: ``offload``, ``ledger ls``, ``ledger read``, ``pulsar decode``.
+
+Promises: ``offload`` acknowledges block by block, goes on where a killed one ended, and refuses input that is not what it is
+said to be at the first wrong byte; ``ledger`` reads only and never claims; ``pulsar decode`` needs no container.
+Memory: one block, one entry. Leaves out: offloading from a running Pulsar, PIP-17 objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from chunkstore.cli import access, options
+from chunkstore.cli.output import Meter, human_bytes, meter, print_facts, print_json, print_table
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
+
+if TYPE_CHECKING:
+    from chunkstore.codec.pip76 import DataSource, Entry
+    from chunkstore.codec.salvage import SkippedBytes
+    from chunkstore.offload import OffloadWriter
+
+__all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
+
+Framing = Literal["lines", "length-prefixed"]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.", show_default=False)]
+Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.", show_default=False)]
+_PIECE_BYTES = 1 * MIB
+_PREFIX_BYTES = 4
+_DECODED = ("ledger", "entry", "length", "sha256")
+_INDEX_MAGIC_V1 = b"\xde\x47\xde\x47"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadResult:
+    """What ``offload`` did: ``entries`` entries, from ``first_entry`` on (null: none), were acknowledged by this run."""
+
+    topic: str
+    ledger: int
+    first_entry: int | None
+    last_entry: int | None
+    entries: int
+    bytes: int
+    segments: int
+    epoch: int
+
+
+def _need_offload() -> None:
+    try:
+        import_module("chunkstore.offload")
+    except ImportError as error:
+        raise Unsupported(
+            "ledgers need the extra 'offload': pip install 'chunkstore-engine[offload]'", feature="offload"
+        ) from error
+
+
+def offload(
+    root: options.Root,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="File with the entries; - is standard input.", show_default=False)
+    ],
+    *,
+    topic: Topic,
+    ledger: Ledger,
+    entries: Annotated[
+        Framing, typer.Option("--entries", help="A line each, or 4 bytes of length (big-endian) before each.")
+    ] = "lines",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="The ledger holds the file's beginning: pass it over, go on behind it.")
+    ] = False,
+    block_size: Annotated[
+        int, typer.Option("--block-size", metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
+    ] = 1 * MIB,
+    segment_size: Annotated[
+        int, typer.Option("--segment-size", metavar="BYTES", help="An offload segment is completed at this size.")
+    ] = 64 * MIB,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a file's entries to a ledger of a topic, as PIP-76 offload segments.
+
+    Entries get the ids behind the ledger's last one, from 0 on. The container is created where there is none.
+    """
+    _need_offload()
+    from chunkstore.offload import OffloadWriter
+
+    with _open_file(file) as source:
+        size = os.fstat(source.fileno()).st_size if file != "-" else None
+        with (
+            access.owner(root, container, cache_dir, take_over=take_over, create=True, quiet=as_json) as store,
+            meter(f"offload {topic}", size, as_json=as_json) as progress,
+            OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
+        ):
+            result = _copy(writer, ledger, source, file, entries, resume, progress, store.epoch)
+    if as_json:
+        print_json(result)
+    else:
+        print_facts({name: getattr(result, name) for name in OffloadResult.__dataclass_fields__})
+
+
+def _copy(
+    writer: OffloadWriter,
+    ledger: int,
+    source: BinaryIO,
+    name: str,
+    framing: Framing,
+    resume: bool,
+    progress: Meter,
+    epoch: int,
+) -> OffloadResult:
+    stored = writer.last_entry(ledger) + 1
+    completed = writer.segments_completed
+    entry = 0 if resume else stored
+    count = size = 0
+    for payload in _split(source, name, framing):
+        progress.advance(len(payload) + 1)
+        if entry >= stored:
+            writer.append(ledger, entry, payload)
+            count += 1
+            size += len(payload)
+        entry += 1
+    if entry < stored:
+        raise InvalidArgument(
+            f"ledger {ledger} holds {stored} entries, {name} only {entry}: it is not the file's beginning",
+            argument="FILE",
+        )
+    writer.complete()
+    return OffloadResult(
+        topic=writer.topic,
+        ledger=ledger,
+        first_entry=stored if count else None,
+        last_entry=entry - 1 if count else None,
+        entries=count,
+        bytes=size,
+        segments=writer.segments_completed - completed,
+        epoch=epoch,
+    )
+
+
+@contextmanager
+def _open_file(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(name, "rb")  # noqa: SIM115  (closed below; only the opening is misuse)
+    except OSError as error:
+        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
+    with file:
+        yield file
+
+
+def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
+    """The entries in the file. Raises ``Damaged`` where one is longer than an entry may be, or cut off."""
+    from chunkstore.codec.pip76 import ENTRY_BYTES_MAX
+
+    position = 0
+    while True:
+        if framing == "lines":
+            line = source.readline(ENTRY_BYTES_MAX + 2)
+            if not line:
+                return
+            payload = line.removesuffix(b"\n")
+            taken = len(line)
+        else:
+            prefix = _read_whole(source, _PREFIX_BYTES)
+            if not prefix:
+                return
+            length = int.from_bytes(prefix, "big")
+            if len(prefix) < _PREFIX_BYTES or length > ENTRY_BYTES_MAX:
+                what = "a length is cut off" if len(prefix) < _PREFIX_BYTES else f"an entry of {length} bytes"
+                raise Damaged(f"{what}; entries have at most {ENTRY_BYTES_MAX} bytes", object=name, position=position)
+            payload = _read_whole(source, length)
+            if len(payload) < length:
+                raise Damaged(f"{length} bytes announced, {len(payload)} here", object=name, position=position)
+            taken = _PREFIX_BYTES + length
+        if len(payload) > ENTRY_BYTES_MAX:
+            raise Damaged(f"a line of more than {ENTRY_BYTES_MAX} bytes", object=name, position=position)
+        yield payload
+        position += taken
+
+
+def _read_whole(source: BinaryIO, length: int) -> bytes:
+    """``length`` bytes, fewer only at the end; memory grows with what is there, not with what is announced."""
+    pieces: list[bytes] = []
+    while length:
+        piece = source.read(min(length, _PIECE_BYTES))
+        if not piece:
+            break
+        pieces.append(piece)
+        length -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def ls(
+    root: options.Root,
+    *,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="T", help="Only this topic.", show_default=False)
+    ] = None,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List ledgers, by topic."""
+    _need_offload()
+    from chunkstore.offload import LedgerReader
+
+    with access.replica(root, container, cache_dir) as store:
+        reader = LedgerReader(store)
+        found = (item for name in (reader.topics() if topic is None else [topic]) for item in reader.ledgers(name))
+        if as_json:
+            for item in found:
+                print_json(item)
+            return
+        columns = ("topic", "ledger", "first", "last", "segments", "bytes", "state")
+        rows = ((*item[:5], human_bytes(item.size_bytes), "complete" if item.complete else "growing") for item in found)
+        print_table(columns, rows, right=("ledger", "first", "last", "segments", "bytes"))
+
+
+def read(
+    root: options.Root,
+    *,
+    topic: Topic,
+    ledger: Ledger,
+    first: Annotated[int, typer.Option("--first", metavar="N", help="First entry.")] = 0,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", help="Last entry; default: all.", show_default=False)
+    ] = None,
+    entries: Annotated[
+        Framing, typer.Option("--entries", help="How entries are written: see offload. Not with --json.")
+    ] = "lines",
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a ledger's entries to standard output."""
+    _need_offload()
+    from chunkstore.offload import LedgerReader
+
+    out = sys.stdout.buffer
+    with access.replica(root, container, cache_dir) as store:
+        for entry in LedgerReader(store).read(topic, ledger, first, last):
+            if as_json:
+                payload = b64encode(entry.payload).decode()
+                print_json(
+                    {"ledger": ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}
+                )
+            elif entries == "lines":
+                _write_all(out, entry.payload + b"\n")
+            else:
+                _write_all(out, len(entry.payload).to_bytes(_PREFIX_BYTES, "big") + entry.payload)
+    out.flush()
+
+
+def _write_all(out: BinaryIO, data: bytes) -> None:
+    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) :]
+
+
+def decode(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file.", show_default=False)],
+    index: Annotated[
+        str | None,
+        typer.Argument(metavar="INDEX", help="Its index; --salvage does without.", show_default=False),
+    ] = None,
+    *,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Find entries by scanning; for lost or wrong indexes.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the entries of a PIP-76 offload segment: ledger, entry, length and sha256 of each."""
+    _need_offload()
+    if index is None and not salvage:
+        raise InvalidArgument("name the index object, too, or use --salvage", argument="INDEX")
+    with _open_file(_local(data)) as file:
+        source = _source(file, data)
+        entries = _salvaged(source) if salvage else _indexed(source, str(index))
+        if as_json:
+            for entry in entries:
+                print_json(dict(zip(_DECODED, _row(entry), strict=True)))
+        else:
+            print_table(_DECODED, map(_row, entries), right=("ledger", "entry", "length"))
+
+
+def _row(entry: Entry) -> tuple[int, int, int, str]:
+    return entry.ledger, entry.entry, len(entry.payload), hashlib.sha256(entry.payload).hexdigest()
+
+
+def _local(name: str) -> str:
+    """The path of a local file that may be named by a URL. Raises ``Unsupported`` for other URLs."""
+    parts = urlsplit(name)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return unquote(parts.path)
+    if "://" in name:
+        raise Unsupported(f"{name}: only local files and file:// URLs can be decoded in this version", feature="url")
+    return name
+
+
+def _source(file: BinaryIO, name: str) -> DataSource:
+    from chunkstore.codec.pip76 import DataSource
+
+    def read_at(offset: int, length: int) -> bytes:
+        try:
+            file.seek(offset)
+            return file.read(length)
+        except OSError as error:
+            raise InvalidArgument(f"cannot read {name}: {error.strerror}", argument="DATA") from error
+
+    try:
+        size = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise InvalidArgument(f"{name} is not a regular file: {error.strerror}", argument="DATA") from error
+    return DataSource(name, size, read_at)
+
+
+def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
+    from chunkstore.codec.pip76_index import INDEX_BYTES_MAX, read_index
+    from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
+
+    with _open_file(_local(index_name)) as file:
+        raw = _read_whole(file, INDEX_BYTES_MAX + 1)
+    if raw[:4] == _INDEX_MAGIC_V1:
+        raise Unsupported(f"{index_name} is an index of PIP-17 (v1); only PIP-76 (v2) is decoded", feature="pip17")
+    reader = SegmentReader(source, read_index(raw, object=index_name))
+    return (entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger))
+
+
+def _salvaged(source: DataSource) -> Iterator[Entry]:
+    from chunkstore.codec.salvage import salvage_entries
+
+    skipped: list[SkippedBytes] = []
+    found = 0
+    for entry in salvage_entries(source, skipped=skipped.append):
+        found += 1
+        yield entry
+        while skipped:
+            _tell(skipped.pop(0))
+    for item in skipped:
+        _tell(item)
+    if not found:
+        raise NothingSalvaged(source.name)
+
+
+def _tell(item: SkippedBytes) -> None:
+    sys.stderr.write(f"chunkstore: {item.length} bytes at {item.position} passed over: {item.reason}\n")
+
+
+class NothingSalvaged(ChunkstoreError):
+    """``--salvage`` found no entry at all."""
+
+    fields = ("object",)
+
+    def __init__(self, object: str) -> None:
+        super().__init__(f"{object}: no entry of PIP-76 in it")
+        self.object = object

@@ -1,0 +1,51 @@
+"""The demonstration: a year of real flights is offloaded, its writer killed in the middle, and not one acknowledged event is lost.
+
+Promises: everything shown has just happened, with real data, a real SIGKILL of a real process and a real recovery without the
+metadata cache; every step checks what it claims, and the demonstration fails aloud otherwise. The kill's moment follows from
+a seed. Leaves out: the steps (``stage``), the process that is killed (``scribe``), the data (``flights``), how it is shown
+(``report``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+
+from rich.console import Console
+
+from chunkstore import runtime
+from chunkstore.demo.flights import FLIGHTS
+from chunkstore.demo.report import print_next, print_picture, print_report
+from chunkstore.demo.stage import DemoFailed, DemoReport, Stage
+from chunkstore.errors import InvalidArgument
+
+__all__ = ["DemoFailed", "DemoReport", "run"]
+
+_ROWS_LEAST = 2_000
+
+
+def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None = None) -> None:
+    """Run the demonstration under ``root`` (default: a new temporary directory, which stays for further play).
+
+    ``rows``: only so many flights, 2,000 or more. Raises ``DemoFailed`` if a promise does not hold, ``InvalidArgument`` for a
+    root in memory or too few rows, ``Unsupported`` where the flights are not installed, and what the store raises.
+    """
+    if root is not None and root.startswith("memory:"):
+        raise InvalidArgument("a writer in another process cannot share memory://; use a file:// root", argument="ROOT")
+    if rows is not None and not _ROWS_LEAST <= rows <= FLIGHTS:
+        raise InvalidArgument(f"rows are {_ROWS_LEAST} to {FLIGHTS}, {rows} given", argument="--rows")
+    console = Console(quiet=as_json, highlight=False)
+    folder = tempfile.mkdtemp(prefix="chunkstore-demo-")
+    root = root if root is not None else f"file://{folder}/store"
+    seed = seed if seed is not None else int.from_bytes(runtime.token(4), "big")
+    stage = Stage(root, folder, seed, FLIGHTS if rows is None else rows, console)
+    report = stage.play()
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(report)) + "\n")
+        return
+    print_report(console, report)
+    picture = stage.picture()
+    print_picture(console, picture)
+    print_next(console, report, picture.segment, stage.cache, folder)

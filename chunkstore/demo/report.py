@@ -1,0 +1,118 @@
+"""How the demonstration shows what happened: a table, a picture of a segment, and what to try next. Leaves out: the steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from chunkstore.config import MIB
+from chunkstore.demo.stage import DemoReport, Picture
+
+__all__ = ["draw", "print_next", "print_picture", "print_report"]
+
+_COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
+_FULL, _SHADED, _LIGHT = "\u2588", "\u2593", "\u2592"
+
+
+def print_report(console: Console, report: DemoReport) -> None:
+    """The table. What is compared has been compared before: a difference ends the demonstration."""
+    table = Table(box=box.SIMPLE, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    mib = report.payload_bytes / MIB
+    cut = f"{report.tail_cut_bytes:,} bytes" if report.tail_cut_bytes else "none"
+    rows = (
+        ("events, equal to the source", f"{report.events:,}"),
+        ("by origin, equal to the source", _counts(report.events_by_origin)),
+        ("by carrier, equal to the source", _counts(report.events_by_carrier)),
+        ("sha256, equal to the source's", report.sha256_store[:28] + "..."),
+        ("ledgers", f"{report.ledgers}"),
+        ("acknowledged before the kill", f"{report.acknowledged:,} ({report.killed_at_share:.1%})"),
+        ("  only recoverable from the journal", f"{report.only_in_journal:,}"),
+        ("  in a snapshot, too", f"{report.in_snapshot:,}"),
+        ("  lost", f"{max(0, report.acknowledged - report.recovered):,}"),
+        ("stored, acknowledgement not heard of", f"{max(0, report.recovered - report.acknowledged):,}"),
+        ("journal records replayed", f"{report.replayed_records:,}"),
+        ("incomplete last record cut off", cut),
+        ("time to recover", f"{report.recovery_s * 1000:.0f} ms"),
+        ("epoch killed, epoch that recovered", f"{report.epoch_killed}, {report.epoch_recovered}"),
+        ("check --deep", "clean" if not report.check_findings else f"{report.check_findings} findings"),
+        ("bytes of events", f"{report.payload_bytes:,}"),
+        ("bytes stored", f"{report.stored_bytes:,} ({report.segments} segments, {report.chunks} chunks)"),
+        ("written before the kill", _rate(report.acknowledged, report.events, mib, report.write_s)),
+        ("written after it", _rate(report.events - report.recovered, report.events, mib, report.resume_s)),
+        ("read back", _rate(report.events, report.events, mib, report.read_s)),
+        ("seed of the kill's moment", f"{report.seed}"),
+        ("time in all", f"{report.total_s:.1f} s"),
+    )
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    items = [f"{name} {count:,}" for name, count in counts.items()]
+    return "\n".join("  ".join(items[at : at + 3]) for at in range(0, len(items), 3))
+
+
+def _rate(events: int, of: int, mib: float, seconds: float) -> str:
+    seconds = max(seconds, 1e-6)
+    return f"{events / seconds:,.0f} events/s, {mib * events / of / seconds:,.0f} MiB/s ({seconds:.2f} s)"
+
+
+def print_picture(console: Console, picture: Picture) -> None:
+    """One segment, drawn."""
+    console.print(draw(picture, min(console.width, 100) - 22))
+
+
+def draw(picture: Picture, width: int) -> Text:
+    """The segment in ``width`` cells, to scale: its chunks, coloured by epoch; below the blocks of each of its ledgers."""
+    epochs = sorted({chunk.epoch for chunk in picture.chunks})
+    drawn = Text(f"{picture.segment}\n{'chunks':>10} ")
+    for number, chunk in enumerate(picture.chunks):
+        start, stop = _cells(chunk.offset, chunk.offset + chunk.length, picture.length, width)
+        colour = _COLOURS[epochs.index(chunk.epoch) % len(_COLOURS)]
+        drawn.append((_FULL, _SHADED)[number % 2] * (stop - start), style=colour)
+    for item in picture.ranges:
+        first, last = _cells(item.blocks[0].start, item.blocks[-1].stop, picture.length, width)
+        drawn.append(f"\n{item.ledger:>10} " + " " * first)
+        drawn.append(_LIGHT * max(1, last - first))
+        drawn.append(f" {len(item.blocks)} blocks")
+    drawn.append("\n           ")
+    for epoch in epochs:
+        drawn.append(_FULL + " ", style=_COLOURS[epochs.index(epoch) % len(_COLOURS)])
+        count = sum(chunk.epoch == epoch for chunk in picture.chunks)
+        drawn.append(f"written by epoch {epoch}: {count} chunks   ")
+    return drawn
+
+
+def _cells(start: int, stop: int, length: int, width: int) -> tuple[int, int]:
+    return start * width // length, stop * width // length
+
+
+def print_next(console: Console, report: DemoReport, segment: str, cache: str, folder: str) -> None:
+    """Commands that go on from here, with what they need filled in."""
+    common = f"--container {report.container} --cache-dir {cache}"
+    beside = os.path.join(os.path.dirname(sys.executable), "chunkstore")
+    command = os.path.relpath(beside) if os.path.exists(beside) else f"{sys.executable} -m chunkstore"
+    lines = (
+        f"{command} ledger ls {report.root} {common}",
+        f"{command} ledger read {report.root} --topic JFK --ledger 201301 --first 1 --last 3 {common}",
+        f"{command} layout {report.root} {segment} {common}",
+        f"{command} cat {report.root} {segment} {common} > {folder}/data",
+        f"{command} cat {report.root} {segment}-index {common} > {folder}/index",
+        f"{command} pulsar decode {folder}/data {folder}/index",
+        f"{command} journal {report.root} --container {report.container}",
+        f"{command} check {report.root} --deep {common}",
+        f"{command} demo --seed {report.seed}",
+        f"rm -r {folder}",
+    )
+    console.print("\nwhat to try next, ending with the broom:")
+    for line in lines:
+        console.print(Text("  " + line), soft_wrap=True)

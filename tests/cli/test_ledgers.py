@@ -1,0 +1,150 @@
+"""The verbs about ledgers, as people and programs call them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import REPOSITORY, Call
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+FIXTURES = REPOSITORY / "tests" / "fixtures" / "pulsar"
+LINES = b"first\n\nthird \xff\x00\nlast, without an end"
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines"
+    path.write_bytes(LINES)
+    return path
+
+
+def test_lines_become_entries_and_lines_again(call: Call, root: str, lines: Path) -> None:
+    result = call("offload", root, "--topic", "t", "--ledger", "5", lines, "--json").document
+    assert result == {
+        "topic": "t", "ledger": 5, "first_entry": 0, "last_entry": 3, "entries": 4, "bytes": len(LINES) - 3,
+        "segments": 1, "epoch": 1,
+    }  # fmt: skip
+    more = call("offload", root, lines, "--topic", "t", "--ledger", "5", "--json").document
+    assert (more["first_entry"], more["last_entry"]) == (4, 7)
+    assert call("ledger", "read", root, "--topic", "t", "--ledger", "5", "--last", "3").out == LINES + b"\n"
+    rows = call("ledger", "read", root, "--topic", "t", "--ledger", "5", "--first", "6", "--json").lines
+    assert rows == [
+        {"ledger": 5, "entry": entry, "length": len(data), "payload_b64": base64.b64encode(data).decode()}
+        for entry, data in ((6, b"third \xff\x00"), (7, b"last, without an end"))
+    ]
+    [row] = call("ledger", "ls", root, "--json").lines
+    assert (row["topic"], row["ledger"], row["first_entry"], row["last_entry"]) == ("t", 5, 0, 7)
+    assert (row["segments"], row["complete"]) == (2, True)
+    assert call("ledger", "ls", root, "--topic", "t").out.split(b"\t")[:5] == [b"t", b"5", b"0", b"7", b"2"]
+
+
+def test_length_prefixed(call: Call, root: str, tmp_path: Path) -> None:
+    entries = [b"", b"\n", b"x" * 100_000]
+    whole = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
+    path = tmp_path / "framed"
+    path.write_bytes(whole)
+    options = ("--topic", "t", "--ledger", "0", "--entries", "length-prefixed")
+    assert call("offload", root, path, *options, "--json").document["entries"] == 3
+    assert call("ledger", "read", root, *options).out == whole
+    for cut, position in ((2, 0), (4 + 2, 4), (len(whole) - 1, 9)):
+        path.write_bytes(whole[:cut])
+        error = call("offload", root, path, *options, "--json", code=1).error
+        assert (error["error"], error["fields"]["position"]) == ("Damaged", position)
+    path.write_bytes(b"\xff\xff\xff\xff")
+    assert call("offload", root, path, *options, "--json", code=1).error["error"] == "Damaged"
+
+
+def test_several_segments_and_resume(call: Call, root: str, tmp_path: Path) -> None:
+    path = tmp_path / "many"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(3000)))
+    options = ("--topic", "t", "--ledger", "1", "--block-size", "4096", "--segment-size", "10000")
+    assert call("offload", root, path, *options, "--json").document["segments"] > 3
+    with path.open("ab") as file:
+        file.write(b"one more\n")
+    resumed = call("offload", root, path, *options, "--resume", "--json").document
+    assert (resumed["first_entry"], resumed["entries"]) == (3000, 1)
+    again = call("offload", root, path, *options, "--resume", "--json").document
+    assert (again["first_entry"], again["entries"], again["segments"]) == (None, 0, 0)
+    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == path.read_bytes()
+    path.write_bytes(b"short\n")
+    assert call("offload", root, path, *options, "--resume", "--json", code=2).error["error"] == "InvalidArgument"
+
+
+def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
+    assert call("ledger", "ls", root, "--json", code=1).error["error"] == "ContainerNotFound"
+    call("offload", root, lines, "--topic", "t", "--ledger", "5")
+    error = call("ledger", "read", root, "--topic", "t", "--ledger", "6", "--json", code=1).error
+    assert (error["error"], error["fields"]) == ("LedgerNotFound", {"topic": "t", "ledger": 6})
+    assert call("ledger", "ls", root, "--topic", "u", "--json", code=1).error["error"] == "LedgerNotFound"
+    call("offload", root, lines, "--topic", "t", "--ledger", "-1", "--json", code=2)
+    call("offload", root, "/nowhere", "--topic", "t", "--ledger", "1", "--json", code=2)
+    call("offload", root, lines, "--topic", "", "--ledger", "1", "--json", code=2)
+    call("ledger", "read", root, "--topic", "t", "--ledger", "5", "--first", "-2", "--json", code=2)
+    call("ledger", code=2)
+
+
+def test_a_killed_offload_is_resumed(start: Start, call: Call, root: str, tmp_path: Path) -> None:
+    path = tmp_path / "many"
+    path.write_bytes(b"".join(b"line %d of a stream that is cut\n" % number for number in range(200_000)))
+    arguments = ("offload", root, "-", "--topic", "t", "--ledger", "1", "--block-size", "65536")
+    writer = start(*arguments)
+    assert writer.stdin is not None
+    data = path.read_bytes()
+    writer.stdin.write(data[: len(data) // 2])
+    writer.stdin.flush()
+    time.sleep(0.2)
+    writer.send_signal(signal.SIGKILL)
+    assert writer.wait() == -signal.SIGKILL
+    [state] = call("ledger", "ls", root, "--json").lines
+    assert state["complete"] is False
+    stored = call("ledger", "read", root, "--topic", "t", "--ledger", "1").out
+    assert data.startswith(stored)
+    result = call("offload", root, path, "--topic", "t", "--ledger", "1", "--resume", "--take-over", "--json").document
+    assert result["first_entry"] == stored.count(b"\n") == state["last_entry"] + 1
+    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == data
+
+
+def test_segments_are_pulsar_objects(call: Call, root: str, lines: Path, tmp_path: Path) -> None:
+    call("offload", root, lines, "--topic", "t", "--ledger", "5")
+    data, index = [row["name"] for row in call("ls", root, "offload/t/", "--json").lines]
+    assert index == data + "-index"
+    for name, file in ((data, "data"), (index, "index")):
+        (tmp_path / file).write_bytes(call("cat", root, name).out)
+    rows = call("pulsar", "decode", tmp_path / "data", (tmp_path / "index").as_uri(), "--json").lines
+    entries = LINES.split(b"\n")
+    assert rows == [
+        {"ledger": 5, "entry": number, "length": len(entry), "sha256": hashlib.sha256(entry).hexdigest()}
+        for number, entry in enumerate(entries)
+    ]
+    assert call("pulsar", "decode", tmp_path / "data", "--salvage", "--json").lines == rows
+
+
+def test_genuine_objects(call: Call) -> None:
+    name = "v2-multi-block-one-ledger-BUGGY-OFFSETS"
+    data, index = FIXTURES / f"{name}.data", FIXTURES / f"{name}.index"
+    error = call("pulsar", "decode", data, index, "--json", code=1).error
+    assert error["error"] == "Damaged"
+    assert "first-entry defect" in error["message"]
+    rows = call("pulsar", "decode", data, index, "--salvage", "--json").lines
+    [wanted] = json.loads((FIXTURES / f"{name}.json").read_text())["segments"]
+    assert [list(row.values()) for row in rows] == wanted["ledger_entry_len_sha256"]
+    assert len(rows) == 60
+
+
+def test_decode_refuses(call: Call, tmp_path: Path) -> None:
+    data = FIXTURES / "v2-one-ledger-one-segment.data"
+    assert call("pulsar", "decode", data, "--json", code=2).error["error"] == "InvalidArgument"
+    assert call("pulsar", "decode", "s3://bucket/data", data, "--json", code=1).error["error"] == "Unsupported"
+    v1 = tmp_path / "v1"
+    v1.write_bytes(b"\xde\x47\xde\x47" + bytes(100))
+    assert call("pulsar", "decode", data, v1, "--json", code=1).error["fields"] == {"feature": "pip17"}
+    assert call("pulsar", "decode", v1, "--salvage", "--json", code=1).out == b""

@@ -1,0 +1,319 @@
+"""Ledgers through the engine: writing, completing, crashes, fail-over, reading at owners and replicas."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import chunkstore
+from chunkstore.codec.pip76 import Entry
+from chunkstore.codec.pip76_index import read_index
+from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
+from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
+from chunkstore.offload import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
+from chunkstore.offload.contexts import Stored, iter_contexts
+from chunkstore.offload.planning import DataSource, walk_blocks
+from tests.support.worlds import World, world
+
+__all__ = ["world"]
+
+T = "persistent://public/default/orders"
+SMALL = {"block_bytes": 4096, "segment_bytes_max": 20_000}
+
+
+def payload(entry: int) -> bytes:
+    return b"entry %d " % entry * (entry % 40)
+
+
+def write(writer: OffloadWriter, ledger: int, entries: Iterable[int]) -> None:
+    for entry in entries:
+        writer.append(ledger, entry, payload(entry))
+
+
+def expected(ledger: int, entries: Iterable[int]) -> list[Entry]:
+    return [Entry(ledger, entry, payload(entry)) for entry in entries]
+
+
+def objects_agree(store: Stored, topic: str = T) -> None:
+    """Every complete offload segment is a PIP-76 object with an exact index, read by the codec alone."""
+    for context in iter_contexts(store, topic):
+        info = store.info(context.data)
+        assert info.sealed == context.complete
+        assert store.exists(context.index_segment) == context.complete
+        if not context.complete:
+            continue
+        index = read_index(store.read(context.index_segment, 0, context.index_length))
+        assert store.info(context.index_segment).sealed
+        assert store.info(context.index_segment).length == context.index_length
+        assert index.data_length == info.length == context.data_length
+        data = store.read(context.data, 0, info.length)
+        reader = SegmentReader(DataSource("data", len(data), lambda at, size, data=data: data[at : at + size]), index)
+        assert [group.ledger for group in index.ledgers] == [item.ledger for item in context.ranges]
+        for item in context.ranges:
+            entries = list(iter_entries(reader, item.ledger))
+            assert (entries[0].entry, entries[-1].entry) == item[1:]
+
+
+def test_several_ledgers_in_several_segments(world: World) -> None:
+    with world.open(rolling=6000) as store:
+        with OffloadWriter(store, T, **SMALL) as writer:
+            for begin in range(0, 1000, 100):
+                write(writer, 11, range(begin, begin + 100))
+                write(writer, 4, range(begin, begin + 100, 3))
+        assert writer.segments_completed > 5
+        objects_agree(store)
+        with world.replica() as replica:
+            for reading in (LedgerReader(store), LedgerReader(replica)):
+                assert reading.topics() == [T]
+                assert list(reading.read(T, 11)) == expected(11, range(1000))
+                gaps = [entry for begin in range(0, 1000, 100) for entry in range(begin, begin + 100, 3)]
+                assert list(reading.read(T, 4)) == expected(4, gaps)
+                assert list(reading.read(T, 11, 123, 456)) == expected(11, range(123, 457))
+                assert list(reading.read(T, 11, 999)) == expected(11, [999])
+                assert list(reading.read(T, 11, 1000)) == []
+                batches = pa.Table.from_batches(reading.read_batches(T, 11, 10, 20)).to_pydict()
+                assert batches["entry"] == list(range(10, 21))
+                assert batches["payload"] == [payload(entry) for entry in range(10, 21)]
+                first, second = reading.ledgers(T)
+                assert first[:4] == (T, 4, 0, gaps[-1])
+                assert second == LedgerSummary(T, 11, 0, 999, second.segments, second.size_bytes, complete=True)
+                assert second.segments > 1
+        assert store.check("deep") == []
+
+
+def test_acknowledged_is_what_a_replica_reads_while_writing_goes_on(world: World) -> None:
+    with world.open() as store, world.replica() as replica:
+        writer = OffloadWriter(store, T, **SMALL)
+        reading = LedgerReader(replica)
+        with pytest.raises(LedgerNotFound):
+            reading.read(T, 1)
+        for entry in range(600):
+            writer.append(1, entry, payload(entry))
+            if entry % 97 == 0 and writer.last_entry(1) >= 0:
+                replica.refresh()
+                assert list(reading.read(T, 1)) == expected(1, range(writer.last_entry(1) + 1))
+        assert writer.last_entry(1) < 599
+        writer.flush()
+        assert writer.last_entry(1) == 599
+        replica.refresh()
+        assert reading.ledgers(T)[0].complete is False
+        assert list(reading.read(T, 1)) == expected(1, range(600))
+        writer.close()
+        replica.refresh()
+        assert reading.ledgers(T)[0].complete is True
+        assert list(reading.read(T, 1)) == expected(1, range(600))
+
+
+def test_a_successor_goes_on_behind_the_last_block(world: World) -> None:
+    old = world.open()
+    writer = OffloadWriter(old, T, **SMALL)
+    write(writer, 1, range(300))
+    write(writer, 2, range(300))
+    open_segment = writer.open_segment
+    acknowledged = {ledger: writer.last_entry(ledger) for ledger in (1, 2)}
+    assert open_segment is not None
+    assert acknowledged[1] == 299  # another ledger ends the block
+    assert 0 < acknowledged[2] < 299
+    world.crash(old)
+    world.forget_cache()
+    with world.open() as store:
+        successor = writer.resume(store)
+        assert successor.open_segment == open_segment
+        assert {ledger: successor.last_entry(ledger) for ledger in (1, 2)} == acknowledged
+        assert successor.last_entry(3) == -1
+        with pytest.raises(InvalidArgument):
+            successor.append(1, 299, b"")
+        zombie = OffloadWriter.__new__(OffloadWriter)
+        zombie.__dict__.update(writer.__dict__, _closed=False)
+        with pytest.raises(NotOwner):
+            write(zombie, 2, range(300, 2000))
+        write(successor, 2, range(acknowledged[2] + 1, 1000))
+        write(successor, 1, range(300, 310))
+        successor.close()
+        objects_agree(store)
+        assert list(LedgerReader(store).read(T, 1)) == expected(1, range(310))
+        assert list(LedgerReader(store).read(T, 2)) == expected(2, range(1000))
+        assert store.check("deep") == []
+
+
+def test_what_is_added_but_not_acknowledged_is_not_there() -> None:
+    with chunkstore.open("memory://offload-unacknowledged") as store:
+        writer = OffloadWriter(store, T)
+        writer.append(1, 0, b"x")
+        assert (writer.last_entry(1), writer.open_segment, list(store.segments())) == (-1, None, [])
+        writer.close()
+        assert writer.last_entry(1) == 0
+        with pytest.raises(Closed):
+            writer.append(1, 1, b"")
+        with pytest.raises(RuntimeError), OffloadWriter(store, T) as other:
+            other.append(1, 1, b"y")
+            raise RuntimeError
+        assert list(LedgerReader(store).read(T, 1)) == [Entry(1, 0, b"x")]
+        OffloadWriter(store, T).close()
+        assert len(list(store.segments())) == 2
+
+
+class FailingAppends:
+    """An owner whose appends or commits fail at a chosen call: before anything happened, or after everything did."""
+
+    def __init__(self, store: Any, method: str, at: int, *, after: bool) -> None:
+        self._store, self._method, self._left, self._after = store, method, at, after
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._store, name)
+        if name != self._method:
+            return real
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                raise StorageUnavailable("out", object="x")
+            result = real(*args, **kwargs)
+            if self._left == 0:
+                raise StorageUnavailable("answer lost", object="x")
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("method", "at"), [("append_many", 1), ("append_many", 4), ("commit", 1), ("commit", 2)])
+def test_every_interrupted_step_is_found_out_by_the_next_writer(method: str, at: int, *, after: bool) -> None:
+    with chunkstore.open(f"memory://offload-interrupted-{method}-{at}-{after}") as store:
+        failing: Any = FailingAppends(store, method, at, after=after)
+        writer = OffloadWriter(failing, T, **SMALL)
+        with pytest.raises(StorageUnavailable):
+            write(writer, 1, range(1000))
+        with pytest.raises(StorageUnavailable):
+            writer.flush()
+        writer.close()
+        told = writer.last_entry(1)
+        successor = writer.resume(store)
+        assert successor.last_entry(1) >= told
+        write(successor, 1, range(successor.last_entry(1) + 1, 1000))
+        successor.close()
+        objects_agree(store)
+        assert list(LedgerReader(store).read(T, 1)) == expected(1, range(1000))
+
+
+def test_two_writers_of_a_topic_mix_nothing_up() -> None:
+    with chunkstore.open("memory://offload-two-writers") as store:
+        one, two = OffloadWriter(store, T, **SMALL), OffloadWriter(store, T, **SMALL)
+        one.append(1, 0, b"one")
+        two.append(1, 0, b"two")
+        one.flush()
+        with pytest.raises(Conflict):
+            two.flush()
+        three = OffloadWriter(store, T, **SMALL)
+        three.append(1, 1, b"three")
+        three.flush()
+        one.append(1, 1, b"one again")
+        with pytest.raises(BadOffset):
+            one.flush()
+        assert [entry.payload for entry in LedgerReader(store).read(T, 1)] == [b"one", b"three"]
+
+
+def test_plans_are_plain_data_and_name_what_is_missing() -> None:
+    with chunkstore.open("memory://offload-plan") as store:
+        with OffloadWriter(store, T, **SMALL) as writer:
+            write(writer, 7, range(200))
+            write(writer, 9, range(500))
+        parts = plan(store, T)
+        assert pickle.loads(pickle.dumps(parts)) == parts
+        assert [part.ledger for part in parts] == sorted(part.ledger for part in parts)
+        assert plan(store, T, (9,)) == tuple(part for part in parts if part.ledger == 9)
+        for part in parts:
+            assert part.blocks[0].first_entry == part.first_entry
+            assert all(block.start < block.stop for block in part.blocks)
+        for earlier, later in zip(parts, parts[1:], strict=False):
+            assert earlier.ledger != later.ledger or earlier.last_entry < later.first_entry
+        with pytest.raises(LedgerNotFound) as missing:
+            plan(store, T, (9, 10))
+        assert (missing.value.topic, missing.value.ledger) == (T, 10)
+        assert pickle.loads(pickle.dumps(missing.value)).ledger == 10
+        with pytest.raises(LedgerNotFound):
+            plan(store, "other")
+        with pytest.raises(InvalidArgument):
+            LedgerReader(store).read(T, 7, 5, 4)
+
+
+def test_topics_do_not_see_each_other() -> None:
+    with chunkstore.open("memory://offload-topics") as store:
+        for topic in ("a", "ab", "a/b", "\u00e9"):
+            with OffloadWriter(store, topic) as writer:
+                writer.append(1, 0, topic.encode())
+        reading = LedgerReader(store)
+        assert reading.topics() == ["a", "a/b", "ab", "\u00e9"]
+        assert [next(reading.read(topic, 1)).payload for topic in reading.topics()] == [
+            b"a",
+            b"a/b",
+            b"ab",
+            b"\xc3\xa9",
+        ]
+
+
+def test_batches_and_large_entries() -> None:
+    with chunkstore.open("memory://offload-batches") as store:
+        with OffloadWriter(store, T, **SMALL) as writer:
+            writer.append_batch(1, 0, pa.array([payload(entry) for entry in range(5000)], pa.binary()))
+            writer.append(1, 5000, b"z" * 300_000)
+            writer.append_batch(1, 5001, pa.array(["text"]))
+            with pytest.raises(InvalidArgument):
+                writer.append_batch(1, 6000, pa.array([b"x", None]))
+            with pytest.raises(InvalidArgument):
+                writer.append_batch(1, 3, pa.array([b"x"]))
+        entries = list(LedgerReader(store).read(T, 1))
+        assert entries[:5000] == expected(1, range(5000))
+        assert entries[5000:] == [Entry(1, 5000, b"z" * 300_000), Entry(1, 5001, b"text")]
+        objects_agree(store)
+
+
+def test_damaged_blocks_of_an_open_segment_are_named() -> None:
+    with chunkstore.open("memory://offload-damage") as store:
+        writer = OffloadWriter(store, T, **SMALL)
+        write(writer, 1, range(50))
+        writer.flush()
+        name = writer.open_segment
+        assert name is not None
+        length = store.info(name).length
+        store.append(name, b"not a block" * 20)
+        for call in (lambda: plan(store, T), lambda: walk_blocks(store, name), writer.resume):
+            with pytest.raises(Damaged) as damage:
+                call()
+            assert damage.value.object == f"segment {name}"
+            assert damage.value.position == length
+
+
+Step = tuple[int, int, int]
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 3000)), max_size=60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_whatever_is_written_is_read(steps: list[Step]) -> None:
+    """Entries of three ledgers with gaps, by turns; now and then a flush, a completion, or another writer."""
+    url = "memory://offload-model"
+    with chunkstore.open(url, container=f"c{abs(hash(tuple(steps)))}") as store:
+        writer = OffloadWriter(store, T, block_bytes=4096, segment_bytes_max=8000)
+        model: dict[int, list[Entry]] = {}
+        for action, ledger, size in steps:
+            row = model.setdefault(ledger, [])
+            writer.append(ledger, (row[-1].entry if row else -1) + 1 + size % 3, b"x" * size)
+            row.append(Entry(ledger, (row[-1].entry if row else -1) + 1 + size % 3, b"x" * size))
+            if action == 1:
+                writer.flush()
+            elif action == 2:
+                writer.complete()
+            elif action == 3:
+                writer.flush()
+                writer = writer.resume()
+        writer.close()
+        for ledger, row in model.items():
+            assert list(LedgerReader(store).read(T, ledger)) == row
+        objects_agree(store)
