@@ -89,9 +89,15 @@ class Reader(DataSourceReader):
         """One snapshot's worth of tasks. Raises as ``plan_read`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
-            planner = _ledger_planner() if options.topic is not None else None
+            planner = self.ledger_planner() if options.topic is not None else None
             with open_replica(options.path, container=options.container) as replica:
                 return [Partition(task) for task in plan_read(replica, options, planner)]
+
+    def ledger_planner(self) -> LedgerPlanner | None:
+        """What finds the blocks of a topic's ledgers: the offload layer, where this installation has one."""
+        if find_spec("chunkstore.offload") is None:
+            return None
+        return cast("LedgerPlanner", import_module("chunkstore.offload").plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_task``."""
@@ -100,10 +106,3 @@ class Reader(DataSourceReader):
         from chunkstore.spark.batches import Column, read_task
 
         return read_task(partition.task, [Column(*column) for column in self._columns])
-
-
-def _ledger_planner() -> LedgerPlanner | None:
-    """The offload layer's planner, where this installation has one."""
-    if find_spec("chunkstore.offload") is None:
-        return None
-    return cast("LedgerPlanner", import_module("chunkstore.offload").plan)

@@ -40,8 +40,11 @@ def need_spark() -> None:
         pytest.skip(missing())
 
 
-def start_session(scratch: Path) -> Any:
-    """The session of this process. Small: two cores, one retry, half a gigabyte."""
+QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
+    """The session of this process: two cores, no retries, 1 GiB for the JVM."""
     # Workers start from these: the very Python that runs the tests, and the sources as they lie here.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("", "bindings", "journal"))
@@ -51,7 +54,7 @@ def start_session(scratch: Path) -> Any:
 
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": java_options,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.local.dir": str(scratch / "local"),
