@@ -1,7 +1,8 @@
 """The PIP-76 codec from and to Arrow, beside ``memcpy`` of the same bytes in the same run; memory of a 1 GiB ledger.
 
 ``python -m benchmarks.bench_codec [--quick]``. Needs the extra ``arrow``. One core; rounds of all cases alternate, and the
-median round counts, in processor time: the codec does nothing but compute, and other work on the machine is none of its doing. Ids and payload lengths are read back and compared once per case, outside the measured time.
+median round counts, in processor time: the codec does nothing but compute, and other work on the machine is none of its
+doing. Ids and payload lengths are read back and compared once per case, outside the measured time.
 """
 
 from __future__ import annotations
