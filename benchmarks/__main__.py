@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks import bench_append, bench_read, bench_recovery
+from benchmarks import bench_append, bench_codec, bench_read, bench_recovery
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
     bench_append.main()
+    bench_codec.main()
     bench_read.main()
     bench_recovery.main()

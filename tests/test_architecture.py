@@ -41,6 +41,7 @@ LAYERS = {
     "chunkstore.metadata.port": 1,
     "chunkstore.metadata.keys": 1,
     "chunkstore.metadata": 2,
+    "chunkstore.codec": 2,
     "chunkstore_bindings": 2,
     "chunkstore.changes": 3,
     "chunkstore.operations": 3,
@@ -65,13 +66,14 @@ LAYERS = {
 
 # Each foreign package has its room. What is in neither list is not a dependency.
 ROOMS = {
+    "google": ("chunkstore.codec.offload_metadata",),
     "google_crc32c": ("chunkstore.checksum",),
     "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
     "pyarrow": (
-        "chunkstore.codec",
+        "chunkstore.codec.pip76_arrow",
         "chunkstore.spark.batches",
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.source",

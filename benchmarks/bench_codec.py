@@ -1,0 +1,193 @@
+"""The PIP-76 codec from and to Arrow, beside ``memcpy`` of the same bytes in the same run; memory of a 1 GiB ledger.
+
+``python -m benchmarks.bench_codec [--quick]``. Needs the extra ``arrow``. One core; rounds of all cases alternate, and the
+median round counts, in processor time: the codec does nothing but compute, and other work on the machine is none of its
+doing. Ids and payload lengths are read back and compared once per case, outside the measured time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from time import process_time
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.harness import Report, anonymous_kib, median
+from chunkstore.codec.pip76 import DataSource
+from chunkstore.codec.pip76_arrow import append_batch, read_batches
+from chunkstore.codec.pip76_index import SegmentIndex, read_index
+from chunkstore.codec.pip76_reader import SegmentReader
+from chunkstore.codec.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.config import MIB
+
+__all__ = ["main"]
+
+LEDGER = 7
+GB = 1e9
+# Payload bytes -> the least decode and encode speed, in million entries or in GB of payload per second.
+TARGETS: dict[int, tuple[tuple[str, float] | None, tuple[str, float] | None]] = {
+    100: (("M entries/s", 6.0), ("M entries/s", 6.0)),
+    1024: (("GB/s", 2.5), ("GB/s", 4.0)),
+    10240: (("GB/s", 8.0), None),
+}
+
+
+class Case:
+    """One shape of entries: the Arrow input in 1 MiB arrays, and the encoded segment."""
+
+    def __init__(self, kind: str, size: int, total: int) -> None:
+        chance = random.Random(size)
+        count = total // size
+        lengths = (
+            [size] * count if kind == "fixed" else [chance.randint(size // 2, size * 3 // 2) for _ in range(count)]
+        )
+        noise = chance.randbytes(size * 2)
+        self.name = f"{kind} {size} B"
+        self.size = size
+        self.count = count
+        self.payload_bytes = sum(lengths)
+        step = max(1, MIB // size)
+        self.arrays = [
+            pa.array([noise[: lengths[at]] for at in range(begin, min(begin + step, count))], pa.binary())
+            for begin in range(0, count, step)
+        ]
+        pieces: list[bytes] = []
+        index = self._run(lambda block: pieces.extend(map(bytes, block.buffers)))
+        self.data = b"".join(pieces)
+        self.index = read_index(index)
+        self._verify(lengths)
+
+    def _run(self, sink: Callable[[EncodedBlock], object]) -> bytes:
+        encoder = SegmentEncoder(sink)
+        encoder.begin_ledger(LEDGER)
+        first = 0
+        for values in self.arrays:
+            append_batch(encoder, first, values)
+            first += len(values)
+        return encoder.finish()
+
+    def _verify(self, lengths: list[int]) -> None:
+        seen: list[int] = []
+        for batch in read_batches(self.reader(), LEDGER):
+            assert batch["entry"].to_pylist() == list(range(len(seen), len(seen) + batch.num_rows))
+            seen += pc.binary_length(batch["payload"]).to_pylist()
+        assert seen == lengths
+
+    def reader(self) -> SegmentReader:
+        view = memoryview(self.data)
+        return SegmentReader(DataSource(self.name, len(view), lambda at, n: view[at : at + n]), self.index)
+
+    def encode(self) -> None:
+        self._run(lambda _: None)
+
+    def decode(self) -> None:
+        rows = sum(batch.num_rows for batch in read_batches(self.reader(), LEDGER))
+        assert rows == self.count
+
+    def memcpy(self) -> None:
+        """The same bytes, window by window, into memory that is there already."""
+        view, window = memoryview(self.data), bytearray(MIB)
+        for at in range(0, len(view), MIB):
+            piece = view[at : at + MIB]
+            window[: len(piece)] = piece
+
+
+def speeds(report: Report, total: int, rounds: int) -> None:
+    """Encode, decode and memcpy of each case, alternating."""
+    for size, (decode_target, encode_target) in TARGETS.items():
+        for kind in ("fixed", "variable"):
+            case = Case(kind, size, total)
+            spent: dict[str, list[float]] = {"decode": [], "encode": [], "memcpy": []}
+            for _ in range(rounds):
+                for verb, times in spent.items():
+                    began = process_time()
+                    getattr(case, verb)()
+                    times.append(process_time() - began)
+            copy_gbps = len(case.data) / median(spent["memcpy"]) / GB
+            for verb, target in (("decode", decode_target), ("encode", encode_target)):
+                took = median(spent[verb])
+                million, gbps = case.count / took / 1e6, case.payload_bytes / took / GB
+                unit = target[0] if target else "GB/s"
+                report.add(
+                    f"{verb} {case.name}",
+                    million if unit == "M entries/s" else gbps,
+                    unit,
+                    at_least=target[1] if target else None,
+                    detail=f"{million:.2f} M entries/s, {gbps:.2f} GB/s, memcpy {copy_gbps:.1f} GB/s, "
+                    f"ratio {len(case.data) / took / GB / copy_gbps:.2f}, best {case.count / min(spent[verb]) / 1e6:.2f} M/s",
+                )
+
+
+def memory(total: int, size: int) -> dict[str, float]:
+    """In a fresh process: encode ``total`` bytes of ``size``-byte entries to a temporary file, decode them; peak anonymous MiB."""
+    step = max(1, MIB // size)
+    values = pa.array([bytes(size)] * step, pa.binary())
+    peak = {"base": anonymous_kib(), "encode": 0, "decode": 0}
+    with tempfile.TemporaryFile() as file:
+
+        def sink(block: EncodedBlock) -> None:
+            for piece in block.buffers:
+                file.write(piece)
+            peak["encode"] = max(peak["encode"], anonymous_kib())
+
+        encoder = SegmentEncoder(sink)
+        encoder.begin_ledger(LEDGER)
+        for first in range(0, total // size, step):
+            append_batch(encoder, first, values)
+        index: SegmentIndex = read_index(encoder.finish())
+
+        def read(at: int, length: int) -> bytes:
+            file.seek(at)
+            return file.read(length)
+
+        def rows() -> Iterator[int]:
+            source = DataSource("ledger", index.data_length, read)
+            for number, batch in enumerate(read_batches(SegmentReader(source, index), LEDGER)):
+                if number % 64 == 0:
+                    peak["decode"] = max(peak["decode"], anonymous_kib())
+                yield batch.num_rows
+
+        assert sum(rows()) == -(-(total // size) // step) * step
+    return {name: kib / 1024 for name, kib in peak.items()}
+
+
+def memories(report: Report, total: int) -> None:
+    """Peak memory of the whole process, Python and Arrow included."""
+    for size in (100, 1024):
+        command = [sys.executable, "-m", "benchmarks.bench_codec", "--memory", str(total), str(size)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
+        found = json.loads(done.stdout)
+        for verb in ("encode", "decode"):
+            report.add(
+                f"{verb} a ledger of {total // MIB} MiB, {size} B: peak anonymous memory",
+                found[verb],
+                "MiB",
+                at_most=200,
+                detail=f"{found['base']:.0f} MiB before",
+            )
+
+
+def main() -> None:
+    """Run all and save ``results/codec.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
+    parser.add_argument("--memory", nargs=2, type=int, metavar=("TOTAL", "SIZE"), help=argparse.SUPPRESS)
+    options, _ = parser.parse_known_args()
+    if options.memory:
+        print(json.dumps(memory(*options.memory)))
+        return
+    report = Report("codec-quick" if options.quick else "codec")
+    speeds(report, (8 if options.quick else 64) * MIB, 3 if options.quick else 9)
+    memories(report, (64 if options.quick else 1024) * MIB)
+    report.save()
+
+
+if __name__ == "__main__":
+    main()

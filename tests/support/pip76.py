@@ -1,0 +1,91 @@
+"""Segments for tests of the PIP-76 codec: encoded in memory, and as Pulsar's own writer miscounts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import pack
+
+from chunkstore.codec.offload_metadata import LedgerInfo, encode_ledger_info
+from chunkstore.codec.pip76 import DataSource, Entry
+from chunkstore.codec.pip76_index import SegmentIndex, read_index
+from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pip76_writer import EncodedBlock, SegmentEncoder
+
+__all__ = ["Encoded", "Sink", "encode", "miscounted", "source_of"]
+
+
+def source_of(data: bytes, name: str = "data") -> DataSource:
+    return DataSource(name, len(data), lambda at, length: data[at : at + length])
+
+
+class Sink:
+    """Keeps the blocks of an encoder, and checks what it says of them."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.blocks: list[EncodedBlock] = []
+
+    def __call__(self, block: EncodedBlock) -> None:
+        joined = b"".join(bytes(piece) for piece in block.buffers)
+        assert block.offset == len(self.data)
+        assert block.length == len(joined)
+        self.data += joined
+        self.blocks.append(block)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    data: bytes
+    index_bytes: bytes
+
+    @property
+    def index(self) -> SegmentIndex:
+        return read_index(self.index_bytes)
+
+    def reader(self, window_bytes: int = 1 << 20) -> SegmentReader:
+        return SegmentReader(source_of(self.data), self.index, window_bytes=window_bytes)
+
+    def entries(self, window_bytes: int = 1 << 20) -> list[Entry]:
+        reader = self.reader(window_bytes)
+        return [entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger)]
+
+
+def encode(entries: list[Entry], *, block_bytes_max: int = 8 << 20, block_bytes_min: int = 0) -> Encoded:
+    sink = Sink()
+    encoder = SegmentEncoder(sink, block_bytes_max=block_bytes_max, block_bytes_min=block_bytes_min)
+    ledger = -1
+    for entry in entries:
+        if entry.ledger != ledger:
+            encoder.begin_ledger(entry.ledger)
+            ledger = entry.ledger
+        encoder.append(entry.entry, entry.payload)
+    index = encoder.finish()
+    return Encoded(sink.data, index)
+
+
+def miscounted(blocks: list[list[Entry]], *, block_min: int) -> Encoded:
+    """A segment whose blocks' lengths leave out their first entry, as Pulsar's writer has it (FORMAT.md, section 5).
+
+    A block's bytes go on as long as an entry begins before the declared end; then padding fills up to it.
+    """
+    data = b""
+    declared = 0
+    groups: dict[int, list[tuple[int, int, int]]] = {}
+    for number, block in enumerate(blocks):
+        ledger, first = block[0].ledger, block[0].entry
+        content = sum(12 + len(entry.payload) for entry in block)
+        length = max(block_min, 128 + content - len(block[0].payload))
+        piece = pack(">Iqqqq92x", 0x26A66D32, 128, length, first, ledger)
+        for entry in block:
+            if len(piece) < length:
+                piece += pack(">iq", len(entry.payload), entry.entry) + entry.payload
+        piece += (b"\xfe\xdc\xde\xad" * (length // 4 + 1))[: max(0, length - len(piece))]
+        groups.setdefault(ledger, []).append((first, number + 1, declared))
+        data += piece
+        declared += length
+    body = b""
+    for ledger in sorted(groups, reverse=True):
+        metadata = encode_ledger_info(LedgerInfo(ledger=ledger, entries=1, timestamp_ms=5))
+        body += pack(">qii", ledger, len(groups[ledger]), len(metadata)) + metadata
+        body += b"".join(pack(">qiq", *row) for row in groups[ledger])
+    return Encoded(data, pack(">Iiqq", 0x3D1FB0BC, 24 + len(body), declared, 128) + body)
