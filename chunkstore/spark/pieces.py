@@ -1,7 +1,7 @@
 """Bytes of chunks on an executor: fetched in long reads, lengths and CRCs checked on the way.
 
 Promises: bytes reach the caller only after the check that was due at that point: the last bytes of a chunk that is read
-whole come after its CRC was compared. Memory: one fetch (8 MiB), whatever the chunks' lengths. Leaves out: metadata; a chunk
+whole come after its CRC was compared. Memory: a few fetches (1 or 8 MiB), whatever the chunks' lengths. Leaves out: metadata; a chunk
 that is gone is an error here, because a task cannot know whether it was collected or lost.
 """
 
@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from chunkstore.checksum import BytesLike, crc32c_extend
+from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.plan import Piece
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["FETCH_BYTES", "PieceReader", "RunBytes", "Span"]
+__all__ = ["LOCAL_FETCH_BYTES", "REMOTE_FETCH_BYTES", "PieceReader", "RunBytes", "Span"]
 
-FETCH_BYTES: Final = 8 * MIB
-"""Bytes of one read: long enough for object stores, short enough that tasks stay small. A multiple of a row."""
+LOCAL_FETCH_BYTES: Final = 1 * MIB
+"""Bytes of one read where reading is a system call: short enough that what follows finds them in the processor's cache."""
+REMOTE_FETCH_BYTES: Final = 8 * MIB
+"""Bytes of one read where reading is a request."""
 
 
 class Span(NamedTuple):
@@ -38,12 +40,13 @@ class PieceReader:
     def __init__(self, storage: ChunkStorage, *, lsn: int) -> None:
         self._storage = storage
         self._lsn = lsn
+        self._fetch_bytes = LOCAL_FETCH_BYTES if storage.capabilities.append else REMOTE_FETCH_BYTES
         self._chunk = ""
         self._checked_to = 0
         self._crc = 0
 
     def spans(self, segment: str, pieces: Iterable[Piece]) -> Iterator[Span]:
-        """The bytes of the pieces in spans of at most ``FETCH_BYTES``, cut at its multiples in each chunk.
+        """The bytes of the pieces in spans of one fetch at most, cut at multiples of its length in each chunk.
 
         Raises ``Damaged`` (a chunk is shorter than planned, or its CRC differs), ``ChunkNotFound``, ``StorageUnavailable``.
         """
@@ -62,7 +65,7 @@ class PieceReader:
                 verify = False  # another task reads the end of this chunk, and verifies it
         start = piece.start
         while start < piece.stop:
-            stop = min(piece.stop, (start // FETCH_BYTES + 1) * FETCH_BYTES)
+            stop = min(piece.stop, (start // self._fetch_bytes + 1) * self._fetch_bytes)
             data = self._fetch(piece, start, stop)
             if verify:
                 self._crc, self._checked_to = crc32c_extend(self._crc, data), stop
@@ -78,7 +81,7 @@ class PieceReader:
         """Take what lies before the piece into the CRC; other tasks, or nobody, read it for its own sake."""
         self._chunk, self._checked_to, self._crc = piece.chunk, 0, 0
         while self._checked_to < piece.start:
-            stop = min(piece.start, self._checked_to + FETCH_BYTES)
+            stop = min(piece.start, self._checked_to + self._fetch_bytes)
             self._crc = crc32c_extend(self._crc, self._fetch(piece, self._checked_to, stop))
             self._checked_to = stop
 
@@ -115,7 +118,7 @@ class RunBytes:
         self._spans = reader.spans(segment, pieces)
         self._held: list[Span] = []
 
-    def read(self, offset: int, length: int) -> BytesLike:
+    def read(self, offset: int, length: int) -> bytes:
         """Bytes ``[offset, offset + length)`` of the segment; fewer where the run ends. Raises as ``PieceReader.spans``."""
         while self._held and _end(self._held[0]) <= offset:
             self._held.pop(0)
@@ -127,12 +130,14 @@ class RunBytes:
                 self._held.append(span)
         if not self._held or offset < self._held[0].offset:
             return self._again(offset, length)
-        first = self._held[0]
-        if offset + length <= _end(first):
-            begin = offset - first.offset
-            return memoryview(first.data)[begin : begin + length]
-        joined = b"".join([memoryview(first.data)[offset - first.offset :], *(span.data for span in self._held[1:])])
-        return memoryview(joined)[:length]
+        parts: list[memoryview] = []
+        for span in self._held:
+            low, high = max(0, offset - span.offset), min(len(span.data), offset + length - span.offset)
+            if high - low == length == len(span.data):
+                return span.data
+            if low < high:
+                parts.append(memoryview(span.data)[low:high])
+        return b"".join(parts)
 
     def finish(self) -> None:
         """Read what nobody asked for, so that the chunks are verified to their ends."""

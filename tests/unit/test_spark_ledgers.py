@@ -160,7 +160,7 @@ def test_a_broken_block_is_named_by_segment_and_position(ground: Ground) -> None
 
 
 def test_damage_after_the_last_wanted_entry_is_found(ground: Ground) -> None:
-    ground.write("o", {5: entries_of(5, 500)}, chunk_bytes=64 * MIB)
+    ground.write("o", {5: entries_of(5, 5000)}, chunk_bytes=64 * MIB)
     [task] = ground.plan()
     [run] = task.runs
     assert isinstance(run, LedgerRun)

@@ -167,7 +167,8 @@ def test_a_truncated_segment_begins_at_its_start(ground: Ground, min_partitions:
     tasks = ground.plan("a", min_partitions=min_partitions)
     rows = read_rows(tasks)
     check_bytes(rows, "a", start, pattern(start, 10 * MIB - start))
-    assert [row[1] for row in rows][:2] == [start, 3 * MIB], "rows end at multiples of 1 MiB of their chunk"
+    expected = [start, *range(3 * MIB, 10 * MIB, MIB)]
+    assert [row[1] for row in rows] == expected, "rows end at multiples of 1 MiB of their chunk"
     assert set(ends_verified(tasks).values()) == {1}
     assert len(ends_verified(tasks)) == 3
 
@@ -353,7 +354,7 @@ def test_the_last_bytes_of_a_damaged_chunk_are_never_given_out(ground: Ground) -
         for span in PieceReader(storage, lsn=task.lsn).spans("a", run.pieces):
             got += len(span.data)
     storage.close()
-    assert got == 16 * MIB
+    assert got == 19 * MIB
 
 
 # Planning ledgers
@@ -399,6 +400,16 @@ def test_blocks_with_a_hole_between_them_are_runs_of_their_own(ground: Ground) -
     assert all(piece.crc32c is None for run in task.runs for piece in run.pieces)
 
 
+def test_a_chunk_cut_by_truncation_is_wanted_whole_where_all_that_is_left_is_wanted(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 1000, 1000)
+        store.truncate("d", 400)
+        [chunk] = store.layout("d")
+    [task] = ledger_tasks(ground, LedgerPart(7, 0, 19, "d", (Block(0, 400, 1000),)))
+    [piece] = task.runs[0].pieces
+    assert piece == Piece(chunk.name, 400, 1000, 1000, 400, chunk.crc32c)
+
+
 def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:
     with ground.open() as store:
         filled(store, "d", 1000, 300)
@@ -440,10 +451,13 @@ def test_windows_move_forward_over_chunks(ground: Ground) -> None:
     source, storage = run_bytes(ground, "d", 100, 9_000)
     position = 100
     while position < 9_000:
-        assert bytes(source.read(position, 1500)) == whole[position : min(9_000, position + 1500)]
+        assert source.read(position, 1500) == whole[position : min(9_000, position + 1500)]
+        assert source.read(position, 12) == whole[position : min(9_000, position + 12)], (
+            "more is held than is asked for"
+        )
         position += 1400
-    assert bytes(source.read(9_000, 10)) == b""
-    assert bytes(source.read(150, 900)) == whole[150:1050], "a look back still finds the bytes"
+    assert source.read(9_000, 10) == b""
+    assert source.read(150, 900) == whole[150:1050], "a look back still finds the bytes"
     source.finish()
     storage.close()
 
@@ -454,7 +468,7 @@ def test_finishing_verifies_what_nobody_asked_for(ground: Ground) -> None:
         chunks = list(store.layout("d"))
     flip(ground.file(chunks[-1].name), 3)
     source, storage = run_bytes(ground, "d", 0, 10_000)
-    assert bytes(source.read(0, 10)) == pattern(0, 10)
+    assert source.read(0, 10) == pattern(0, 10)
     with pytest.raises(Damaged):
         source.finish()
     storage.close()
