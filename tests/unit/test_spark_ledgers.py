@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,8 +72,8 @@ class Ground:
         return self.path / "root" / chunk.name, offset - chunk.offset
 
 
-def read(tasks: Sequence[ReadTask], columns: Sequence[str] = COLUMNS) -> list[Row]:
-    rows: list[Row] = []
+def read(tasks: Sequence[ReadTask], columns: Sequence[str] = COLUMNS) -> list[Any]:
+    rows: list[Any] = []
     for task in tasks:
         for batch in read_task(task, [Column(name) for name in columns]):
             batch.validate(full=True)
@@ -148,6 +149,7 @@ def test_a_broken_block_is_named_by_segment_and_position(ground: Ground) -> None
     ground.write("o", {4: entries_of(4, 100), 5: entries_of(5, 100)}, chunk_bytes=64 * MIB)
     [task] = ground.plan(5)
     [run] = task.runs
+    assert isinstance(run, LedgerRun)
     path, at = ground.chunk_of("o", run.pieces[0].offset)
     data = bytearray(path.read_bytes())
     data[at] ^= 4
