@@ -53,6 +53,8 @@ class Limits:
     """LMDB keys hold at most 511 bytes."""
     attribute_count_max: int = 128
     attribute_bytes_max: int = 4 * KIB
+    commit_chunks_max: int = 50_000
+    """Chunks that the appends of one commit may make: keeps its record below ``record_bytes_max``."""
     garbage_unfold_chunks_max: int = 5_000
     """Chunks that one collector record forgets (protocol.md A7)."""
 

@@ -24,13 +24,13 @@ from chunkstore import runtime
 from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, RollingPolicy, Settings
-from chunkstore.errors import ChunkstoreError, InvalidArgument, NotOwner
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.invariants import Finding
-from chunkstore.journal import JournalService, Ownership, RecordKind, SnapshotReport, TakeOverReport
+from chunkstore.journal import JournalService, Ownership, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
-from chunkstore.operations.append import append, check_data, gather
+from chunkstore.operations.append import append, check_data, gather, settle
 from chunkstore.operations.apply_changes import check_changes, plan_changes, segment_names
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.core import Core
@@ -138,7 +138,8 @@ class ChunkedSegmentStorage(ReadingHalf):
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
             store=self._store,
             check_open=core.check_owner if settings.read_fence == "fenced" else core.check_open,
-            check=self._check_fence if settings.read_fence == "fenced" else core.check_open,
+            check=core.check_fence if settings.read_fence == "fenced" else core.check_open,
+            recheck=core.check_fence,
         )
         core.committer.listeners.append(self._wake_waiters)
         core.lifecycle.start()
@@ -199,9 +200,9 @@ class ChunkedSegmentStorage(ReadingHalf):
         segment = transact(self._core, (name,), lambda draft: draft.create(name, policy, checked))
         return SegmentHandle(name, segment.id, True)
 
-    def open_write(self, name: str) -> SegmentHandle:
+    def open_write(self, segment: SegmentRef) -> SegmentHandle:
         """A write handle. Works on sealed segments; changes nothing. Raises ``SegmentNotFound``."""
-        return self.open_read(name)._replace(writable=True)
+        return self.open_read(segment)._replace(writable=True)
 
     def write(self, segment: SegmentRef, offset: int, data: BytesLike) -> int:
         """Append ``data`` at ``offset``, which must be the segment's length; returns the new length.
@@ -340,7 +341,7 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def writer(
         self,
-        name: str,
+        segment: SegmentRef,
         *,
         flush_bytes: int = 1 * MIB,
         flush_s: float = 0.05,
@@ -350,7 +351,8 @@ class ChunkedSegmentStorage(ReadingHalf):
         """A buffered, asynchronous appender; see ``StorageWriter``. Raises ``SegmentNotFound``, ``InvalidArgument``."""
         check_buffering(flush_bytes, flush_s, buffer_bytes_max)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
-        handle = self.open_write(name)
+        self._writable(segment)
+        handle = self.open_write(segment)
         last = 0 if writer is None else self.last_event_number(handle, writer)
         return StorageWriter(
             self,
@@ -363,15 +365,23 @@ class ChunkedSegmentStorage(ReadingHalf):
         )
 
     def last_event_number(self, segment: SegmentRef, writer_id: bytes | str) -> int:
-        """The highest committed event number of a writer in a segment; 0 if there is none. Raises ``SegmentNotFound``."""
+        """The highest committed event number of a writer in a segment; 0 if there is none.
+
+        Waits for what is being committed to the segment: a writer that goes on while its last event is undecided would
+        repeat it. Raises ``SegmentNotFound``, ``DeadlineExceeded``, and why a broken journal cannot be mended now.
+        """
         name, identity = resolve(segment)
         writer = check_writer(writer_id, 1)
         assert writer is not None
         self._context.check_open()
-        with self._core.store.view() as view:
-            record = find_segment(view, name, identity)
-            raw = view.get(writer_key(record.id, writer))
-        self._context.check()
+        if self._core.fenced is None:
+            settle(self._core, name)
+        try:
+            with self._core.store.view() as view:
+                record = find_segment(view, name, identity)
+                raw = view.get(writer_key(record.id, writer))
+        finally:
+            self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]
 
     # Upkeep
@@ -388,6 +398,8 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Safe to repeat; never raises."""
+        if self._core.inherited:
+            return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if self._core.closed:
                 return
@@ -408,21 +420,6 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     def _store(self) -> MetadataStore:
         return self._core.store
-
-    def _check_fence(self) -> None:
-        core = self._core
-        core.check_owner()
-        if core.broken is not None:
-            # No usable stream at the moment; whether a newer owner exists can still be asked.
-            owner = core.service.foreign_claim(core.journal)
-            if owner is not None:
-                raise NotOwner(epoch=core.epoch, owner=owner)
-            return
-        if core.storage.capabilities.fence_by_stat:
-            core.journal.check_fence()
-        else:
-            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
-            core.lifecycle.note(RecordKind.HEARTBEAT, ())
 
     def _present_epoch(self) -> int:
         return self._core.epoch

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from chunkstore import runtime
-from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgument, SegmentTruncated
+from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgument, SegmentTruncated, StorageUnavailable
 
 if TYPE_CHECKING:
     from chunkstore.reading import ReadingHalf, SegmentHandle
@@ -159,3 +159,8 @@ class StorageReader:
                     return None
         except ChunkstoreError as error:
             return error
+        except Exception as error:  # noqa: BLE001  (carried to the consuming thread)
+            # Not from a well-behaved binding; but nobody must wait for ever for a thread that it has ended.
+            wrapped = StorageUnavailable(f"unexpected {type(error).__name__} while reading: {error}")
+            wrapped.__cause__ = error
+            return wrapped

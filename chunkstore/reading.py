@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.invariants import Finding
-from chunkstore.metadata.keys import segment_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
@@ -91,27 +90,29 @@ class ReadingHalf:
     def _refresh(self) -> None:
         """Bring the view up to date before waiting on; an owner is always up to date."""
 
-    def open_read(self, name: str) -> SegmentHandle:
+    def open_read(self, segment: SegmentRef) -> SegmentHandle:
         """A read handle. Never writes. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
-        check_segment_name(name)
-        return SegmentHandle(name, self.info(name).id, False)
+        info = self.info(segment)
+        return SegmentHandle(info.name, info.id, False)
 
-    def exists(self, name: str) -> bool:
-        """Whether a segment of this name exists. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``."""
-        check_segment_name(name)
-        self._context.check_open()
-        with self._context.store().view() as view:
-            found = view.get(segment_key(name)) is not None
-        self._context.check()
-        return found
+    def exists(self, segment: SegmentRef) -> bool:
+        """Whether a segment of this name (or the handle's own) exists. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``."""
+        try:
+            self.info(segment)
+        except SegmentNotFound:
+            return False
+        return True
 
     def info(self, segment: SegmentRef) -> SegmentInfo:
         """What is known about a segment. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
         name, identity = resolve(segment)
         self._context.check_open()
-        with self._context.store().view() as view:
-            record = find_segment(view, name, identity)
-        self._context.check()
+        try:
+            with self._context.store().view() as view:
+                record = find_segment(view, name, identity)
+        finally:
+            # Also before an error: that there is no segment may be news of yesterday.
+            self._context.check()
         return inspect.info_of(record)
 
     def segments(

@@ -179,8 +179,11 @@ class _ThreadPool:
                     job = pending.popleft()
                 job.run()
 
-        for _ in range(len(jobs) - 1):
-            self._executor.submit(work)
+        try:
+            for _ in range(len(jobs) - 1):
+                self._executor.submit(work)
+        except RuntimeError:
+            pass  # closed meanwhile, or no more threads to be had: the caller does the rest alone
         jobs[0].run()
         work()
         results: list[T] = []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["StorageWriter", "check_buffering"]
 
 _JOIN_S: Final = 60.0
+_TIMEOUT_S_MAX: Final = 366 * 86_400
 
 
 class _Waiting(NamedTuple):
@@ -67,8 +68,9 @@ class StorageWriter:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._oldest_s = 0.0
-        self._flushing = False
-        self._committing = False
+        # Numbers of the last event that is to be committed at once, and of the last one that was.
+        self._flush_to = last_event_number
+        self._committed_to = last_event_number
         self._closed = False
         self._error: ChunkstoreError | None = None
         self._task = runtime.spawn(self._run, "chunkstore-writer")
@@ -86,9 +88,11 @@ class StorageWriter:
         ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed future.
         """
         payload = bytes(check_data(data))
-        limit_s = self._store.settings.op_deadline_s if timeout_s is None else timeout_s
+        limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         future: Future[int] = Future()
+        # Queued is as good as running: it cannot be cancelled any more.
+        future.set_running_or_notify_cancel()
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + len(payload) > self._buffer_bytes_max:
                 if self._closed or self._error is not None:
@@ -110,14 +114,24 @@ class StorageWriter:
             self._condition.notify_all()
         return future
 
+    def _limit_s(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            return self._store.settings.op_deadline_s
+        if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= _TIMEOUT_S_MAX:
+            raise InvalidArgument(
+                f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"
+            )
+        return timeout_s
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything appended so far is durable. Raises the writer's error, or ``DeadlineExceeded``."""
-        limit_s = self._store.settings.op_deadline_s if timeout_s is None else timeout_s
+        limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
-            self._flushing = True
+            target = self.event_number
+            self._flush_to = max(self._flush_to, target)
             self._condition.notify_all()
-            while (self._waiting or self._committing) and self._error is None:
+            while self._committed_to < target and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("flush", deadline_s=limit_s)
@@ -160,15 +174,7 @@ class StorageWriter:
                 batch = self._next_batch()
                 if batch is None:
                     return
-                self._committing = True
-            try:
-                self._commit(batch)
-            finally:
-                with self._condition:
-                    self._committing = False
-                    if not self._waiting:
-                        self._flushing = False
-                    self._condition.notify_all()
+            self._commit(batch)
 
     def _next_batch(self) -> list[_Waiting] | None:
         """With the condition held: wait until a batch is due, and take it. None when the writer has ended."""
@@ -178,7 +184,10 @@ class StorageWriter:
             if self._waiting:
                 age_s = runtime.monotonic_s() - self._oldest_s
                 due = (
-                    self._flushing or self._closed or self._waiting_bytes >= self._flush_bytes or age_s >= self._flush_s
+                    self._waiting[0].event_number <= self._flush_to
+                    or self._closed
+                    or self._waiting_bytes >= self._flush_bytes
+                    or age_s >= self._flush_s
                 )
                 if due:
                     break
@@ -217,6 +226,9 @@ class StorageWriter:
         for item in batch:
             item.future.set_result(offset)
             offset += len(item.data)
+        with self._condition:
+            self._committed_to = batch[-1].event_number
+            self._condition.notify_all()
 
     def _break(self, error: ChunkstoreError, batch: list[_Waiting]) -> None:
         with self._condition:

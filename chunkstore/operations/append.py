@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore.config import LIMITS
 from chunkstore.errors import (
     BadOffset,
     ChunkExists,
@@ -44,6 +45,7 @@ __all__ = [
     "check_data",
     "gather",
     "plan_on_tail",
+    "settle",
     "write_pieces",
 ]
 
@@ -112,6 +114,29 @@ def append(
         if op is not None:
             core.committer.wait(op, deadline_s)
         return offset
+
+
+def settle(core: Core, name: str) -> None:
+    """Wait until nothing is undecided on a segment at some moment after the call.
+
+    Raises ``DeadlineExceeded``, and as ``Core.pass_gate``.
+    """
+    deadline_s = core.deadline_s()
+    while True:
+        # An undecided batch of a broken journal is decided before anybody gets through here.
+        core.pass_gate(deadline_s)
+        state = core.states.acquire(name)
+        try:
+            _lock_within(core, state, deadline_s)
+            undecided, outdated = state.undecided(), core.states_outdated(state)
+            state.lock.release()
+        finally:
+            core.states.release(state)
+        if undecided is not None:
+            if not core.committer.wait_decided(undecided, deadline_s):
+                core.raise_deadline("waiting for an earlier operation")
+        elif not outdated:
+            return
 
 
 class _Request(NamedTuple):
@@ -222,13 +247,13 @@ def _advance(state: SegmentState, planned: PlannedAppend, *, growing: bool) -> N
 def _fail_reserved(core: Core, state: SegmentState, op: PendingOp, error: BaseException) -> None:
     """A write without append failed: everything reserved behind it on this segment fails with it (protocol A6)."""
     with state.lock:
-        if op.decided:
+        if op.decided or op not in state.reserved:
+            # Failed by somebody else: with an earlier one on its segment, or by a take-over.
             return
         reason = error if isinstance(error, ChunkstoreError) else core.unexpected(error)
         position = state.reserved.index(op)
-        victims = [state.reserved[index] for index in range(position, len(state.reserved))]
-        while len(state.reserved) > position:
-            state.reserved.pop()
+        victims = state.reserved[position:]
+        del state.reserved[position:]
         state.dead = True
         state.writers.clear()
     core.committer.fail_reserved(victims, reason)
@@ -240,7 +265,7 @@ def _enter_written(core: Core, state: SegmentState, op: PendingOp) -> None:
         op.written = True
         reserved = state.reserved
         while reserved and reserved[0].written:
-            head = reserved.popleft()
+            head = reserved.pop(0)
             state.last = head
             core.committer.enter(head)
 
@@ -328,6 +353,12 @@ def _plan_rollover(
     length = len(data)
     view = memoryview(data)
     size_max = segment.chunk_size_bytes_max
+    if length > size_max * LIMITS.commit_chunks_max:
+        raise InvalidArgument(
+            f"{length} bytes in chunks of {size_max} would make more than {LIMITS.commit_chunks_max} chunks; "
+            "append them in several parts",
+            argument="data",
+        )
     pieces = plan_append(
         length,
         tail_room=max(0, size_max - grown.length) if grown is not None else 0,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound
+from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
@@ -52,7 +52,19 @@ class _Work(NamedTuple):
 
 
 def collect(core: Core, *, dry_run: bool, progress: Callable[[int], None] | None = None) -> CollectReport:
-    """One synchronous collection of everything that is due. Raises ``NotOwner`` and what storage and commits raise."""
+    """One synchronous collection of everything that is due, one at a time.
+
+    Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
+    """
+    if not core.collecting.acquire(True, core.settings.op_deadline_s):
+        core.raise_deadline("waiting for another collection")
+    try:
+        return _collect(core, progress, dry_run=dry_run)
+    finally:
+        core.collecting.release()
+
+
+def _collect(core: Core, progress: Callable[[int], None] | None, *, dry_run: bool) -> CollectReport:
     chunks = chunk_bytes = waiting = 0
     after = GARBAGE
     while True:
@@ -79,8 +91,21 @@ def collect(core: Core, *, dry_run: bool, progress: Callable[[int], None] | None
         transact(core, (), lambda draft, work=work: _forget(draft, work))  # type: ignore[misc]
         if progress is not None:
             progress(chunks)
-    objects, size_bytes = core.service.collect(head=core.store.head(), epoch=core.epoch, dry_run=dry_run)
+    objects, size_bytes = _collect_journal(core, dry_run=dry_run)
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
+
+
+def _collect_journal(core: Core, *, dry_run: bool) -> tuple[int, int]:
+    deadline_s = core.deadline_s()
+    while True:
+        core.pass_gate(deadline_s)
+        epoch = core.epoch
+        try:
+            return core.service.collect(head=core.store.head(), epoch=epoch, dry_run=dry_run)
+        except InvalidArgument:
+            # A take-over of our own came in between: collect as the owner of the new epoch.
+            if core.epoch == epoch and core.gate_is_open():
+                raise
 
 
 def _due(core: Core, garbage: GarbageRecord) -> bool:
@@ -118,7 +143,7 @@ def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) ->
 def _delete_objects(core: Core, names: list[str]) -> None:
     # A zombie that got this far deletes only what a committed prefix removed for ever: harmless at any delay (P10).
     if names:
-        core.journal.check_fence()
+        core.check_fence()
     step = core.settings.io_workers * 4
     for begin in range(0, len(names), step):
         core.pool.run_all([_Delete(core, name) for name in names[begin : begin + step]])

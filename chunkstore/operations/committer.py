@@ -13,7 +13,8 @@ Leaves out: planning; what to do about a broken journal (``lifecycle``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from chunkstore import runtime
@@ -27,17 +28,10 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import Batch, JournalBroken, RecordKind
-from chunkstore.metadata.codec import (
-    encode_chunk,
-    encode_garbage,
-    encode_segment,
-    encode_session,
-    encode_table,
-)
-from chunkstore.metadata.keys import CHUNK, garbage_key
+from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Commit, Op, RowChange
-from chunkstore.operations.pending import PendingOp, RowRecord, SegmentState, Waiter
-from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.operations.pending import PendingOp, SegmentState, Waiter
+from chunkstore.operations.rows import encode_row
 
 if TYPE_CHECKING:
     from chunkstore.operations.core import Core
@@ -49,7 +43,6 @@ _GATHER_S_MAX: Final = 0.002
 _CROWD_SHARE: Final = 0.9
 _DIGESTS_KEPT: Final = 65_536
 _UNCHECKED_OPS_MAX: Final = 1
-_CHUNK_KIND: Final = CHUNK[0]
 
 
 class Committer:
@@ -59,6 +52,8 @@ class Committer:
         self._core = core
         self._lock = runtime.lock()
         self._queue: list[PendingOp] = []
+        self._taken: Sequence[PendingOp] = ()
+        """The batch taken last; its operations may be undecided still."""
         self._notes_queued = 0
         self._leading = False
         self._gathering: Waiter | None = None
@@ -113,6 +108,19 @@ class Committer:
         ``deadline_s`` is a point of the monotonic clock. Raises the operation's own error, or ``OutcomeUnknown`` when the
         deadline passes first.
         """
+        try:
+            self._wait(op, deadline_s)
+        except BaseException:
+            # Also Ctrl-C: the operation stays queued, and neither it nor the lead may depend on a thread that has gone.
+            self._abandon(op)
+            raise
+        if op.leads:
+            # Made leader, and failed together with its segment before we woke up: the lead must not end with us.
+            self._abandon(op)
+        if op.error is not None:
+            raise op.error.copy()
+
+    def _wait(self, op: PendingOp, deadline_s: float) -> None:
         while not op.decided:
             with self._lock:
                 if op.decided:
@@ -126,24 +134,24 @@ class Committer:
                     waiter = op.waiter = Waiter()
             if lead:
                 self._lead(op)
-                continue
-            if not waiter.wait(deadline_s - runtime.monotonic_s()):
-                with self._lock:
-                    op.waiter = None
-                    op.abandoned = True
-                    hand_on = op.leads and not op.decided
-                    op.leads = False
-                if hand_on:
-                    with self._lock:
-                        self._leading = False
-                    self._pass_leadership()
-                if not op.decided:
-                    raise OutcomeUnknown(
-                        "the deadline passed while the commit was under way; it may still happen: "
-                        "retry with an expected offset or an event number"
-                    )
-        if op.error is not None:
-            raise op.error.copy()
+                waited = op.decided or runtime.monotonic_s() < deadline_s
+            else:
+                waited = waiter.wait(deadline_s - runtime.monotonic_s())
+            if not waited and not op.decided:
+                raise OutcomeUnknown(
+                    "the deadline passed while the commit was under way; it may still happen: "
+                    "retry with an expected offset or an event number"
+                )
+
+    def _abandon(self, op: PendingOp) -> None:
+        """The caller of ``op`` goes away; whether it was to lead, and who leads now, is settled here."""
+        with self._lock:
+            op.waiter = None
+            op.abandoned = True
+            if op.leads:
+                op.leads = False
+                self._leading = False
+        self._pass_leadership()
 
     def wait_decided(self, op: PendingOp, deadline_s: float) -> bool:
         """Wait, as somebody who depends on ``op`` without being its caller. False when the deadline passed first."""
@@ -227,6 +235,7 @@ class Committer:
                 return []
             if self._notes_queued == 0 and len(queue) <= _UNCHECKED_OPS_MAX:
                 self._queue = []
+                self._taken = queue
                 return queue
             size_bytes = 0
             count = 0
@@ -240,11 +249,28 @@ class Committer:
                     self._notes_queued -= 1
                     break
             batch, self._queue = queue[:count], queue[count:]
+            self._taken = batch
             return batch
 
     # One batch
 
     def _commit(self, batch: list[PendingOp]) -> None:
+        """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
+        core = self._core
+        epoch, lsn = core.epoch, core.journal.head.lsn + 1
+        try:
+            self._commit_steps(batch)
+        except BaseException as error:
+            undecided = [op for op in batch if not op.decided]
+            if undecided:
+                # What happened to the record is not known, and this stream must not be used again.
+                broken = JournalBroken(_unexpected(error), happened=None)
+                with suppress(Exception):
+                    core.lifecycle.after_broken_journal(broken, undecided, epoch=epoch, lsn=lsn)
+            if not isinstance(error, Exception):
+                raise
+
+    def _commit_steps(self, batch: list[PendingOp]) -> None:
         core = self._core
         began_s = runtime.monotonic_s()
         try:
@@ -257,17 +283,19 @@ class Committer:
             self._fail(batch, _unexpected(error))
             raise
         try:
+            # In this order: while the journal is broken, any caller may replace it; once it is seen whole, only we may.
+            error_before = core.broken
+            if error_before is not None:
+                raise error_before.copy()
             journal = core.journal
             batch = self._drop_outdated(batch, journal.epoch)
             if not batch:
                 return
-            if core.broken is not None:
-                raise core.broken.copy()
             previous = journal.head
             record, digests = self._build(batch, previous.lsn + 1)
             position = journal.append(record)
         except JournalBroken as broken:
-            core.lifecycle.after_broken_journal(broken, batch)
+            core.lifecycle.after_broken_journal(broken, batch, epoch=journal.epoch, lsn=previous.lsn + 1)
             return
         except OutcomeUnknown as error:
             core.lifecycle.after_fenced_commit(error, batch, previous.lsn + 1)
@@ -279,10 +307,6 @@ class Committer:
         except ChunkstoreError as error:
             self._fail(batch, error)
             return
-        except BaseException as error:
-            # What happened to the record is not known, and this stream must not be used again.
-            core.lifecycle.after_broken_journal(JournalBroken(_unexpected(error), happened=None), batch)
-            raise
         commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
         if not core.lifecycle.apply(commit, batch):
             return
@@ -314,7 +338,7 @@ class Committer:
                 self._core.storage.sync(names)
             except ChunkstoreError:
                 for op in batch:
-                    poison(op)
+                    op.poison()
                 raise
 
     def _build(self, batch: Sequence[PendingOp], lsn: int) -> tuple[Batch, list[tuple[bytes, int | None]]]:
@@ -337,7 +361,7 @@ class Committer:
         digests: list[tuple[bytes, int | None]] = []
         digest = self._core.digest
         for key, record in merged.items():
-            value = None if record is None else _encode(record, lsn)
+            value = None if record is None else encode_row(record, lsn)
             rows.append((key, value))
             old = self._row_digest(key)
             new = None if value is None else row_digest(key, value)
@@ -373,9 +397,11 @@ class Committer:
 
     def _decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int) -> None:
         with self._lock:
-            self._inflight -= len(batch)
             self._last_crowd = len(batch)
             for op in batch:
+                if op.decided:
+                    continue
+                self._inflight -= 1
                 op.lsn = lsn
                 op.error = error
                 op.decided = True
@@ -407,8 +433,8 @@ class Committer:
                 with state.lock:
                     state.dead = True
                     state.writers.clear()
-                    while state.reserved:
-                        victims.append(state.reserved.popleft())
+                    victims += state.reserved
+                    state.reserved.clear()
             with self._lock:
                 kept: list[PendingOp] = []
                 for op in self._queue:
@@ -421,20 +447,34 @@ class Committer:
                     else:
                         kept.append(op)
                 self._queue = kept
+                taken = self._taken
+        self._step_back(states.values(), victims, taken)
         for op in victims:
-            poison(op)
+            op.poison()
             if op.table_keys:
                 self._core.tables.forget(op)
         self._decide(victims, error, 0)
 
+    @staticmethod
+    def _step_back(states: Iterable[SegmentState], victims: Sequence[PendingOp], taken: Sequence[PendingOp]) -> None:
+        """Before the newest operation of a segment fails: one before it may be in the batch that is being committed, and
+        nobody may plan upon the committed state until that one is decided, too."""
+        failing = {id(op) for op in victims}
+        for state in states:
+            with state.lock:
+                if state.last is not None and id(state.last) in failing:
+                    earlier = [op for op in taken if state in op.states and id(op) not in failing]
+                    state.last = earlier[-1] if earlier else None
+
     def fail_reserved(self, victims: Sequence[PendingOp], error: ChunkstoreError) -> None:
-        """Fail operations that never entered the queue, and what was queued behind them on the same segments."""
-        self._fail(victims, error)
+        """Fail operations that never entered the queue. What is queued on their segments was reserved before them and goes on."""
+        self._decide(victims, error, 0)
 
     def fail_everything(self, error: ChunkstoreError) -> None:
         """Fail all queued operations (the stream they were planned for is gone)."""
         with self._lock:
             queued, self._queue = self._queue, []
+            self._notes_queued = 0
         if queued:
             self._fail(queued, error)
 
@@ -450,30 +490,7 @@ class Committer:
                 runtime.sleep_s(0.0005)
 
 
-def poison(op: PendingOp) -> None:
-    """Remember that chunks this operation wrote may hold more, or less, than their records will say (protocol A2)."""
-    if not op.sync_names:
-        return
-    written = {key[1:] for key in op.rows if key[0] == _CHUNK_KIND}
-    for state in op.states:
-        state.poisoned = written if state.poisoned is None else state.poisoned | written
-
-
 def _unexpected(error: BaseException) -> StorageUnavailable:
     wrapped = StorageUnavailable(f"an unexpected {type(error).__name__} stopped the commit: {error}")
     wrapped.__cause__ = error
     return wrapped
-
-
-def _encode(record: RowRecord, lsn: int) -> bytes:
-    # Exact types, most frequent first: this runs for every row of every commit.
-    if type(record) is SegmentRecord:
-        return encode_segment(record)
-    if type(record) is ChunkRecord:
-        return encode_chunk(record)
-    if type(record) is TableRecord:
-        return encode_table(record._replace(version=lsn))
-    if type(record) is GarbageRecord:
-        return encode_garbage(record)
-    assert isinstance(record, SessionRecord)
-    return encode_session(record)

@@ -8,6 +8,8 @@ Leaves out: what to do at faults (``lifecycle``), the verbs themselves.
 from __future__ import annotations
 
 import itertools
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,7 +26,7 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.journal import Journal, JournalService, Ownership, SnapshotReport
+from chunkstore.journal import Journal, JournalService, Ownership, RecordKind, SnapshotReport
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
@@ -68,7 +70,11 @@ class Core:
         self.committer = Committer(self)
         self.snapshot_worker: Callable[[int], SnapshotReport] | None = None
         """Writes a snapshot of the present state in another process, given our epoch; None: the owner does it itself."""
+        self.collecting = runtime.lock()
+        """Held by the one collection that is under way."""
         self.closed = False
+        self.inherited = False
+        """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""
         self.fenced: NotOwner | None = None
         self.broken: ChunkstoreError | None = None
         """Why there is no usable journal at the moment; the next change tries to take over again."""
@@ -78,6 +84,7 @@ class Core:
         self._space_checked_s = -1.0
         self._retired: list[MetadataStore] = []
         self.adopt(ownership)
+        _cores.add(self)
 
     def adopt(self, ownership: Ownership) -> None:
         """Start serving with a fresh ownership."""
@@ -87,7 +94,8 @@ class Core:
         self.report = ownership.report
         self.digest = ownership.store.head().digest
         self._chunk_numbers = itertools.count(1)
-        self._id_numbers = itertools.count(1)
+        # Whole ids: epoch and number must never be taken from two different ownerships.
+        self._ids = itertools.count((self.epoch << 32) + 1)
         self.opened_s = runtime.monotonic_s()
         self.opened_ms = runtime.now_ms()
         self.broken = None
@@ -110,16 +118,53 @@ class Core:
         return runtime.monotonic_s() + self.settings.op_deadline_s
 
     def check_open(self) -> None:
-        """Raise ``Closed`` after ``close``."""
+        """Raise ``Closed`` after ``close``, and in a forked child."""
         if self.closed:
-            raise Closed(f"container {self.names.container!r}")
+            raise self._closed_error()
 
     def check_owner(self) -> None:
         """Raise ``Closed``, or ``NotOwner`` once a newer owner has been seen."""
         if self.closed:
-            raise Closed(f"container {self.names.container!r}")
+            raise self._closed_error()
         if self.fenced is not None:
             raise self.fenced.copy()
+
+    def check_fence(self) -> None:
+        """Ask the storage whether a newer owner exists, waiting out a take-over of our own.
+
+        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``.
+        """
+        self.check_owner()
+        if self.broken is None and not self.storage.capabilities.fence_by_stat:
+            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
+            self.lifecycle.note(RecordKind.HEARTBEAT, ())
+            return
+        deadline_s = self.deadline_s()
+        while True:
+            journal = self.journal
+            owner = self._newer_owner(journal)
+            if owner is None:
+                return
+            # The gate is shut from before a take-over of our own claims until its journal is the present one.
+            if self.gate_is_open() and self.journal is journal:
+                raise NotOwner(epoch=journal.epoch, owner=owner)
+            self.wait_gate(deadline_s)
+            self.check_owner()
+
+    def _newer_owner(self, journal: Journal) -> int | None:
+        """The epoch of a claim above ours that does not seem to be our own, or None."""
+        if self.broken is None:
+            try:
+                journal.check_fence()
+                return None
+            except (NotOwner, Closed):
+                # By a stranger, or by a take-over of our own under way: that has closed the stream, too.
+                pass
+        return self.service.foreign_claim(journal)
+
+    def _closed_error(self) -> Closed:
+        name = f"container {self.names.container!r}"
+        return Closed(f"{name}, opened before this process was forked," if self.inherited else name)
 
     def pass_gate(self, deadline_s: float) -> None:
         """Wait while a take-over of our own is under way, and mend a broken journal.
@@ -128,16 +173,21 @@ class Core:
         """
         self.check_owner()
         if not self._gate_open.is_set():
-            if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
-                raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
+            self.wait_gate(deadline_s)
             self.check_owner()
         if self.broken is not None:
             # An earlier fault could not be mended at once (a full disk, say): try again before anything is planned.
             self.lifecycle.mend(deadline_s)
 
+    def wait_gate(self, deadline_s: float) -> None:
+        """Wait while a take-over of our own is under way. Raises ``DeadlineExceeded``."""
+        if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
+            raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
+
     def shut_gate(self) -> None:
         """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate."""
-        self._gate_open = runtime.event()
+        if self._gate_open.is_set():
+            self._gate_open = runtime.event()
         for state in self.states.all():
             with state.lock:
                 state.dead = True
@@ -249,7 +299,7 @@ class Core:
 
     def new_id(self) -> int:
         """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""
-        return (self.epoch << 32) | next(self._id_numbers)
+        return next(self._ids)
 
     def resolve_name(self, target: object) -> tuple[str, int | None]:
         """Name and (for a handle) id of what a call was given."""
@@ -302,6 +352,18 @@ def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None
     except Damaged as error:
         # Names cost more than decoding, so they are made only for people.
         raise Damaged(error.message, object=names.chunk(identity)) from error
+
+
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Two processes with one claim would write to the same places of the same stream: no fence tells them apart.
+    for core in _cores:
+        core.closed = core.inherited = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Outdated(Exception):

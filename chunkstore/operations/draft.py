@@ -54,6 +54,7 @@ class Draft:
         self.table_keys: list[bytes] = []
         self.conditional_keys: set[bytes] = set()
         self._restructured: set[int] = set()
+        self._chunks_planned = 0
 
     # Reading through the draft
 
@@ -163,6 +164,12 @@ class Draft:
         else:
             tail_name = self.core.names.chunk(segment.last_chunk) if last is not None else ""
         planned = plan_on_tail(self.core, segment, last, grows, tail_name, data)
+        self._chunks_planned += len(planned.pieces)
+        if self._chunks_planned > LIMITS.commit_chunks_max:
+            raise InvalidArgument(
+                f"these appends would make more than {LIMITS.commit_chunks_max} chunks; use several commits",
+                argument="changes",
+            )
         self.appends.append((planned, data))
         self.rows.update(planned.rows)
         self.headers.append(planned.header)

@@ -99,8 +99,10 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
 def layout(context: ReadContext, name: str, identity: int | None, epoch: int) -> Iterator[LayoutChunk]:
     """The chunks of a segment, from one view that stays open while the iterator is used."""
     with context.store().view() as view:
-        segment = find_segment(view, name, identity)
-        context.check()
+        try:
+            segment = find_segment(view, name, identity)
+        finally:
+            context.check()
         yield from walk_chunks(view, context.names, segment, epoch)
 
 
@@ -111,8 +113,10 @@ def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: in
     for a time after the last append, the last chunk's start.
     """
     with context.store().view() as view:
-        segment = find_segment(view, name, identity)
-        context.check()
+        try:
+            segment = find_segment(view, name, identity)
+        finally:
+            context.check()
         if not segment.chunk_count:
             return segment.start_offset
         low, high = segment.start_offset, segment.last_chunk_offset

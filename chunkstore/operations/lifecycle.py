@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import JournalBroken, RecordKind, SnapshotReport
 from chunkstore.metadata.port import Commit, Position
 from chunkstore.operations.core import Core
@@ -55,20 +55,40 @@ class Lifecycle:
 
     # Faults on the commit path; always called by the thread that leads the committer.
 
-    def after_broken_journal(self, broken: JournalBroken, batch: Sequence[PendingOp]) -> None:
-        """The stream is unusable: take over from ourselves, and decide the batch by what history says."""
+    def after_broken_journal(self, broken: JournalBroken, batch: Sequence[PendingOp], *, epoch: int, lsn: int) -> None:
+        """The stream is unusable: take over from ourselves, and decide the batch (record ``lsn`` of ``epoch``) by what
+        history says. The batch is decided in any case, also when this is interrupted."""
         core = self._core
-        lsn = core.journal.head.lsn + 1
-        core.broken = broken.error
         if broken.happened is False:
+            core.broken = broken.error
             core.committer.fail(batch, broken.error)
             with suppress(ChunkstoreError):
                 # A full disk, say: still no journal then. The next change tries again and reports what it meets.
                 self.mend(core.deadline_s())
             return
-        with self._recovery_lock:
-            # Held until the batch is decided: a take-over by somebody else in between would hide what became of it.
-            self._resolve(broken, batch, lsn)
+        try:
+            with self._recovery_lock:
+                # Held until the batch is decided, and nobody else knows before that there is something to mend: a
+                # take-over by somebody else in between would hide what became of it.
+                if core.journal.epoch == epoch:
+                    core.broken = broken.error
+                    self._resolve(broken, batch, lsn)
+                else:
+                    self._decide_by_history(broken, batch, epoch, lsn)
+        finally:
+            undecided = [op for op in batch if not op.decided]
+            if undecided:
+                core.committer.fail(
+                    undecided, OutcomeUnknown("interrupted while the journal was being recovered; it may still happen")
+                )
+
+    def _decide_by_history(self, broken: JournalBroken, batch: Sequence[PendingOp], epoch: int, lsn: int) -> None:
+        """The stream has been taken over already: its successor's OPEN knows."""
+        core = self._core
+        if core.service.resolve(Position(lsn, bytes(16), epoch, 0, 0)):
+            core.committer.succeed(batch, lsn)
+        else:
+            core.committer.fail(batch, broken.error)
 
     def _resolve(self, broken: JournalBroken, batch: Sequence[PendingOp], lsn: int) -> None:
         core = self._core
@@ -91,7 +111,7 @@ class Lifecycle:
                 runtime.sleep_s(pause_s)
                 pause_s = min(1.0, pause_s * 2)
                 continue
-            if adopted.lsn == lsn:
+            if adopted.lsn >= lsn:
                 core.committer.succeed(batch, lsn)
             else:
                 core.committer.fail(batch, broken.error)
@@ -135,9 +155,10 @@ class Lifecycle:
         core = self._core
         try:
             applied = core.store.apply([commit], owner_epoch=core.epoch, verify=False)
-        except ChunkstoreError as error:
+        except Exception as error:  # noqa: BLE001  (what is committed must not be lost to a bug)
             # Committed is committed: rebuild the cache from the journal, by a take-over from ourselves.
-            self._rebuild_after(error, batch, commit.position.lsn)
+            known = error if isinstance(error, ChunkstoreError) else core.unexpected(error)
+            self._rebuild_after(known, batch, commit.position.lsn)
             return False
         if not applied:
             # A newer owner on this host has the cache. The record was decided before it came: acknowledge, then stop.
@@ -149,9 +170,9 @@ class Lifecycle:
 
     def _rebuild_after(self, error: ChunkstoreError, batch: Sequence[PendingOp], lsn: int) -> None:
         core = self._core
-        core.broken = error
         try:
             with self._recovery_lock:
+                core.broken = error
                 adopted = self._recover(batch)
         except NotOwner as fenced:
             core.fence(fenced)
@@ -211,12 +232,17 @@ class Lifecycle:
         except NotOwner as error:
             core.fence(error)
             raise
+        except ChunkstoreError:
+            raise
+        except Exception as error:
+            raise core.unexpected(error) from error
         old = core.journal
         self._bytes_of_former_streams += old.bytes_written
         core.retire(core.store)
+        # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
+        core.committer.forget_digests()
         core.adopt(ownership)
         old.close()
-        core.committer.forget_digests()
         self._rolled_s = runtime.monotonic_s()
         self._heartbeat_lsn = core.journal.head.lsn
         return ownership.adopted
@@ -237,20 +263,38 @@ class Lifecycle:
         """Called by the leader between two batches: roll the journal with nothing reserved."""
         core = self._core
         core.maintaining = True
+        epoch = core.epoch
         try:
             core.shut_gate()
             try:
                 core.committer.drain(core.deadline_s())
-                if core.fenced is None and core.broken is None:
-                    self._take_over()
-            except ChunkstoreError as error:
-                # The old stream is still good unless the take-over got as far as claiming; then the next change mends it.
-                if core.fenced is None and not isinstance(error, NotOwner):
-                    core.broken = error
-            finally:
-                core.open_gate()
+            except DeadlineExceeded:
+                # Something reserved hangs in its data write: the stream may grow on for a while.
+                self._rolled_s = runtime.monotonic_s()
+            with self._recovery_lock:
+                # A commit on the way may have recovered already: that was a roll, too.
+                if (
+                    core.epoch == epoch
+                    and core.fenced is None
+                    and core.broken is None
+                    and not core.committer.inflight()
+                ):
+                    self._roll()
         finally:
+            core.open_gate()
             core.maintaining = False
+
+    def _roll(self) -> None:
+        core = self._core
+        try:
+            self._take_over()
+        except NotOwner:
+            return  # the core knows
+        except BaseException as error:
+            # The stream was ended: the next change mends it.
+            core.broken = error if isinstance(error, ChunkstoreError) else core.unexpected(error)
+            if not isinstance(error, ChunkstoreError):
+                raise
 
     # Snapshots
 
@@ -369,6 +413,8 @@ class Lifecycle:
         core = self._core
         core.closed = True
         self._stopping.set()
+        # From here on an operation is either reserved, and waited for below, or refused.
+        core.shut_gate()
         core.committer.notify()
         if self._keeper is not None:
             self._keeper.join(timeout=core.settings.op_deadline_s)
@@ -387,3 +433,4 @@ class Lifecycle:
         core.journal.close()
         core.close_stores()
         core.pool.close()
+        core.open_gate()

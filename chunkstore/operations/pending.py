@@ -8,12 +8,13 @@ Leaves out: committing (``committer``), planning (``append``, ``draft``).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Final, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import RecordKind
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Op
 from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
 
@@ -97,6 +98,14 @@ class PendingOp:
         self.leads = False
         self.abandoned = False
 
+    def poison(self) -> None:
+        """Remember that chunks this operation wrote may hold more, or less, than their records will say (protocol A2)."""
+        if not self.sync_names:
+            return
+        written = {key[1:] for key in self.rows if key[:1] == CHUNK}
+        for state in self.states:
+            state.poisoned = written if state.poisoned is None else state.poisoned | written
+
     def size_bytes_estimate(self) -> int:
         """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""
         total = 100 * len(self.headers) + 64 * len(self.garbage)
@@ -152,7 +161,8 @@ class SegmentState:
         self.dead = True
         self.users = 0
         self.last: PendingOp | None = None
-        self.reserved: deque[PendingOp] = deque()
+        # A list, not a deque: it is short, and there may be 25,000 of these.
+        self.reserved: list[PendingOp] = []
         self.writers: dict[bytes, tuple[int, int, PendingOp]] = {}
 
     def undecided(self) -> PendingOp | None:

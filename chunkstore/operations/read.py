@@ -41,6 +41,9 @@ class ReadContext(NamedTuple):
     """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
     check: Callable[[], None]
     """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read."""
+    recheck: Callable[[], None]
+    """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner (of any
+    ``read_fence``) makes sure that it is one, because who lags may well hold a list of chunks that were collected."""
 
 
 class ReadPlan(NamedTuple):
@@ -117,6 +120,15 @@ def plan_read(
     return ReadPlan(slices, stop - offset)
 
 
+def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
+    try:
+        with context.store().view() as view:
+            return plan_read(view, context.names, name, identity, offset, length)
+    finally:
+        # Also before an error: a deposed owner's "not found" is as old as its bytes.
+        context.check()
+
+
 def check_range(offset: object, length: object) -> None:
     """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
     for value, argument in ((offset, "offset"), (length, "length")):
@@ -126,9 +138,7 @@ def check_range(offset: object, length: object) -> None:
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
-    with context.store().view() as view:
-        plan = plan_read(view, context.names, name, identity, offset, length)
-    context.check()
+    plan = _plan_fenced(context, name, identity, offset, length)
     if not plan.slices:
         return b""
     if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
@@ -160,9 +170,7 @@ def check_buffer(buffer: object) -> memoryview:
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
-    with context.store().view() as view:
-        plan = plan_read(view, context.names, name, identity, offset, len(target))
-    context.check()
+    plan = _plan_fenced(context, name, identity, offset, len(target))
     if plan.slices:
         _fill(context, plan, name, identity, offset, target)
     return plan.length
@@ -179,9 +187,8 @@ def _fill(
 
 def _again(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> None:
     """A chunk vanished under us: the metadata has moved on, or the chunk is lost."""
-    with context.store().view() as view:
-        plan = plan_read(view, context.names, name, identity, offset, len(target))
-    context.check()
+    context.recheck()
+    plan = _plan_fenced(context, name, identity, offset, len(target))
     try:
         _read_slices(context, plan, target)
     except ChunkNotFound as error:

@@ -111,6 +111,10 @@ def _plan_and_enter(core: Core, states: list[SegmentState], plan: Callable[[Draf
 def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> PendingOp:
     sync_names: list[str] = []
     core.committer.reserve()
+    if not core.gate_is_open():
+        # Reserved first, looked second: who shuts the gate looks at what is reserved afterwards.
+        core.committer.give_up()
+        raise Outdated
     try:
         for planned, data in draft.appends:
             write_pieces(core, planned, data)

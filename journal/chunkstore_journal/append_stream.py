@@ -106,10 +106,8 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None) -> Cl
         # P6: what was read may exist in the page cache only. OPEN must not point at bytes a power cut can take away.
         storage.harden(name)
     except ChunkNotFound:
-        if start.end or record is not None:
-            raise Damaged("the journal file vanished", object=name, position=start.end) from None
-        # Its owner crashed between OPEN and creating the file (T6, T7): no records.
-        return ClosedStream(_end(start))
+        # It is made before OPEN, and a newest stream is never collected.
+        raise Damaged("the journal file vanished", object=name, position=start.end) from None
     if record is None:
         return ClosedStream(_end(start), tail_cut=tail_cut)
     return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)

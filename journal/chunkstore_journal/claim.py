@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkstoreError, Damaged, NotOwner, StorageUnavailable
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, NotOwner, StorageUnavailable
 from chunkstore.journal import RecordKind, TailCut
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
@@ -158,6 +158,7 @@ def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | 
     while epoch > 0:
         found = streams.slot0(epoch)
         if found is None:
+            _require_never_opened(streams, epoch)
             data = encode_seal_record(streams, attempt, epoch, 0)
             decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)
             found = streams.decode_slot0(epoch, data if isinstance(decision, Mine) else decision.data)
@@ -170,6 +171,24 @@ def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | 
     if epoch < attempt.epoch - 1:
         _leave_hint(storage, names, VoidedHint(epoch, attempt.epoch))
     return epoch
+
+
+def _require_never_opened(streams: Streams, epoch: int) -> None:
+    """Raise ``Damaged`` when a stream without slot 0 has records: it was opened, and voiding it would drop them for ever."""
+    storage, names = streams.storage, streams.names
+    if streams.mode == "slot":
+        used = storage.exists(names.slot(epoch, 1))
+    else:
+        try:
+            used = storage.stat(names.log(epoch)).length > 0
+        except ChunkNotFound:
+            used = False
+    # Its owner may be at work this very moment: then slot 0 is there by now.
+    if used and streams.slot0(epoch) is None:
+        raise Damaged(
+            "this stream has records, but its OPEN is gone: the storage lost names. Restore it",
+            object=names.slot(epoch, 0),
+        )
 
 
 def _jump(streams: Streams, epoch: int, hint: VoidedHint | None) -> int:

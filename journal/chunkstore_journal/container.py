@@ -93,12 +93,19 @@ def create_container(
     """Make the container, or return the FORMAT of whoever was first. Atomic, durable, safe to repeat.
 
     Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
-    ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged``.
+    ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also when claims
+    are there and FORMAT is not).
     """
     capabilities = storage.capabilities
     if not capabilities.create_if_absent:
         raise Unsupported(
             f"{storage.url} has no atomic put-if-absent; no container can be made there", feature="create_if_absent"
+        )
+    if storage.list(names.epoch_prefix(), limit=1).items and not storage.exists(names.format):
+        # Asked in this order: whoever makes a container at this moment puts FORMAT before the first claim.
+        raise Damaged(
+            f"container {names.container!r} was owned before, but its FORMAT is gone: the storage lost names. Restore it",
+            object=names.format,
         )
     seen: Mapping[str, Plain] = {}
     if probe is not None:

@@ -115,7 +115,7 @@ class GcNote(NamedTuple):
 
 
 class OpenPayload(NamedTuple):
-    """What an OPEN says (protocol 3.4 T6, A10, A15).
+    """What an OPEN says (protocol 3.4 T7, A10, A15).
 
     ``previous_epoch``: the stream that history comes from; 0 is genesis. Its cut: ``end_index`` (SLOT: index of the
     SEAL; APPEND: number of records before the cut) and ``end_byte`` (APPEND: length L in bytes; else 0).

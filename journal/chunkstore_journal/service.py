@@ -50,7 +50,6 @@ class ContainerJournal(JournalService):
         self._owned: OwnedStream | None = None
         self._store: MetadataStore | None = None
         self._collector: Collector | None = None
-        self._links: dict[str, SnapshotLink] = {}
         self._published: list[SnapshotLink] = []
         self._lease_counter = 0
 
@@ -75,7 +74,6 @@ class ContainerJournal(JournalService):
         self._attempt = None
         journal = ownership.journal
         assert isinstance(journal, OwnedStream)
-        journal.links = self._links
         self._owned = journal
         self._store = ownership.store
         self._published.clear()
@@ -112,16 +110,12 @@ class ContainerJournal(JournalService):
     def write_snapshot(self, store: MetadataStore, *, epoch: int) -> SnapshotReport:
         try:
             with store.view() as view:
-                head = view.head
-                report = write_snapshot(self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch)
+                return write_snapshot(self._storage, self._names, container=self._format.uuid, view=view, epoch=epoch)
         except ChunkNotFound as missing:
             # Only the collector of a later owner removes a snapshot in the making, because newer ones exist.
             raise StorageUnavailable(
                 f"{missing.chunk} vanished while it was written", object=missing.chunk
             ) from missing
-        lsn, identity, stream, index, end = head.position
-        self._links[report.name] = SnapshotLink(report.name, lsn, identity, head.digest, stream, index, end)
-        return report
 
     def publish_latest(self, report: SnapshotReport, *, epoch: int) -> None:
         link = SnapshotLink(*report.note)  # type: ignore[arg-type]

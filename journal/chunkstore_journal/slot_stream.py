@@ -57,7 +57,8 @@ def seal_stream(
     ``known`` is a point of the stream that certainly exists (``Streams.holds``), to start probing from. Afterwards the
     end never moves: a SEAL is never deleted, and records of an unsealed stream are never collected (3.14.5).
 
-    Raises: ``NotOwner`` (the stream was collected under us: a later owner is at work), ``StorageFull``, ``Undecided``.
+    Raises: ``NotOwner`` (the stream was collected under us: a later owner is at work), ``Damaged`` (a record is missing before
+    another one), ``StorageFull``, ``Undecided``.
     """
     storage, names, epoch = streams.storage, streams.names, opened.epoch
     last = known if known is not None else opened.position
@@ -71,6 +72,11 @@ def seal_stream(
     while True:
         index = last.index
         name = names.slot(epoch, index)
+        if storage.exists(names.slot(epoch, index + 1)) and not storage.exists(name):
+            # Asked in this order: who writes slot after slot has the lower one there before the higher one.
+            raise Damaged(
+                "the next record is there, but this one is gone: the storage lost names. Restore it", object=name
+            )
         # P6: the record before the SEAL must be as durable as the SEAL that vouches for it.
         storage.harden(names.slot(epoch, index - 1))
         decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), deadline_s=deadline_s)

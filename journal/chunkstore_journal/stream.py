@@ -9,7 +9,6 @@ Leaves out: how a record becomes durable and fenced (``slot_stream``, ``append_s
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Literal
 
 from chunkstore.config import Settings
@@ -17,41 +16,30 @@ from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner
 from chunkstore.journal import Batch, Journal, JournalBroken, RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.history import Opened, Streams
-from chunkstore_journal.payloads import SnapshotLink, encode_note, encode_ops
+from chunkstore_journal.payloads import encode_note, encode_ops
 from chunkstore_journal.record import RecordHeader, encode_record
 
 __all__ = ["OwnedStream", "encode_batch"]
 
-_NO_LINKS: Mapping[str, SnapshotLink] = {}
 _PLAIN_KINDS = frozenset((RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE))
 
 
-def encode_batch(batch: Batch, links: Mapping[str, SnapshotLink] = _NO_LINKS) -> bytes:
-    """The payload of any record but OPEN and SEAL. Raises: ``InvalidArgument``.
-
-    The notes of a SNAPSHOT_NOTE are a ``SnapshotLink``, or begin with the name of a snapshot in ``links``.
-    """
+def encode_batch(batch: Batch) -> bytes:
+    """The payload of any record but OPEN and SEAL. Raises: ``InvalidArgument``."""
     if batch.kind in _PLAIN_KINDS:
         return encode_ops(batch.ops, batch.rows)
     if batch.kind in (RecordKind.OPEN, RecordKind.SEAL):
         raise InvalidArgument(f"{batch.kind.name} is written by take-overs only", argument="kind")
-    notes: tuple[object, ...] = batch.notes
-    if batch.kind == RecordKind.SNAPSHOT_NOTE and notes and isinstance(notes[0], str):
-        notes = links.get(notes[0], notes)
-    return encode_note(batch.kind, notes, batch.ops, batch.rows)
+    return encode_note(batch.kind, batch.notes, batch.ops, batch.rows)
 
 
 class OwnedStream(Journal):
-    """Base of ``SlotStream`` and ``AppendStream``.
-
-    ``links``: snapshots this process has written, by name, so that a SNAPSHOT_NOTE need only name one.
-    """
+    """Base of ``SlotStream`` and ``AppendStream``."""
 
     def __init__(self, streams: Streams, opened: Opened, settings: Settings) -> None:
         self.epoch = opened.epoch
         self.head = opened.position
         self.opened = opened
-        self.links: Mapping[str, SnapshotLink] = _NO_LINKS
         self._storage = streams.storage
         self._names = streams.names
         self._container = streams.container
@@ -82,7 +70,7 @@ class OwnedStream(Journal):
                 raise end.copy()
             # Nothing of this call was written, whatever happened to the one that ended the stream.
             raise JournalBroken(end.copy(), happened=False)
-        payload = encode_batch(batch, self.links)
+        payload = encode_batch(batch)
         head = self.head
         time_ms = max(batch.time_ms, self._time_ms)
         data, identity = encode_record(

@@ -293,14 +293,20 @@ class TakeOver:
     def _open(self, attempt: ClaimAttempt) -> Opened:
         """T6 to T8."""
         epoch, names, storage = attempt.epoch, self._names, self._storage
+        if self._streams.mode == "append":
+            # Before OPEN, not after it: then a stream that was opened and has no file has lost it.
+            self._create_log(epoch)
         decision = put_decided(storage, names.slot(epoch, 0), attempt.open_data, deadline_s=self._deadline_s)
         opened = self._streams.decode_slot0(epoch, attempt.open_data if isinstance(decision, Mine) else decision.data)
         if not isinstance(decision, Mine) or not isinstance(opened, Opened):
+            if isinstance(opened, Opened):
+                # Only who claimed an epoch opens it, and the claim is ours: the former claim was lost.
+                raise Damaged(
+                    "this epoch was opened before, but its claim is gone: the storage lost names. Restore it",
+                    object=names.epoch(epoch),
+                )
             # Voided by a later claimant while we were at work: whatever we have read counts for nothing.
-            owner = epoch + 1 if isinstance(opened, Opened) else opened.payload.by_epoch
-            raise NotOwner(epoch=epoch, owner=owner)
-        if self._streams.mode == "append":
-            self._create_log(epoch)
+            raise NotOwner(epoch=epoch, owner=opened.payload.by_epoch)
         if storage.exists(names.epoch(epoch + 1)):
             raise NotOwner(epoch=epoch, owner=epoch + 1)
         return opened

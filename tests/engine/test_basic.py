@@ -68,7 +68,12 @@ def test_exists_open_read_and_open_write(world: World) -> None:
     store.open_read("a")
     assert store.info("a") == before
     store.seal("a")
-    assert store.open_write("a") == made
+    assert store.open_write("a") == store.open_write(reading) == made
+    assert store.open_read(made) == reading
+    assert store.exists(made) and store.exists(reading)
+    store.delete("a")
+    store.create("a")
+    assert store.exists("a") and not store.exists(made)
 
 
 def test_a_reading_handle_changes_nothing(world: World) -> None:

@@ -291,6 +291,34 @@ def test_a_commit_too_long_for_a_record_is_refused_and_harms_nobody(world: World
     assert store.check("deep") == []
 
 
+def test_more_chunks_than_a_record_holds_are_refused_before_anything_is_written(world: World) -> None:
+    store = world.open(rolling=1)
+    store.create("a")
+    store.create("b")
+    refused(
+        InvalidArgument,
+        lambda: store.append("a", bytes(50_001)),
+        lambda: store.write("a", 0, memoryview(bytes(1 << 24))),
+        lambda: store.commit([Append("a", bytes(30_000)), Append("b", bytes(30_000))]),
+    )
+    assert world.chunks() == [] and store.info("a").length == 0
+    assert store.append("a", b"12") == 0
+
+
+def test_as_many_chunks_as_a_record_holds(world: World) -> None:
+    """The limit is below what a record takes. Not on files: 50,000 of them would only heat the disk."""
+    container = "most" if world.kind == "memory" else "some"
+    count = 50_000 if world.kind == "memory" and world.appends else 1_000
+    store = world.open(container, rolling=1)
+    store.create("a")
+    assert store.append("a", pattern(0, count)) == 0
+    assert store.info("a").chunk_count == count
+    assert store.read("a", count - 500, 999) == pattern(count - 500, 500)
+    world.forget_cache()
+    store.close()
+    assert world.open(container).read("a", 3, 20) == pattern(3, 20)
+
+
 def test_moving_between_segments_in_parallel_keeps_the_sum(world: World) -> None:
     """Two-segment commits from many threads, in both directions, beside single appends: no deadlock, nothing torn."""
     store = world.open(rolling=32)

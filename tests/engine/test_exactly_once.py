@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from chunkstore.errors import InvalidArgument, SegmentSealed
+from chunkstore.storage import ChunkStorage
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
@@ -136,8 +137,8 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
     """The state is looked at again after waiting: other appends may have moved the segment on meanwhile."""
     hooked: list[Hooked] = []
 
-    def wrap(storage: object) -> Hooked:
-        hooked.append(Hooked(storage))  # type: ignore[arg-type]
+    def wrap(storage: ChunkStorage) -> Hooked:
+        hooked.append(Hooked(storage))
         return hooked[0]
 
     store = world.open(wrap=wrap)

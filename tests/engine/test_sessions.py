@@ -10,6 +10,7 @@ import pytest
 from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
 from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
 from chunkstore.operations.session import SessionChunk, SessionWriter
+from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, refused
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
@@ -181,8 +182,8 @@ def test_attach_and_end_are_ordered_also_when_they_race(world: World, rivals: st
     """The second is planned while the first is on its way to the journal: exactly one of the two may happen."""
     hooked: list[Hooked] = []
 
-    def wrap(storage: object) -> Hooked:
-        hooked.append(Hooked(storage))  # type: ignore[arg-type]
+    def wrap(storage: ChunkStorage) -> Hooked:
+        hooked.append(Hooked(storage))
         return hooked[0]
 
     store = world.open(wrap=wrap)

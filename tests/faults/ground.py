@@ -60,7 +60,6 @@ def observe(store: ChunkedSegmentStorage) -> State:
 def work(store: ChunkedSegmentStorage, state: State, tag: str) -> State:
     """A little of everything on what is there; returns the state it must lead to."""
     segments = dict(state.segments)
-    rows = dict(state.rows)
     for name, segment in state.segments.items():
         if segment.sealed:
             store.truncate(name, segment.start + len(segment.data) // 2)

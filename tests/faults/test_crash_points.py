@@ -19,13 +19,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
-    ChunkstoreError,
     DeadlineExceeded,
     NotOwner,
     OutcomeUnknown,
@@ -46,13 +45,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.Pytes
 
 class Case(NamedTuple):
     number: int
-    index: int
+    at: int
     call: Call
     outcome: Outcome
 
     @property
     def id(self) -> str:
-        return f"call {self.index} ({self.call.operation} {' '.join(self.call.names)}): {self.outcome.value}"
+        return f"call {self.at} ({self.call.operation} {' '.join(self.call.names)}): {self.outcome.value}"
 
 
 def cases_of(trace: list[Call], salt: str) -> list[Case]:
@@ -67,7 +66,7 @@ def cases_of(trace: list[Call], salt: str) -> list[Case]:
         return found
 
     def rank(case: Case) -> int:
-        return zlib.crc32(f"{salt} {case.index} {case.outcome.value}".encode())
+        return zlib.crc32(f"{salt} {case.at} {case.outcome.value}".encode())
 
     return sorted(sorted(found, key=rank)[:CASES_PER_TEST])
 
@@ -148,7 +147,7 @@ class OperationRun:
 
     def run(self, case: Case, before: State, after: State) -> None:
         ground, wire, store = self.ground, self.ground.wire, self.store
-        wire.inject(case.index, case.outcome)
+        wire.inject(case.at, case.outcome)
         promise, error = perform(lambda: self.act(store))
         assert wire.fired, "the operation made fewer calls than before"
         if wire.dead:
@@ -244,7 +243,7 @@ def test_outage_ends_within_the_deadline_and_is_survived(
     operation: Operation, variant: tuple[Kind, Mode], folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """From some call on nothing answers any more; the caller hears so in time, and goes on once the storage is back."""
-    short: dict[str, object] = {"op_deadline_s": 0.05, "undecided_s_max": 0.05}
+    short: dict[str, Any] = {"op_deadline_s": 0.05, "undecided_s_max": 0.05}
     first = OperationRun(operation, *variant, folder / "trace")
     try:
         trace, before, after = first.trace()
@@ -295,7 +294,7 @@ class OpeningRun:
     def run(self, case: Case, state: State) -> None:
         ground = self.ground
         wire = ground.new_wire()
-        wire.inject(case.index, case.outcome)
+        wire.inject(case.at, case.outcome)
         opened: list[ChunkedSegmentStorage] = []
         promise, _ = perform(lambda: opened.append(ground.open(wire)))
         assert wire.fired, "opening made fewer calls than before"

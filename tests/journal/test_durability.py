@@ -68,14 +68,12 @@ def test_the_open_of_a_dead_owner_is_hardened(world: World) -> None:
     assert calls.index(("harden", world.names.slot(1, 0))) < calls.index(("create_if_absent", world.names.slot(2, 0)))
 
 
-def test_the_log_exists_durably_before_it_is_served(append_world: World) -> None:
+def test_the_log_exists_durably_before_its_stream_is_opened(append_world: World) -> None:
     world = append_world
     process = world.process().open()
     calls = process.wire.calls
-    created = calls.index(("create", world.names.log(1)))
-    assert (
-        calls.index(("create_if_absent", world.names.slot(1, 0))) < created < calls.index(("sync", world.names.log(1)))
-    )
+    created, synced = calls.index(("create", world.names.log(1))), calls.index(("sync", world.names.log(1)))
+    assert created < synced < calls.index(("create_if_absent", world.names.slot(1, 0)))
 
 
 def test_a_follower_hardens_before_it_believes(world: World) -> None:

@@ -162,7 +162,7 @@ class Actor:
         process = self.process
         epoch = process.journal.epoch
         report = process.service.write_snapshot(process.store, epoch=epoch)
-        self.commit(Batch(RecordKind.SNAPSHOT_NOTE, [], [], process.store.head().digest, 0, (report.name,)))
+        self.commit(Batch(RecordKind.SNAPSHOT_NOTE, [], [], process.store.head().digest, 0, report.note))
         process.service.publish_latest(report, epoch=epoch)
 
     def recover(self) -> None:

@@ -300,7 +300,7 @@ def test_bootstrap_while_the_old_owner_collects(world: World) -> None:
             zombie.service.collect(head=zombie.store.head(), epoch=2, dry_run=False)
 
     zombie_report = zombie.service.write_snapshot(zombie.store, epoch=2)
-    zombie.note(RecordKind.SNAPSHOT_NOTE, (zombie_report.name,))
+    zombie.note(RecordKind.SNAPSHOT_NOTE, zombie_report.note)
     heir.wire.before = race
     heir.open()
     assert moved
@@ -308,20 +308,21 @@ def test_bootstrap_while_the_old_owner_collects(world: World) -> None:
     assert heir.report.source == "snapshot"
 
 
-def test_power_cut_between_open_and_the_log_file(append_world: World) -> None:
+def test_power_cut_between_the_log_file_and_open(append_world: World) -> None:
     world = append_world
     filled(world)
     dead = world.process()
 
     def die(operation: str, name: str) -> None:
-        if operation == "create" and name == world.names.log(2):
+        if operation == "create_if_absent" and name == world.names.slot(2, 0):
             raise KeyboardInterrupt
 
     dead.wire.before = die
     with pytest.raises(KeyboardInterrupt):
         dead.open()
     heir = world.process().open()
-    assert (heir.report.previous_epoch, heir.keys()) == (2, KEYS)
+    assert world.storage.exists(world.names.log(2))
+    assert (heir.report.previous_epoch, heir.keys()) == (1, KEYS)
 
 
 def test_notes_and_heartbeats_change_nothing_but_the_chain(world: World) -> None:

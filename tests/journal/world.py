@@ -231,7 +231,7 @@ class Process:
     def snapshot(self) -> str:
         """Write, note and publish a snapshot; returns its name."""
         report = self.service.write_snapshot(self.store, epoch=self.journal.epoch)
-        self.note(RecordKind.SNAPSHOT_NOTE, (report.name,))
+        self.note(RecordKind.SNAPSHOT_NOTE, report.note)
         self.service.publish_latest(report, epoch=self.journal.epoch)
         return report.name
 

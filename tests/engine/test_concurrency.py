@@ -1,0 +1,349 @@
+"""Many threads: order, bytes, offsets, and no deadlocks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from chunkstore.changes import Append, Concat, Create, Seal
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentSealed,
+    SegmentTruncated,
+)
+from chunkstore.storage import ChunkStorage
+from tests.support.data import pattern, run_threads
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+def test_32_threads_append_to_one_segment(world: World) -> None:
+    store = world.open(rolling=300)
+    store.create("a")
+    found: dict[int, bytes] = {}
+
+    def work(thread: int) -> None:
+        for number in range(12):
+            piece = b"<%02d:%03d%s>" % (thread, number, b"." * (number % 7))
+            offset = store.append("a", piece)
+            assert offset not in found
+            found[offset] = piece
+
+    run_threads(32, work)
+    content = store.read("a", 0, 1 << 20)
+    assert b"".join(found[offset] for offset in sorted(found)) == content
+    position = 0
+    for offset in sorted(found):
+        assert offset == position
+        position += len(found[offset])
+    for thread in range(32):
+        mine = [offset for offset, piece in sorted(found.items()) if piece.startswith(b"<%02d:" % thread)]
+        numbers = [int(found[offset][4:7]) for offset in mine]
+        assert numbers == list(range(12)), "each thread's appends are in its own order"
+    assert store.check("deep") == []
+    world.crash(store)
+    world.forget_cache()
+    again = world.open()
+    assert again.read("a", 0, 1 << 20) == content
+    assert again.check("deep") == []
+
+
+def test_32_threads_append_to_32_segments(world: World) -> None:
+    store = world.open(rolling=100)
+
+    def work(thread: int) -> None:
+        name = f"s{thread}"
+        handle = store.create(name)
+        total = 0
+        for number in range(12):
+            size = (thread + number) % 40
+            total = store.write(handle, total, pattern(total, size, thread))
+            assert store.read(name, 0, total) == pattern(0, total, thread)
+
+    run_threads(32, work)
+    lengths = {info.name: info.length for info in store.segments()}
+    assert len(lengths) == 32
+    assert store.check("deep") == []
+    world.crash(store)
+    world.forget_cache()
+    again = world.open()
+    for thread in range(32):
+        length = lengths[f"s{thread}"]
+        assert again.read(f"s{thread}", 0, 1 << 20) == pattern(0, length, thread)
+
+
+def test_group_commit_shares_records(world: World) -> None:
+    """Company is used: where a commit takes its time, many threads need far fewer records than appends."""
+
+    def slow(operation: str, names: tuple[str, ...]) -> None:
+        if "/j/" in names[0] and operation in ("write", "create_if_absent"):
+            time.sleep(0.002)
+
+    def wrap(storage: ChunkStorage) -> Hooked:
+        hooked = Hooked(storage)
+        hooked.before = slow
+        return hooked
+
+    store = world.open(wrap=wrap)
+    for thread in range(16):
+        store.create(f"s{thread}")
+    before = store._core.journal.head.lsn
+
+    def work(thread: int) -> None:
+        for _ in range(20):
+            store.append(f"s{thread}", b"x" * 100)
+
+    run_threads(16, work)
+    assert store._core.journal.head.lsn - before < 160
+
+
+@pytest.mark.parametrize("writers", [4, 16])
+def test_seal_gets_through_beside_appends(world: World, writers: int) -> None:
+    """A structural change is not starved by a stream of appends to the same segment."""
+    store = world.open(rolling=1_000)
+    store.create("a")
+    acknowledged: list[int] = []
+    sealed_at: list[float] = []
+
+    def work(thread: int) -> None:
+        if thread == 0:
+            time.sleep(0.1)
+            began = time.monotonic()
+            store.seal("a")
+            sealed_at.append(time.monotonic() - began)
+            return
+        limit = time.monotonic() + 15
+        while time.monotonic() < limit:
+            try:
+                acknowledged.append(store.append("a", b"0123456789"))
+            except SegmentSealed:
+                return
+        pytest.fail("seal was starved")
+
+    run_threads(writers + 1, work)
+    info = store.info("a")
+    assert info.sealed and info.length == 10 * len(acknowledged)
+    assert sorted(acknowledged) == list(range(0, info.length, 10))
+    assert sealed_at[0] < 10
+    assert store.check("deep") == []
+
+
+def test_commits_over_hot_segments_get_through(world: World) -> None:
+    store = world.open(rolling=10_000)
+    names = [f"s{number}" for number in range(4)]
+    for name in names:
+        store.create(name)
+    done = threading.Event()
+    appended = [0] * 16
+
+    def work(thread: int) -> None:
+        if thread == 16:
+            try:
+                for _ in range(10):
+                    began = time.monotonic()
+                    store.commit([Append(name, b"|") for name in names])
+                    assert time.monotonic() - began < 10
+            finally:
+                done.set()
+            return
+        while not done.is_set():
+            store.append(names[thread % 4], b"0123456789")
+            appended[thread] += 1
+
+    run_threads(17, work)
+    for number, name in enumerate(names):
+        content = store.read(name, 0, 1 << 24)
+        assert content.count(b"|") == 10 and len(content) == 10 + 10 * sum(appended[number::4])
+    assert store.check("deep") == []
+
+
+def test_appends_beside_truncates_and_readers(world: World) -> None:
+    store = world.open(rolling=64, gc_grace_s=0)
+    store.create("a")
+    stop = threading.Event()
+    total = 3_000
+
+    def work(thread: int) -> None:
+        chance = random.Random(thread)
+        if thread == 0:
+            position = 0
+            while position < total:
+                size = min(chance.randrange(1, 60), total - position)
+                assert store.append("a", pattern(position, size)) == position
+                position += size
+            stop.set()
+        elif thread == 1:
+            while not stop.is_set():
+                info = store.info("a")
+                store.truncate("a", chance.randrange(info.start_offset, info.length + 1))
+                time.sleep(0.002)
+        elif thread == 2:
+            while not stop.is_set():
+                store.collect()
+                time.sleep(0.005)
+        else:
+            seen = 0
+            while not stop.is_set():
+                info = store.info("a")
+                assert info.length >= seen
+                seen = info.length
+                offset = chance.randrange(info.start_offset, info.length + 1)
+                length = chance.randrange(200)
+                try:
+                    data = store.read("a", offset, length)
+                except SegmentTruncated as error:
+                    assert error.start_offset > offset
+                    continue
+                assert data == pattern(offset, len(data))
+                assert len(data) >= min(length, info.length - offset)
+
+    run_threads(6, work)
+    info = store.info("a")
+    assert info.length == total
+    assert store.read("a", info.start_offset, total) == pattern(info.start_offset, total - info.start_offset)
+    store.truncate("a", total)
+    store.collect()
+    assert store.check("deep") == [] and world.chunks() == []
+
+
+def test_small_segments_are_written_elsewhere_and_concatenated(world: World) -> None:
+    """Eight threads build parts and splice them into one target, while others append to the target."""
+    store = world.open(rolling=50)
+    store.create("target")
+
+    def work(thread: int) -> None:
+        for number in range(6):
+            if thread >= 6:
+                store.append("target", b"[%d-%d]" % (thread, number))
+                continue
+            name = f"part-{thread}-{number}"
+            store.create(name)
+            for piece in (b"[%d" % thread, b"-", b"%d]" % number):
+                store.append(name, piece)
+            if number % 2:
+                store.commit([Seal(name), Concat("target", name)])
+            else:
+                store.commit([Append(name, b""), Seal(name), Concat("target", name), Create(name)])
+                store.delete(name)
+
+    run_threads(8, work)
+    content = store.read("target", 0, 1 << 20)
+    pieces = sorted(content.replace(b"]", b"];").split(b";")[:-1])
+    assert pieces == sorted(b"[%d-%d]" % (thread, number) for thread in range(8) for number in range(6))
+    assert [info.name for info in store.segments()] == ["target"]
+    assert store.check("deep") == []
+
+
+def test_create_and_delete_the_same_names(world: World) -> None:
+    store = world.open(gc_grace_s=0)
+    made, ended = [0] * 8, [0] * 8
+
+    def work(thread: int) -> None:
+        chance = random.Random(thread)
+        for _ in range(30):
+            name = f"n{chance.randrange(3)}"
+            try:
+                if chance.random() < 0.5:
+                    store.create(name)
+                    made[thread] += 1
+                elif chance.random() < 0.5:
+                    store.delete(name)
+                    ended[thread] += 1
+                else:
+                    store.append(name, b"data")
+            except (SegmentExists, SegmentNotFound):
+                continue
+
+    run_threads(8, work)
+    assert sum(made) - sum(ended) == len([*store.segments()])
+    assert store.check("deep") == []
+    for info in [*store.segments()]:
+        store.delete(info.name)
+    store.collect()
+    assert world.chunks() == []
+
+
+def test_close_beside_appends(world: World) -> None:
+    """Every append is either acknowledged, and then there for ever, or refused with Closed."""
+    store = world.open(rolling=200)
+    store.create("a")
+    store.create("b")
+    acknowledged: dict[int, bytes] = {}
+    refused_count = [0]
+
+    def work(thread: int) -> None:
+        if thread == 0:
+            time.sleep(0.05)
+            store.close()
+            return
+        number = 0
+        while True:
+            piece = b"%d:%04d;" % (thread, number)
+            number += 1
+            try:
+                if thread % 2:
+                    acknowledged[store.append("a", piece)] = piece
+                else:
+                    store.commit([Append("b", piece)])
+            except Closed:
+                refused_count[0] += 1
+                return
+
+    run_threads(9, work)
+    assert refused_count[0] == 8
+    again = world.open()
+    assert again.report.tail_cut is None and again.report.findings == ()
+    content = again.read("a", 0, 1 << 24)
+    assert b"".join(acknowledged[offset] for offset in sorted(acknowledged)) == content
+    assert again.check("deep") == []
+
+
+def test_a_deadline_does_not_wait_for_the_storage(world: World) -> None:
+    """An operation behind a stuck one ends by its own deadline."""
+    going, held = threading.Event(), threading.Event()
+    hooked: list[Hooked] = []
+
+    def wrap(storage: ChunkStorage) -> Hooked:
+        hooked.append(Hooked(storage))
+        return hooked[0]
+
+    store = world.open(wrap=wrap, op_deadline_s=0.5)
+    store.create("a")
+    store.create("b")
+
+    def stuck(operation: str, names: tuple[str, ...]) -> None:
+        if "/j/" in names[0] and operation in ("write", "create_if_absent") and not going.is_set():
+            held.set()
+            assert going.wait(30)
+
+    hooked[0].before = stuck
+    leader = threading.Thread(target=lambda: store.append("a", b"stuck"))
+    leader.start()
+    assert held.wait(20)
+    for call in (
+        lambda: store.append("a", b"behind"),
+        lambda: store.append("b", b"beside"),
+        lambda: store.seal("a"),
+        lambda: store.commit([Append("b", b"x"), Seal("a")]),
+        lambda: store.table("t").put(b"k", b"v"),
+    ):
+        began = time.monotonic()
+        with pytest.raises((DeadlineExceeded, OutcomeUnknown)) as caught:
+            call()
+        assert isinstance(caught.value, ChunkstoreError)
+        assert time.monotonic() - began < 5
+    # Reads go on, with the last decided state.
+    assert store.read("a", 0, 9) == b""
+    going.set()
+    leader.join(20)
+    assert not leader.is_alive()
+    assert store.read("a", 0, 5) == b"stuck"
+    assert store.check("deep") == []

@@ -1,0 +1,68 @@
+"""The order of storage calls, as golden files: bytes durable, journal durable, fence known, and only then the answer.
+
+``CHUNKSTORE_GOLDEN=write`` makes the files anew; read the difference before you believe it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chunkstore.changes import Append, Seal
+from chunkstore.storage import ChunkStorage
+from tests.support.data import pattern
+from tests.support.recording import Recording
+from tests.support.worlds import World
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def test_the_order_of_storage_calls(world: World) -> None:
+    recorded: list[Recording] = []
+
+    def wrap(storage: ChunkStorage) -> Recording:
+        recorded.append(Recording(storage))
+        return recorded[-1]
+
+    said: list[str] = []
+
+    def section(title: str, recording: Recording) -> None:
+        said.extend((f"# {title}", *recording.take(), ""))
+
+    store = world.open(rolling=10, wrap=wrap)
+    first = recorded[0]
+    first.take()
+    store.create("a")
+    section("create a segment", first)
+    store.append("a", pattern(0, 4))
+    section("the first append", first)
+    store.append("a", pattern(4, 4))
+    section("a second append", first)
+    store.append("a", pattern(8, 9))
+    section("an append with rollover", first)
+    store.commit([Append("a", pattern(17, 2)), Seal("a")])
+    section("an append and a seal in one commit", first)
+    store.read("a", 0, 5)
+    section("a read of the first chunk", first)
+    store.table("t").put(b"k", b"v")
+    section("a table row", first)
+    store.snapshot()
+    section("a snapshot", first)
+    store.close()
+    section("close", first)
+    store = world.open(rolling=10, wrap=wrap)
+    section("take-over, with the cache of the former owner", recorded[1])
+    store.unseal("a")
+    recorded[1].take()
+    store.append("a", pattern(19, 1))
+    section("the first append of a new epoch", recorded[1])
+    world.crash(store)
+    world.forget_cache()
+    store = world.open(rolling=10, wrap=wrap)
+    section("take-over after a crash, without a cache", recorded[2])
+    assert store.read("a", 0, 99) == pattern(0, 20)
+    text = "\n".join(said)
+    path = GOLDEN / f"engine_{world.id}.txt"
+    if os.environ.get("CHUNKSTORE_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

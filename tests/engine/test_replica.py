@@ -1,0 +1,220 @@
+"""Replicas: prefixes of history, never a claim, never a write (protocol 3.13)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from chunkstore.changes import Append, TablePut
+from chunkstore.errors import BadOffset, Closed, InvalidArgument, SegmentNotFound, SegmentTruncated
+from tests.support.data import pattern, refused, run_threads
+from tests.support.worlds import World
+
+
+def test_it_follows_everything(world: World) -> None:
+    store = world.open(rolling=8)
+    store.create("a", attributes={"k": "v"})
+    store.append("a", pattern(0, 30))
+    objects = world.objects()
+    replica = world.replica()
+    assert world.objects() == objects
+    assert replica.container == "default"
+    assert replica.lsn == store._core.journal.head.lsn and replica.epoch == store.epoch
+    assert replica.read("a", 0, 99) == pattern(0, 30)
+    assert replica.info("a") == store.info("a")
+    assert [*replica.layout("a")] == [*store.layout("a")]
+    store.truncate("a", 10)
+    store.table("t").put(b"k", b"v")
+    store.create("b")
+    store.seal("a")
+    store.unseal("a")
+    assert replica.info("a").start_offset == 0 and not replica.exists("b")
+    replica.refresh()
+    assert [*replica.segments()] == [*store.segments()]
+    assert [*replica.table("t").scan()] == [*store.table("t").scan()]
+    assert replica.table("t").get(b"k") == store.table("t").get(b"k")
+    refused(SegmentTruncated, lambda: replica.read("a", 0, 1))
+    refused(BadOffset, lambda: replica.read("a", 99, 1))
+    refused(SegmentNotFound, lambda: replica.read("c", 0, 1))
+    refused(InvalidArgument, lambda: replica.read("a", -1, 1))
+    buffer = bytearray(99)
+    assert replica.read_into("a", 12, buffer) == 18 and buffer[:18] == pattern(12, 18)
+    assert replica.offset_at("a", 0) == 10
+    assert replica.check("deep") == []
+    for change in ("create", "append", "write", "truncate", "seal", "delete", "commit", "snapshot", "collect"):
+        assert not hasattr(replica, change)
+    replica.close()
+    replica.close()
+    refused(Closed, lambda: replica.read("a", 12, 1), replica.refresh, lambda: replica.exists("a"))
+
+
+def test_over_take_overs_snapshots_and_collections(world: World) -> None:
+    store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1)
+    store.create("a")
+    replica = world.replica()
+    total = 0
+    lsn = replica.lsn
+    for round_ in range(6):
+        for _ in range(5):
+            store.append("a", pattern(total, 9))
+            total += 9
+        assert replica.refresh() >= lsn
+        lsn = replica.lsn
+        assert replica.read("a", 0, 1 << 20) == pattern(0, total)
+        if round_ % 2:
+            store.snapshot()
+        if round_ == 4:
+            store.collect()
+        elif round_ % 3 == 2:
+            world.crash(store)
+        else:
+            store.close()
+        store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1) if round_ != 4 else store
+    replica.refresh()
+    assert replica.epoch == store.epoch and replica.check("deep") == []
+    late = world.replica()
+    assert late.read("a", 0, 1 << 20) == pattern(0, total)
+    assert late.info("a") == replica.info("a")
+
+
+def test_a_replica_that_slept_through_a_collection_starts_again_from_a_snapshot(world: World) -> None:
+    store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1)
+    store.create("a")
+    store.append("a", pattern(0, 20))
+    sleeping = world.replica()
+    for number in range(4):
+        store.append("a", pattern(20 + 10 * number, 10))
+        store.snapshot()
+        store.close()
+        store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1)
+    store.snapshot()
+    store.truncate("a", 30)
+    report = store.collect()
+    assert report.journal_objects > 0
+    sleeping.refresh()
+    assert sleeping.info("a") == store.info("a")
+    assert sleeping.read("a", 30, 99) == pattern(30, 30)
+    assert sleeping.check("deep") == []
+
+
+def test_several_replicas_with_caches_of_their_own(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    replicas = [world.replica() for _ in range(3)]
+    for number in range(10):
+        store.append("a", b"%d" % number)
+        replicas[number % 3].refresh()
+    for replica in replicas:
+        replica.refresh()
+        assert replica.read("a", 0, 99) == b"0123456789"
+    for replica in replicas:
+        replica.close()
+    with world.replica() as again:
+        assert again.read("a", 0, 99) == b"0123456789"
+
+
+def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
+    """Every commit appends the same mark to two segments and puts it into a table: a prefix shows all three or none."""
+    store = world.open(rolling=100, log_roll_bytes=4_096, slot_roll_records=8, roll_interval_s_min=0)
+    store.create("x")
+    store.create("y")
+    replica = world.replica()
+    ended = threading.Event()
+    looks = [0]
+
+    def work(thread: int) -> None:
+        if thread < 4:
+            for number in range(30):
+                mark = b"%d:%03d;" % (thread, number)
+                store.commit([Append("x", mark), Append("y", mark), TablePut("t", b"%d" % thread, mark)])
+            return
+        last = 0
+        while not ended.is_set():
+            lsn = replica.refresh()
+            assert lsn >= last
+            last = lsn
+            look()
+            looks[0] += 1
+            if thread == 4 and replica.info("x").length == 720:
+                ended.set()
+
+    def look() -> None:
+        # The store's view is one point of history; several calls may see several. So look from one view.
+        with replica._follower.store.view() as view:
+            from chunkstore.operations.read import find_segment
+            from chunkstore.operations.table import scan_entries
+
+            x, y = find_segment(view, "x", None), find_segment(view, "y", None)
+            rows = {entry.key: entry.value for entry in scan_entries(view, "t", b"", None)}
+            position = view.head.position
+        assert x.length == y.length
+        content = replica.read("x", 0, x.length)
+        assert content == replica.read("y", 0, y.length)
+        pieces = content.split(b";")[:-1]
+        assert position.lsn > 0
+        for thread in range(4):
+            mine = [piece for piece in pieces if piece.startswith(b"%d:" % thread)]
+            assert mine == [b"%d:%03d" % (thread, number) for number in range(len(mine))]
+            assert rows.get(b"%d" % thread, b";")[:-1] == (mine[-1] if mine else b"")
+
+    run_threads(5, work)
+    assert looks[0] > 1
+    assert replica.check("deep") == []
+
+
+@pytest.mark.parametrize("event", ["append", "seal", "delete", "close"])
+def test_wait_refreshes_by_itself(world: World, event: str) -> None:
+    store = world.open()
+    store.create("a")
+    replica = world.replica()
+    results: list[object] = []
+
+    def body() -> None:
+        try:
+            results.append(replica.wait("a", 0, 20))
+        except (SegmentNotFound, Closed) as error:
+            results.append(type(error))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    time.sleep(0.1)
+    assert thread.is_alive()
+    if event == "append":
+        store.append("a", b"data")
+        # In a log a record is confirmed by what follows it: the next one, or a heartbeat a second later.
+    elif event == "seal":
+        store.seal("a")
+    elif event == "delete":
+        store.delete("a")
+    else:
+        replica.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    if event == "append":
+        assert results[0].length == 4  # type: ignore[attr-defined]
+    elif event == "seal":
+        assert results[0].sealed  # type: ignore[attr-defined]
+    else:
+        assert results == [SegmentNotFound if event == "delete" else Closed]
+
+
+def test_following_the_tail_through_a_replica(world: World) -> None:
+    store = world.open(rolling=50)
+    store.create("a")
+    replica = world.replica()
+    got = bytearray()
+
+    def consume() -> None:
+        for piece in replica.reader("a", follow=True, prefetch_bytes=0):
+            got.extend(piece)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for number in range(20):
+        store.append("a", pattern(30 * number, 30))
+    store.seal("a")
+    store.close()
+    thread.join(20)
+    assert not thread.is_alive() and bytes(got) == pattern(0, 600)

@@ -1,0 +1,297 @@
+"""``StorageWriter``: futures in order, back-pressure, what an error does, and going on exactly once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotOwner,
+    SegmentNotFound,
+    SegmentSealed,
+)
+from chunkstore.storage import ChunkStorage
+from tests.support.data import pattern, refused, run_threads
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+class Gate:
+    """Lets the journal go on only while it is open."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.hooked: Hooked | None = None
+
+    def wrap(self, storage: ChunkStorage) -> Hooked:
+        self.hooked = Hooked(storage)
+        self.hooked.before = self._before
+        return self.hooked
+
+    def _before(self, operation: str, names: tuple[str, ...]) -> None:
+        if "/j/" in names[0] and operation in ("write", "create_if_absent"):
+            assert self.open.wait(30)
+
+
+def gated(world: World) -> tuple[ChunkedSegmentStorage, Gate]:
+    gate = Gate()
+    store = world.open(wrap=gate.wrap)
+    store.create("a")
+    return store, gate
+
+
+def test_futures_tell_the_offsets_in_order(world: World) -> None:
+    store = world.open(rolling=64)
+    store.create("a")
+    done: list[int] = []
+    with store.writer("a", flush_bytes=100, flush_s=0.01) as writer:
+        futures: list[tuple[int, int, Future[int]]] = []
+        position = 0
+        for number in range(120):
+            size = number % 17
+            future = writer.append(memoryview(pattern(position, size)))
+            future.add_done_callback(lambda _, number=number: done.append(number))  # type: ignore[misc]
+            futures.append((position, size, future))
+            position += size
+        writer.flush()
+        assert all(future.done() for _, _, future in futures)
+    assert [future.result(0) for _, _, future in futures] == [offset for offset, _, _ in futures]
+    assert done == sorted(done) == list(range(120))
+    assert store.read("a", 0, 9_999) == pattern(0, position)
+    assert store.check("deep") == []
+
+
+def test_a_batch_is_flushed_by_bytes_by_time_and_by_hand(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    with store.writer("a", flush_bytes=10, flush_s=3_600) as writer:
+        first = writer.append(b"12345")
+        time.sleep(0.1)
+        assert not first.done()
+        second = writer.append(b"67890")
+        assert (first.result(20), second.result(20)) == (0, 5)
+        third = writer.append(b"x")
+        writer.flush()
+        assert third.done() and third.result() == 10
+        fourth = writer.append(b"y" * 35)
+        assert fourth.result(20) == 11
+        last = writer.append(b"z")
+    assert last.result(0) == 46
+    with store.writer("a", flush_bytes=1 << 20, flush_s=0.02) as writer:
+        began = time.monotonic()
+        assert writer.append(b"!").result(20) == 47
+        assert time.monotonic() - began < 10
+    with store.writer("a", flush_bytes=1 << 20, flush_s=3_600) as writer:
+        writer.flush()
+        lazy = writer.append(b"?")
+        time.sleep(0.1)
+        assert not lazy.done(), "a flush of nothing must not hurry what comes later"
+    assert lazy.result(0) == 48
+    assert store.info("a").length == 49
+
+
+def test_back_pressure(world: World) -> None:
+    store, gate = gated(world)
+    gate.open.clear()
+    writer = store.writer("a", flush_bytes=10, flush_s=0, buffer_bytes_max=30)
+    futures = [writer.append(pattern(0, 10))]
+    time.sleep(0.1)
+    # One batch is on its way; thirty more bytes may wait.
+    futures += [writer.append(pattern(10 * number, 10)) for number in (1, 2, 3)]
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        writer.append(b"one too many", timeout_s=0.2)
+    assert 0.2 <= time.monotonic() - began < 10
+    blocked = threading.Thread(target=lambda: futures.append(writer.append(pattern(40, 10))))
+    blocked.start()
+    blocked.join(0.1)
+    assert blocked.is_alive()
+    gate.open.set()
+    blocked.join(20)
+    writer.close()
+    assert [future.result(0) for future in futures] == [0, 10, 20, 30, 40]
+    assert store.read("a", 0, 99) == pattern(0, 50)
+
+
+def test_a_piece_larger_than_the_buffer_goes_alone(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    with store.writer("a", flush_bytes=4, buffer_bytes_max=8) as writer:
+        small, large, after = writer.append(b"1"), writer.append(pattern(0, 1_000)), writer.append(b"2")
+    assert (small.result(0), large.result(0), after.result(0)) == (0, 1, 1_001)
+
+
+def test_after_an_error_it_is_broken(world: World) -> None:
+    store, gate = gated(world)
+    writer = store.writer("a", flush_bytes=5, flush_s=0)
+    assert writer.append(b"12345").result(20) == 0
+    gate.open.clear()
+    futures = [writer.append(b"67890")]
+    time.sleep(0.1)
+    futures += [writer.append(b"%d" % number) for number in range(8)]
+    failed: list[int] = []
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, number=number: failed.append(number))  # type: ignore[misc]
+    closer = threading.Thread(target=lambda: store.seal("a"))
+    closer.start()
+    time.sleep(0.1)
+    gate.open.set()
+    closer.join(20)
+    errors = [type(future.exception(20)) for future in futures]
+    # What had been reserved before the seal is written; the rest fails, all of it, with the same error.
+    written = errors.count(type(None))
+    assert written >= 1
+    assert errors == [type(None)] * written + [SegmentSealed] * (len(errors) - written)
+    later = writer.append(b"later")
+    assert isinstance(later.exception(20), SegmentSealed)
+    assert failed == sorted(failed)
+    refused(SegmentSealed, writer.flush, writer.close)
+    writer.close()
+    refused(Closed, lambda: writer.append(b"x"))
+
+
+def test_closed_writers(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    writer = store.writer("a")
+    future = writer.append(b"x")
+    writer.close()
+    assert future.result(0) == 0
+    writer.close()
+    refused(Closed, lambda: writer.append(b"x"))
+    left = store.writer("a")
+    pending = left.append(b"y")
+    store.close()
+    assert pending.exception(20) is None or isinstance(pending.exception(20), Closed)
+    try:
+        left.close()
+    except Closed:
+        assert isinstance(pending.exception(20), Closed)
+
+
+def test_a_cancelled_future_changes_nothing(world: World) -> None:
+    store, gate = gated(world)
+    gate.open.clear()
+    with store.writer("a", flush_bytes=2, flush_s=0) as writer:
+        futures = [writer.append(b"%d" % number) for number in range(6)]
+        for future in futures[::2]:
+            future.cancel()
+        gate.open.set()
+        writer.flush()
+        assert writer.append(b"6").result(20) == 6
+    assert [future.result(0) for future in futures[1::2]] == [1, 3, 5]
+    assert store.read("a", 0, 99) == b"0123456"
+
+
+def test_many_threads_share_a_writer(world: World) -> None:
+    store = world.open(rolling=100)
+    store.create("a")
+    found: dict[bytes, int] = {}
+    with store.writer("a", flush_bytes=64, flush_s=0.002, buffer_bytes_max=256) as writer:
+
+        def work(thread: int) -> None:
+            futures = []
+            for number in range(25):
+                piece = b"%d:%02d;" % (thread, number)
+                futures.append((piece, writer.append(piece)))
+            for piece, future in futures:
+                found[piece] = future.result(30)
+
+        run_threads(8, work)
+    content = store.read("a", 0, 9_999)
+    assert len(found) == 200 and len(content) == 1_000
+    for piece, offset in found.items():
+        assert content[offset : offset + 5] == piece
+    for thread in range(8):
+        mine = [offset for piece, offset in sorted(found.items()) if piece.startswith(b"%d:" % thread)]
+        assert mine == sorted(mine)
+
+
+def events(count: int) -> list[bytes]:
+    return [b"event-%03d;" % number for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("cut", ["at once", "in the middle", "at the end"])
+def test_resuming_on_a_new_owner_is_exactly_once(world: World, cut: str) -> None:
+    gate = Gate()
+    first = world.open(wrap=gate.wrap, resolve_s=1)
+    first.create("a")
+    writer = first.writer("a", flush_bytes=40, flush_s=0.001, writer_id="w")
+    all_events = events(60)
+    sent = {"at once": 0, "in the middle": 30, "at the end": 60}[cut]
+    for event in all_events[:sent]:
+        writer.append(event)
+    if cut == "at the end":
+        writer.flush()
+    second = world.open()
+    for event in all_events[sent:]:
+        writer.append(event)
+    with pytest.raises(ChunkstoreError) as caught:
+        writer.append(b"late").result(20)
+        writer.flush()
+    assert type(caught.value) is NotOwner
+    with pytest.raises(ChunkstoreError):
+        writer.close()
+    resumed = writer.resume(second)
+    done = resumed.event_number
+    assert done == second.last_event_number("a", "w")
+    assert second.read("a", 0, 9_999) == b"".join(all_events[:done])
+    for event in all_events[done:]:
+        resumed.append(event)
+    resumed.close()
+    assert second.read("a", 0, 9_999) == b"".join(all_events)
+    assert second.last_event_number("a", "w") == 60
+    again = resumed.resume(second)
+    assert again.event_number == 60
+    again.close()
+    assert second.check("deep") == []
+
+
+def test_a_writer_with_an_id_takes_up_where_the_last_one_ended(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    for part in range(4):
+        with store.writer("a", writer_id=b"w", flush_bytes=7) as writer:
+            assert writer.event_number == 5 * part
+            for _ in range(5):
+                writer.append(b"abc")
+    assert store.read("a", 0, 99) == b"abc" * 20
+    plain = store.writer("a")
+    with pytest.raises(InvalidArgument):
+        plain.resume(store)
+    plain.close()
+
+
+def test_arguments(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    calls: list[Callable[[], object]] = [
+        lambda: store.writer("a", flush_bytes=0),
+        lambda: store.writer("a", flush_bytes=1.5),  # type: ignore[arg-type]
+        lambda: store.writer("a", flush_s=-1),
+        lambda: store.writer("a", flush_s=float("nan")),
+        lambda: store.writer("a", buffer_bytes_max=0),
+        lambda: store.writer("a", writer_id=b""),
+    ]
+    refused(InvalidArgument, *calls)
+    refused(SegmentNotFound, lambda: store.writer("missing"))
+    with store.writer("a") as writer:
+        refused(InvalidArgument, lambda: writer.append("text"))  # type: ignore[arg-type]
+        assert writer.append(b"").result(20) == 0
+    handle = store.open_write("a")
+    with store.writer(handle) as writer:
+        assert writer.append(b"by handle").result(20) == 0
+    refused(InvalidArgument, lambda: store.writer(store.open_read("a")))
+    store.delete("a")
+    store.create("a")
+    refused(SegmentNotFound, lambda: store.writer(handle))

@@ -1,0 +1,250 @@
+"""Damage: every bit of every object flipped, objects cut and removed, garbage appended (protocol A4, house law 6).
+
+Required of recovery: exactly the state that was there, or a loud error. After a clean close there is no exception. In a
+container killed in the middle the last record of log.a is the one exception: it cannot be told from a torn write, so it is
+cut, and the report says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.assembly import open_store_on
+from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from tests.faults import tiny
+from tests.faults.ground import FULL_RUN
+from tests.faults.tiny import NAMES, Mode, Recovered, Tiny, recover, settings, storage_of
+
+SHARES = 4
+LOUD = (Damaged, Unsupported)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def inline() -> Iterator[None]:
+    runtime.install(tiny.InlineRuntime())
+    yield
+    runtime.install(None)
+
+
+@functools.cache
+def container(mode: Mode, closed: bool) -> Tiny:
+    return tiny.make(mode, closed=closed)
+
+
+@pytest.fixture(params=["slot", "append"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return "slot" if request.param == "slot" else "append"
+
+
+def is_data(name: str) -> bool:
+    return name.startswith(NAMES.data_prefix())
+
+
+def flipped(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(byte position, the data with one bit of it flipped) for every bit."""
+    copy = bytearray(data)
+    for position in range(len(copy)):
+        for bit in range(8):
+            copy[position] ^= 1 << bit
+            yield position, bytes(copy)
+            copy[position] ^= 1 << bit
+
+
+def outcome(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf | None = None) -> Recovered | ChunkstoreError:
+    """What recovery says. Anything but a loud error or a result fails the test."""
+    try:
+        return recover(objects, made.mode, shelf)
+    except LOUD as error:
+        return error
+
+
+def check_exact_or_loud(made: Tiny, objects: dict[str, bytes], what: str, shelf: MemoryShelf | None = None) -> bool:
+    """Whether it was loud."""
+    try:
+        found = outcome(made, objects, shelf)
+    except BaseException as error:
+        error.add_note(what)
+        raise
+    if isinstance(found, ChunkstoreError):
+        return True
+    assert found.state == made.state, what
+    return False
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_bit_of_a_closed_container(
+    mode: Mode, share: int, record_property: Callable[[str, object], None]
+) -> None:
+    made = container(mode, closed=True)
+    flips = loud = 0
+    for name, data in made.objects.items():
+        if is_data(name):
+            continue
+        for position, damaged in flipped(data):
+            if position % SHARES != share:
+                continue
+            flips += 1
+            loud += check_exact_or_loud(made, {**made.objects, name: damaged}, f"{name}, byte {position}")
+    assert loud
+    record_property("flips", flips)
+    print(f"{mode}, share {share}: {flips} flips, {loud} loud")
+
+
+def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
+    """The same with the cache of the machine that closed it: a share of the bits, each with a cache of its own."""
+    step = 1 if FULL_RUN else 13
+    number = 0
+    for closed in (True, False):
+        made = container(mode, closed=closed)
+        for name, data in made.objects.items():
+            if is_data(name):
+                continue
+            for position, damaged in flipped(data):
+                number += 1
+                if number % step:
+                    continue
+                shelf = copy_shelf(made.shelf)
+                check_exact_or_loud(made, {**made.objects, name: damaged}, f"{name}, byte {position}", shelf)
+
+
+def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
+    copy = MemoryShelf()
+    for key, content in shelf._current.items():
+        twin = type(content)()
+        twin.head = content.head
+        for row in content.live.keys:
+            value = content.live.values[row]
+            assert value is not None
+            twin.live.put(row, value)
+        copy._current[key] = twin
+    return copy
+
+
+def test_every_bit_of_the_data(mode: Mode) -> None:
+    """A chunk read whole, and the deep check, say which chunk is damaged; other segments are served."""
+    made = container(mode, closed=True)
+    for name, data in made.objects.items():
+        if not is_data(name):
+            continue
+        for _, damaged in flipped(data):
+            with storage_of({**made.objects, name: damaged}) as storage:
+                cache = tiny.LazyCache(storage, MemoryShelf())
+                with open_store_on(storage, settings=settings(mode), cache=cache) as store:
+                    with pytest.raises(Damaged) as caught:
+                        store.read("log", 0, 100)
+                    assert caught.value.object == name
+                    assert [finding.object for finding in store.check("deep")] == [name]
+                    assert store.read("other", 0, 10) == b""
+
+
+def newest_log(made: Tiny) -> str:
+    return max(name for name in made.objects if name.endswith("log.a"))
+
+
+def last_record_at(made: Tiny) -> int:
+    """Where the last record of the newest log.a begins."""
+    data = made.objects[newest_log(made)]
+    return data.rindex(b"CKSJ")
+
+
+def test_every_bit_of_a_killed_container(mode: Mode, record_property: Callable[[str, object], None]) -> None:
+    """The former stream and the rest are as above; the newest stream is looked at here."""
+    made = container(mode, closed=False)
+    flips = cut = 0
+    for name, data in made.objects.items():
+        if is_data(name) or "0003/" not in name:
+            continue
+        for position, damaged in flipped(data):
+            flips += 1
+            found = outcome(made, {**made.objects, name: damaged})
+            if isinstance(found, ChunkstoreError) or found.state == made.state:
+                continue
+            what = f"{name}, byte {position}"
+            assert mode == "append", what
+            assert name == newest_log(made), what
+            assert position >= last_record_at(made), what
+            assert found.report.tail_cut is not None, what
+            assert found.report.tail_cut.bytes == len(data) - last_record_at(made)
+            assert found.state == made.states[-2]
+            cut += 1
+    assert flips > 1000
+    assert (cut > 0) == (mode == "append")
+    record_property("flips", flips)
+    print(f"killed, {mode}: {flips} flips, {cut} cut")
+
+
+def test_every_object_removed_from_a_closed_container(mode: Mode) -> None:
+    """Names do not vanish by themselves, but people delete files: what is missed is missed aloud."""
+    made = container(mode, closed=True)
+    silent = []
+    for name in made.objects:
+        if is_data(name):
+            continue
+        objects = {other: data for other, data in made.objects.items() if other != name}
+        with storage_of(objects) as storage:
+            cache = tiny.LazyCache(storage, MemoryShelf())
+            try:
+                with open_store_on(storage, settings=settings(mode), cache=cache) as store:
+                    if tiny.rows_of(store._core.store) != made.state:
+                        silent.append(name)
+            except LOUD:
+                continue
+            except BaseException as error:
+                error.add_note(name)
+                raise
+    assert silent == []
+
+
+def test_every_object_truncated(mode: Mode) -> None:
+    """An object cut short is an error, or not needed. A log.a cut short is a history that ends earlier: nothing but a
+    cache (or a snapshot) can know better, and a cut inside a record is reported."""
+    for closed in (True, False):
+        made = container(mode, closed=closed)
+        for name, data in made.objects.items():
+            if is_data(name):
+                continue
+            step = 1 if FULL_RUN or len(data) < 200 else 7
+            for length in range(0, len(data), step):
+                objects = {**made.objects, name: data[:length]}
+                what = f"{name} cut to {length} of {len(data)}"
+                assert_loud_with_cache = name.endswith("log.a") and name == newest_log(made)
+                if not assert_loud_with_cache:
+                    check_exact_or_loud(made, objects, what)
+                    continue
+                found = outcome(made, objects)
+                if not isinstance(found, ChunkstoreError) and found.state != made.state:
+                    assert found.state in made.states, what
+                    boundary = length == 0 or data[length : length + 4] == b"CKSJ"
+                    assert (found.report.tail_cut is None) == boundary, what
+                known = outcome(made, objects, copy_shelf(made.shelf))
+                assert isinstance(known, ChunkstoreError) or known.state == made.state, what
+
+
+def test_zeros_behind_the_last_record_are_a_torn_tail(mode: Mode) -> None:
+    if mode == "slot":
+        pytest.skip("slot containers have no log.a")
+    for closed in (True, False):
+        made = container(mode, closed=closed)
+        name = newest_log(made)
+        for count in (1, 16, 4096):
+            found = recover({**made.objects, name: made.objects[name] + bytes(count)}, mode)
+            assert found.state == made.state
+            assert found.report.tail_cut is not None
+            assert found.report.tail_cut.bytes == count
+
+
+def test_a_lost_format_is_not_made_anew(mode: Mode) -> None:
+    made = container(mode, closed=True)
+    objects = {name: data for name, data in made.objects.items() if name != NAMES.format}
+    with storage_of(objects) as storage:
+        with pytest.raises(Damaged) as caught:
+            open_store_on(storage, settings=settings(mode), cache=MemoryMetadataCache(bytes(16), shelf=MemoryShelf()))
+        assert caught.value.object == NAMES.format
+        assert tiny.objects_of(storage) == objects

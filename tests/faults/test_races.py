@@ -1,0 +1,130 @@
+"""Directed schedules: failures in one thread at the very moment another one depends on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import StorageUnavailable
+from tests.faults.scenarios import is_opening, is_record
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World, world
+
+__all__ = ["world"]
+
+
+class Stop:
+    """Holds the first call that ``when`` chooses, until ``go``."""
+
+    def __init__(self, when: Callable[[str, str], bool]) -> None:
+        self._when = when
+        self.reached = threading.Event()
+        self.released = threading.Event()
+
+    def __call__(self, operation: str, names: tuple[str, ...]) -> None:
+        if not self.reached.is_set() and any(self._when(operation, name) for name in names):
+            self.reached.set()
+            assert self.released.wait(10)
+
+
+@contextmanager
+def in_background(call: Callable[[], object]) -> Iterator[list[object]]:
+    """Runs ``call`` in a thread; yields the list that will hold its result or error."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001  (looked at by the test)
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield results
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def hooked(world: World, **settings: object) -> tuple[ChunkedSegmentStorage, Hooked]:
+    wire = Hooked(world.raw_storage())
+    return world.open(storage=wire, **settings), wire
+
+
+def test_a_failure_behind_a_commit_under_way_does_not_hide_it(world: World) -> None:
+    """One append is being committed, a second waits behind it, a third fails: the fourth must follow the first."""
+    store, wire = hooked(world)
+    store.create("log")
+    stop = wire.before = Stop(is_record)
+    with in_background(lambda: store.append("log", b"first ")) as first:
+        assert stop.reached.wait(10)
+        with in_background(lambda: store.append("log", b"second ")) as second:
+            while not store._core.committer._queue:
+                time.sleep(0.001)
+
+            def fail(operation: str, names: tuple[str, ...]) -> None:
+                if operation in ("create", "write") and "/d/" in names[0]:
+                    raise StorageUnavailable("injected")
+
+            wire.before = fail
+            with pytest.raises(StorageUnavailable):
+                store.append("log", b"third ")
+            wire.before = lambda operation, names: None
+            with in_background(lambda: store.append("log", b"fourth")) as fourth:
+                time.sleep(0.05)
+                stop.released.set()
+    assert first == [0]
+    there = b"first "
+    if not isinstance(second[0], Exception):
+        assert second == [6]
+        there += b"second "
+    assert fourth == [len(there)]
+    assert store.read("log", 0, 100) == there + b"fourth"
+    assert store.check("deep") == []
+
+
+def test_reads_during_a_roll_of_our_own_are_answered(world: World) -> None:
+    """The next epoch is claimed, by ourselves: that is no reason to call ourselves deposed."""
+    store, wire = hooked(world, log_roll_bytes=1024, slot_roll_records=2, roll_interval_s_min=0.0)
+    store.create("log")
+    stop = wire.before = Stop(is_opening)
+    with in_background(lambda: [store.append("log", b"x" * 100) for _ in range(12)]) as appended:
+        assert stop.reached.wait(10)
+        assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
+        with in_background(lambda: store.read("log", 0, 5)) as read:
+            time.sleep(0.05)
+            stop.released.set()
+    assert read == [b"xxxxx"]
+    assert not isinstance(appended[0], Exception)
+    assert store.epoch > 1
+
+
+def test_reads_go_on_while_a_take_over_of_our_own_cannot_be_finished(world: World) -> None:
+    """A roll got as far as its claim; then there was no answer for a while. Reads are served, and the next change mends."""
+    store, wire = hooked(
+        world, log_roll_bytes=1024, slot_roll_records=2, roll_interval_s_min=0.0, op_deadline_s=0.1, undecided_s_max=0.1
+    )
+    store.create("log")
+
+    def no_opening(operation: str, names: tuple[str, ...]) -> None:
+        if any(is_opening(operation, name) for name in names):
+            raise StorageUnavailable("injected")
+
+    wire.before = no_opening
+    written = b""
+    while store._core.broken is None:
+        store.append("log", b"0123456789" * 10)
+        written += b"0123456789" * 10
+        assert len(written) < 10_000
+    assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
+    assert store.read("log", 0, 10_000) == written
+    with pytest.raises(StorageUnavailable):
+        store.append("log", b"no journal")
+    assert store.read("log", 0, 10_000) == written
+    wire.before = lambda operation, names: None
+    assert store.append("log", b"mended") == len(written)
+    assert store.check("deep") == []

@@ -1,0 +1,207 @@
+"""Many threads, one owner, bad weather: random calls fail, replies are lost, the storage is away for a while.
+
+Whatever happens, each acknowledged append is there once, at its offset; one that was said not to have happened is not
+there; one of unknown outcome is there at most once. The same holds for table rows. Seeds are printed with a failure.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    BadOffset,
+    ChunkstoreError,
+    Conflict,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
+from tests.faults.ground import FULL_RUN, Ground, fast_folder
+from tests.support.faulty import Outcome
+from tests.support.worlds import VARIANT_IDS, VARIANTS, Kind, Mode
+
+SEEDS = range(30) if FULL_RUN else range(3)
+THREADS = 4
+SEGMENTS = ("a", "b", "c")
+RUN_S = 0.8
+TAG = re.compile(rb"\[(\d+)\.(\d+)(x*)\]")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with fast_folder(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(params=VARIANTS, ids=VARIANT_IDS)
+def variant(request: pytest.FixtureRequest) -> tuple[Kind, Mode]:
+    kind, mode = request.param
+    return kind, mode
+
+
+class Log:
+    """What the callers were told."""
+
+    def __init__(self) -> None:
+        self.done: dict[tuple[str, bytes], int] = {}
+        self.failed: set[tuple[str, bytes]] = set()
+        self.unknown: set[tuple[str, bytes]] = set()
+        self.rows: dict[bytes, list[bytes]] = {}
+        self.errors: Counter[str] = Counter()
+        self.wrong: list[BaseException] = []
+
+
+def client(number: int, seed: int, store: ChunkedSegmentStorage, log: Log, until_s: float) -> None:
+    chance = random.Random(f"{seed} {number}")
+    count = 0
+    row = b"row %d" % number
+    log.rows[row] = [b""]
+    while time.monotonic() < until_s:
+        count += 1
+        name = chance.choice(SEGMENTS)
+        data = b"[%d.%d%s]" % (number, count, b"x" * chance.choice((0, 3, 60)))
+        try:
+            if chance.random() < 0.15:
+                put_row(store, row, b"%d" % count, log)
+                continue
+            offset = store.append(
+                name, data, expected_offset=store.info(name).length if chance.random() < 0.2 else None
+            )
+            log.done[name, data] = offset
+        except OutcomeUnknown:
+            log.unknown.add((name, data))
+            log.errors["OutcomeUnknown"] += 1
+        except (StorageUnavailable, StorageFull, DeadlineExceeded, BadOffset) as error:
+            log.failed.add((name, data))
+            log.errors[type(error).__name__] += 1
+            if not isinstance(error, BadOffset):
+                time.sleep(0.002)
+        except BaseException as error:
+            log.wrong.append(error)
+            raise
+
+
+def put_row(store: ChunkedSegmentStorage, row: bytes, value: bytes, log: Log) -> None:
+    """Replace a row of one's own; ``log.rows`` keeps what it may be now."""
+    entry = store.table("rows").get(row)
+    try:
+        store.table("rows").put(row, value, expected_version=entry.version if entry is not None else 0)
+        log.rows[row] = [value]
+    except OutcomeUnknown:
+        log.rows[row].append(value)
+        log.errors["OutcomeUnknown of a row"] += 1
+    except Conflict:
+        # An earlier one of unknown outcome has happened in between.
+        assert len(log.rows[row]) > 1
+    except (StorageUnavailable, StorageFull, DeadlineExceeded) as error:
+        log.errors[type(error).__name__] += 1
+
+
+def weather(ground: Ground, seed: int, rate: float, until_s: float) -> None:
+    """Storms, outages and full disks, one after the other, with fine weather between."""
+    chance = random.Random(seed)
+    while time.monotonic() < until_s:
+        kind = chance.choice(("storm", "storm", "outage", "full"))
+        if kind == "storm":
+            ground.wire.storm(chance.randrange(1 << 30), rate)
+        else:
+            ground.wire.begin(Outcome.OUTAGE if kind == "outage" else Outcome.STAYS_FULL)
+        time.sleep(chance.uniform(0.01, 0.25))
+        ground.wire.heal()
+        time.sleep(chance.uniform(0.0, 0.05))
+    ground.wire.heal()
+
+
+def verify(store: ChunkedSegmentStorage, log: Log) -> None:
+    assert store.check("deep") == []
+    for name in SEGMENTS:
+        info = store.info(name)
+        data = store.read(name, 0, info.length)
+        found: Counter[bytes] = Counter()
+        position = 0
+        while position < len(data):
+            match = TAG.match(data, position)
+            assert match is not None, f"{name} at {position}: {data[position : position + 40]!r}"
+            found[match[0]] += 1
+            assert (name, match[0]) not in log.failed, f"{match[0]!r} in {name} was said not to have happened"
+            if (name, match[0]) in log.done:
+                assert log.done[name, match[0]] == position, f"{match[0]!r} in {name}"
+            else:
+                assert (name, match[0]) in log.unknown
+            position = match.end()
+        assert [tag for tag, times in found.items() if times > 1] == []
+        lost = [tag for segment, tag in log.done if segment == name and not found[tag]]
+        assert lost == [], f"acknowledged and lost in {name}"
+    rows = {entry.key: entry.value for entry in store.table("rows").scan()}
+    for row, values in log.rows.items():
+        assert rows.get(row, b"") in values, row
+
+
+def settle(store: ChunkedSegmentStorage) -> None:
+    """Changes succeed again soon after the weather has cleared."""
+    end_s = time.monotonic() + 5
+    while True:
+        try:
+            store.update_attributes("a", {"settled": 1})
+            return
+        except (OutcomeUnknown, StorageUnavailable, StorageFull, DeadlineExceeded):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rate", [0.01, 0.1], ids=["light", "heavy"])
+def test_nothing_is_lost_or_doubled_in_bad_weather(
+    variant: tuple[Kind, Mode], rate: float, seed: int, folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    ground = Ground(
+        *variant,
+        folder / "storm",
+        op_deadline_s=0.3,
+        undecided_s_max=0.3,
+        rolling=256,
+        log_roll_bytes=20_000,
+        slot_roll_records=60,
+        roll_interval_s_min=0.1,
+    )
+    log = Log()
+    try:
+        store = ground.open(ground.wire)
+        for name in SEGMENTS:
+            store.create(name)
+        until_s = time.monotonic() + RUN_S
+        threads = [threading.Thread(target=client, args=(n, seed, store, log, until_s)) for n in range(THREADS)]
+        threads.append(threading.Thread(target=weather, args=(ground, seed, rate, until_s)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive(), "a call hangs"
+        if log.wrong:
+            raise log.wrong[0]
+        settle(store)
+        verify(store, log)
+        store.close()
+        if seed % 2:
+            ground.world.forget_cache()
+        with ground.open() as successor:
+            verify(successor, log)
+    except ChunkstoreError as error:
+        error.add_note(f"seed {seed}")
+        raise
+    finally:
+        ground.close()
+    record_property("appends", len(log.done))
+    print(f"{'-'.join(variant)} seed {seed}: {len(log.done)} appends, {dict(log.errors)}")

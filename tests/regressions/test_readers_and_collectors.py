@@ -1,0 +1,206 @@
+"""Regressions of reading and collecting: stale replicas, foreign exceptions, pools, two collectors, resumed writers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    InvalidArgument,
+    OutcomeUnknown,
+    SegmentTruncated,
+    StorageUnavailable,
+)
+from chunkstore.storage import ChunkStorage
+from tests.regressions.test_commit_queue import hooked, in_thread, is_commit
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+def test_a_lagging_replica_does_not_call_collected_chunks_damaged(world: World) -> None:
+    store = world.open(rolling=4, gc_grace_s=0)
+    store.create("s")
+    for number in range(8):
+        store.append("s", b"%04d" % number)
+    with world.replica() as replica:
+        assert replica.read("s", 0, 8) == b"00000001"
+        store.truncate("s", 16)
+        store.collect()
+        with pytest.raises(SegmentTruncated):
+            replica.read("s", 0, 8)
+        store.append("s", b"last")
+        replica.refresh()
+        assert replica.read("s", 16, 100) == b"0004000500060007last"
+
+
+def test_a_foreign_exception_does_not_leave_a_reader_waiting(world: World) -> None:
+    store, gate = hooked(world)
+    store.create("s")
+    store.append("s", b"x" * 10)
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if operation == "read" and "/d/" in names[0]:
+            raise TypeError("a bug of the binding")
+
+    gate.before = before
+    reader = store.reader("s")
+    thread, found = in_thread(lambda: next(reader))
+    thread.join(5)
+    assert found and isinstance(found[0], StorageUnavailable)
+
+
+def test_reading_while_the_store_closes_raises_typed_errors(world: World) -> None:
+    store = world.open(rolling=1 << 16, parallel_read_bytes_min=1 << 16)
+    store.create("s")
+    store.append("s", b"x" * (1 << 20))
+    found: list[BaseException] = []
+
+    def read() -> None:
+        while True:
+            try:
+                assert len(store.read("s", 0, 1 << 20)) == 1 << 20
+            except Closed:
+                return
+            except BaseException as error:  # noqa: BLE001
+                found.append(error)
+                return
+
+    threads = [in_thread(read)[0] for _ in range(4)]
+    time.sleep(0.1)
+    store.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert all(isinstance(error, ChunkstoreError) for error in found), found
+
+
+def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slower one must not bring back a garbage row that the faster one has finished."""
+    from chunkstore.config import LIMITS
+    from chunkstore.operations import collect as module
+
+    monkeypatch.setattr(module, "LIMITS", LIMITS.__class__(garbage_unfold_chunks_max=2))
+    store = world.open(rolling=4, gc_grace_s=0)
+    store.create("s")
+    for _ in range(10):
+        store.append("s", b"xxxx")
+    store.delete("s")
+    real = module._delete_objects
+    slow, go = threading.Event(), threading.Event()
+    first = threading.Lock()
+
+    def slowly(core: object, names: list[str]) -> None:
+        real(core, names)  # type: ignore[arg-type]
+        if first.acquire(False):
+            slow.set()
+            go.wait(2)
+
+    monkeypatch.setattr(module, "_delete_objects", slowly)
+    one, found_one = in_thread(store.collect)
+    assert slow.wait(5)
+    two, found_two = in_thread(store.collect)
+    two.join(0.5)
+    go.set()
+    one.join(10)
+    two.join(10)
+    assert not [item for item in found_one + found_two if isinstance(item, BaseException)]
+    assert store.collect().chunks == 0
+    assert store.check() == []
+    assert world.chunks() == []
+
+
+def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> None:
+    """The outcome is unknown because the commit is slow; a writer resumed meanwhile must not write its events again."""
+    made: list[Hooked] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Hooked(inner))
+        return made[-1]
+
+    store = world.open(wrap=wrap, op_deadline_s=0.5)
+    gate = made[0]
+    store.create("s")
+    store.create("t")
+    committing, go = threading.Event(), threading.Event()
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if is_commit(operation, names[0]) and not committing.is_set():
+            committing.set()
+            assert go.wait(5)
+
+    gate.before = before
+    leader, _ = in_thread(lambda: store.append("t", b"t"))
+    assert committing.wait(5)
+    writer = store.writer("s", writer_id="w", flush_s=0)
+    futures = [writer.append(b"%d" % number) for number in range(1, 6)]
+    for future in futures:
+        assert isinstance(future.exception(5), OutcomeUnknown)
+    threading.Timer(0.2, go.set).start()
+    again = writer.resume(store)
+    for number in range(again.event_number + 1, 8):
+        again.append(b"%d" % number)
+    again.close()
+    leader.join(5)
+    assert store.read("s", 0, 100) == b"1234567"
+
+
+@pytest.mark.parametrize("timeout_s", [-1, 1 << 70, float("nan"), "1", b"", [], object()])
+def test_a_writers_timeouts_are_checked(world: World, timeout_s: float) -> None:
+    store = world.open()
+    store.create("s")
+    with store.writer("s") as writer:
+        with pytest.raises(InvalidArgument):
+            writer.append(b"x", timeout_s=timeout_s)
+        with pytest.raises(InvalidArgument):
+            writer.flush(timeout_s)
+    assert store.info("s").length == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_cannot_touch_its_parents_store(world: World) -> None:
+    store = world.open()
+    store.create("s")
+    store.append("s", b"parent;")
+    before = world.objects()
+    sizes = [world.content(name) for name in before]
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            for call in (
+                lambda: store.append("s", b"child;"),
+                lambda: store.seal("s"),
+                lambda: store.read("s", 0, 1),
+                store.collect,
+                store.snapshot,
+            ):
+                try:
+                    call()
+                    os._exit(2)
+                except ChunkstoreError:
+                    pass
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
+    end = time.monotonic() + 10
+    status: int | None = None
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        pytest.fail("the child hangs")
+    assert status == 0
+    assert [world.content(name) for name in before] == sizes
+    epoch = store.epoch
+    assert store.append("s", b"parent;") == 7
+    assert store.epoch == epoch
