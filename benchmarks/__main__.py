@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import bench_append, bench_codec, bench_read, bench_recovery
+from benchmarks import bench_append, bench_codec, bench_read, bench_recovery, bench_spark
 
 __all__: list[str] = []
 
@@ -11,3 +11,4 @@ if __name__ == "__main__":
     bench_codec.main()
     bench_read.main()
     bench_recovery.main()
+    bench_spark.main()

@@ -136,7 +136,9 @@ def threads_with_slow_sync(report: Report, path: Path, seconds: float) -> None:
     single = appends_per_s(store, names[:1], 32, seconds)
     store.close()
     report.add("5 ms syncs: 32 threads on 32 segments", many, "/s", at_least=1_800)
-    report.add("5 ms syncs: 32 segments to one thread", many / one, "ratio", at_least=20, detail=f"one thread {one:.0f}/s")
+    report.add(
+        "5 ms syncs: 32 segments to one thread", many / one, "ratio", at_least=20, detail=f"one thread {one:.0f}/s"
+    )
     report.add("5 ms syncs: 32 threads on one segment to one thread", single / one, "ratio", at_least=10)
 
 

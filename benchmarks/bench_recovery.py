@@ -44,7 +44,11 @@ def child_open(path: str) -> None:
     report = store.report
     rows = store.info("s").chunk_count
     store.close()
-    print(json.dumps({"open_s": opened, "kib": kib, "import_kib": import_kib, "rows": rows, "replayed": report.replayed_records}))
+    print(
+        json.dumps(
+            {"open_s": opened, "kib": kib, "import_kib": import_kib, "rows": rows, "replayed": report.replayed_records}
+        )
+    )
 
 
 def reopen(report: Report, path: Path, many: int, rounds: int) -> None:
@@ -107,7 +111,9 @@ def journal_replay(report: Report, path: Path, operations: int) -> None:
             assert store.report.replayed_records >= operations // per_record
             rates.append(operations / took)
             store.close()
-        report.add(f"rebuild from the journal, {per_record} operations a record", median(rates), "ops/s", at_least=target)
+        report.add(
+            f"rebuild from the journal, {per_record} operations a record", median(rates), "ops/s", at_least=target
+        )
 
 
 def child_segments(path: str, count: str) -> None:

@@ -27,7 +27,11 @@ _CRC = crc32c(bytes(CHUNK_BYTES))
 def settings_for(path: Path) -> chunkstore.Settings:
     """Settings of the big containers: no lease, and snapshots only when asked for."""
     return chunkstore.Settings(
-        cache_dir=str(path / "cache"), lease_s=0, snapshot_bytes_min=1 << 40, log_roll_bytes=1 << 40, journal_mode="append"
+        cache_dir=str(path / "cache"),
+        lease_s=0,
+        snapshot_bytes_min=1 << 40,
+        log_roll_bytes=1 << 40,
+        journal_mode="append",
     )
 
 
@@ -40,7 +44,10 @@ def open_big(path: Path) -> chunkstore.ChunkedSegmentStorage:
 def _attach(store: chunkstore.ChunkedSegmentStorage, name: str, count: int, session_id: int, first: int) -> None:
     for begin in range(0, count, _PER_COMMIT):
         numbers = range(first + begin, first + min(count, begin + _PER_COMMIT))
-        chunks = tuple(SessionChunk(session_chunk_id(session_id, number, number & 0xFFFFFFFF), CHUNK_BYTES, _CRC) for number in numbers)
+        chunks = tuple(
+            SessionChunk(session_chunk_id(session_id, number, number & 0xFFFFFFFF), CHUNK_BYTES, _CRC)
+            for number in numbers
+        )
         store.commit([Attach(name, session_id, chunks)])
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 __all__ = ["Figure", "Report", "anonymous_kib", "median", "scratch", "time_s"]
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("chunkstore-engine", "lmdb", "msgpack", "google-crc32c", "protobuf", "pyarrow")
+_PACKAGES = ("chunkstore-engine", "lmdb", "msgpack", "google-crc32c", "protobuf", "pyarrow", "pyspark")
 
 
 def median(values: list[float]) -> float:

@@ -20,6 +20,7 @@ PACKAGES = {
     "chunkstore": ROOT / "chunkstore",
     "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
     "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
+    "pyspark_chunkstore": ROOT / "bindings" / "pyspark_chunkstore",
 }
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -58,6 +59,8 @@ LAYERS = {
     "chunkstore": 6,
     "chunkstore.testing": 6,
     "chunkstore.demo": 7,
+    "chunkstore.spark": 7,
+    "pyspark_chunkstore": 8,
     "chunkstore.cli": 8,
     "chunkstore.__main__": 9,
 }
@@ -70,7 +73,14 @@ ROOMS = {
     "lmdb": ("chunkstore.metadata.lmdb",),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.offload.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
-    "pyarrow": ("chunkstore.codec.pip76_arrow", "chunkstore.offload"),
+    "pyarrow": (
+        "chunkstore.codec.pip76_arrow",
+        "chunkstore.offload",
+        "chunkstore.spark.batches",
+        "chunkstore.spark.ledger_batches",
+        "chunkstore.spark.source",
+    ),
+    "pyspark": ("chunkstore.spark.source",),
     "pytest": ("chunkstore.testing",),
     "rich": ("chunkstore.cli", "chunkstore.demo"),
     "typer": ("chunkstore.cli",),

@@ -11,6 +11,7 @@ import typer
 import chunkstore
 from chunkstore import errors
 from chunkstore.cli.app import app
+from tests.support.documents import has_examples, run_examples
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -20,14 +21,14 @@ CODE = [
     for folder in ("chunkstore", "bindings", "journal", "tests", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
 ]
-PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NEEDS_SPARK = ROOT / "docs" / "guide-spark.md"  # run by tests/spark/test_guide.py
 
 
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-WITH_EXAMPLES = [path for path in DOCUMENTS if PYTHON_BLOCK.search(path.read_text(encoding="utf-8"))]
+WITH_EXAMPLES = [path for path in DOCUMENTS if has_examples(path) and path != NEEDS_SPARK]
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=named)
@@ -35,11 +36,7 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The blocks of one document run one after the other, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    text = path.read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for block in PYTHON_BLOCK.finditer(text):
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block[1], str(path), "exec"), names)
+    run_examples(path)
 
 
 def test_readme_prints_what_it_says(

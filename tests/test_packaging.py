@@ -16,12 +16,14 @@ PACKAGES = {
     "chunkstore": ROOT / "chunkstore",
     "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
     "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
+    "pyspark_chunkstore": ROOT / "bindings" / "pyspark_chunkstore",
 }
 LOOK = """
 import importlib.metadata as metadata, pathlib, sys
+import importlib.util
+for package in ("chunkstore", "chunkstore_bindings", "chunkstore_journal", "pyspark_chunkstore"):
+    print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
 import chunkstore, chunkstore_bindings, chunkstore_journal
-for package in (chunkstore, chunkstore_bindings, chunkstore_journal):
-    print(pathlib.Path(package.__file__).parent)
 [entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
 assert entry.name == "chunkstore"
 assert callable(entry.load())
@@ -30,6 +32,22 @@ with chunkstore.open("memory://packaging") as store:
     assert store.append("a", b"bytes") == 0
     assert store.read("a", 0, 5) == b"bytes"
 """
+
+# What Spark does to find data sources: every top-level module named pyspark_* is imported and asked for its DefaultSource.
+SPARK_LOOKS = """
+import importlib, pkgutil, sys
+from pyspark.sql.datasource import DataSource
+found = [module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")]
+sources = [importlib.import_module(name).DefaultSource for name in found]
+assert all(issubclass(source, DataSource) for source in sources)
+assert not {"lmdb", "pyarrow"} & set(sys.modules), "every user of Spark pays for what is imported here"
+print(*(source.name() for source in sources))
+"""
+
+
+def spark_finds(python: Path, cwd: Path) -> str:
+    pytest.importorskip("pyspark", reason="pyspark is not installed: whether Spark finds the format is not tested")
+    return run(python, "-I", "-c", SPARK_LOOKS, cwd=cwd).strip()
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> str:
@@ -64,7 +82,7 @@ def pip_install(python: Path, *what: str | Path) -> None:
     run(sys.executable, "-m", "pip", "--python", python, "install", *options, "--ignore-installed", *what)
 
 
-def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     tops = {name.split("/")[0] for name in names}
@@ -96,3 +114,15 @@ def test_an_editable_install_finds_all_source_roots(tmp_path: Path) -> None:
     places = run(python, "-I", "-c", LOOK, cwd=tmp_path).split()
     assert [Path(place) for place in places] == list(PACKAGES.values())
     assert "put" in run(python.parent / "chunkstore", "--help", cwd=tmp_path)
+
+
+def test_spark_finds_the_format_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
+    python = new_environment(tmp_path / "fresh")
+    pip_install(python, wheel)
+    assert spark_finds(python, tmp_path) == "chunkstore"
+
+
+def test_spark_finds_the_format_in_an_editable_install(tmp_path: Path) -> None:
+    python = new_environment(tmp_path / "editable")
+    pip_install(python, "-e", ROOT)
+    assert spark_finds(python, tmp_path) == "chunkstore"

@@ -36,6 +36,7 @@ from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 __all__ = ["SegmentReader", "Window", "id_order_error", "iter_entries"]
 
 _WINDOW_BYTES_MIN = 4 * KIB
+_MANY_ENTRIES = 256
 _PROOF_BLOCKS_MAX = 64
 """Blocks that are looked at to find out what is wrong with an object: the first full one shows it."""
 
@@ -143,6 +144,9 @@ class SegmentReader:
                 return
             position, begin = end, 0
             data = self._read(position, need)
+            if len(marks) > _MANY_ENTRIES and isinstance(data, memoryview):
+                # Bytes that nobody has touched yet cost a cache miss per entry in the scan; a copy reads them in one stream.
+                data = bytes(data)
 
     def _after(self, span: BlockSpan, data: BytesLike, at: int, end: int, floor: int) -> int:
         """How many bytes to read from ``end`` on (``at`` in ``data``), where the scan stopped; 0 at the end of the block."""

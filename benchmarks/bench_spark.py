@@ -1,0 +1,176 @@
+"""Spark reading a container, against uncompressed parquet of the very same rows in the same run.
+
+``python -m benchmarks.bench_spark [--dir DIR] [--quick]``; needs Java 17 or newer and the extra ``spark``. Every round runs
+every case once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round, by the
+clock, and by the processor time of the JVM and all Python processes together: on a busy machine only the latter means much,
+since a task of ours is two processes where parquet's is one. The session is ``local[2]`` with 1 GiB for the JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import chunkstore
+from benchmarks.harness import Report, median, scratch, time_s
+from chunkstore.config import KIB, MIB
+from tests.support.ledgers import write_segment
+from tests.support.spark import missing, start_session
+
+__all__ = ["main"]
+
+TOPIC = "public/default/persistent/bench"
+ENTRY_BYTES = 1 * KIB
+FILE_BYTES = 64 * MIB
+BLOCK_BYTES = 8 * MIB
+TARGET = 0.5
+
+
+def _entries(pool: bytes, first: int, count: int) -> Iterator[tuple[int, bytes]]:
+    for entry in range(first, first + count):
+        at = entry * 7919 % (len(pool) - ENTRY_BYTES)
+        yield entry, pool[at : at + ENTRY_BYTES]
+
+
+def build(path: Path, total: int) -> tuple[str, Path]:
+    """A container with one ledger to each data segment of 64 MiB, and parquet files of the same rows."""
+    pool = os.urandom(8 * MIB)
+    root = f"file://{path}/root"
+    parquet = path / "parquet"
+    parquet.mkdir()
+    per_file = FILE_BYTES // ENTRY_BYTES
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)) as store:
+        for number in range(total // FILE_BYTES):
+            rows = list(_entries(pool, 0, per_file))
+            store.create(f"data-{number}", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=64 * MIB))
+            write_segment(store, TOPIC, f"data-{number}", {number: rows}, block_bytes=BLOCK_BYTES)
+            table = pa.table(
+                {
+                    "topic": pa.repeat(TOPIC, per_file),
+                    "ledger": pa.repeat(pa.scalar(number, pa.int64()), per_file),
+                    "entry": pa.array([entry for entry, _ in rows], pa.int64()),
+                    "payload": pa.array([payload for _, payload in rows], pa.binary()),
+                }
+            )
+            pq.write_table(table, parquet / f"{number}.parquet", compression="none", use_dictionary=["topic", "ledger"])
+    return root, parquet
+
+
+def _processor_s() -> float:
+    """Processor time of this process and all its descendants, those that ended included, in seconds (Linux)."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                text = Path("/proc", name, "stat").read_text(encoding="ascii", errors="replace")
+            except OSError:
+                continue
+            fields = text.rpartition(")")[2].split()
+            parents[int(name)] = int(fields[1])
+            ticks[int(name)] = sum(map(int, fields[11:15]))
+    total = 0
+    for process, used in ticks.items():
+        ancestor = process
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        total += used if ancestor == os.getpid() else 0
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+class Taken(NamedTuple):
+    """What one run of a case took."""
+
+    clock_s: float
+    processor_s: float
+
+
+def measure(report: Report, spark: Any, root: str, parquet: Path, total: int, rounds: int) -> None:
+    """Run the cases; every one must see all the rows."""
+    count = total // ENTRY_BYTES
+    segments = ",".join(f"data-{number}" for number in range(total // FILE_BYTES))
+
+    def ledgers(*expressions: str, **options: str) -> Any:
+        reader = spark.read.format("chunkstore-planned").options(topic=TOPIC, **options)
+        return reader.load(root).selectExpr(*expressions).first()
+
+    def raw(*expressions: str) -> Any:
+        reader = spark.read.format("chunkstore").options(segments=segments)
+        return reader.load(root).selectExpr(*expressions).first()
+
+    def peer(*expressions: str) -> Any:
+        return spark.read.parquet(str(parquet)).selectExpr(*expressions).first()
+
+    all_bytes = "sum(length(payload))"
+    cases: dict[str, Callable[[], Any]] = {
+        "parquet": lambda: peer("count(entry)", all_bytes),
+        "ledgers": lambda: ledgers("count(entry)", all_bytes),
+        "ledgers, two columns": lambda: ledgers("count(entry)", all_bytes, columns="entry,payload"),
+        "segments": lambda: raw("count(offset)", "sum(length(value))"),
+        "parquet, entry ids": lambda: peer("count(entry)", "sum(entry)"),
+        "ledgers, entry ids": lambda: ledgers("count(entry)", "sum(entry)", columns="entry"),
+    }
+    times: dict[str, list[Taken]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name in random.Random(number).sample(list(cases), len(cases)):
+            began, used = time_s(), _processor_s()
+            found = cases[name]()
+            if number:  # the first round warms the JVM up
+                times[name].append(Taken(time_s() - began, _processor_s() - used))
+            assert name == "segments" or found[0] == count, f"{name}: {found} rows of {count}"
+    for name, target in (("ledgers", TARGET), ("ledgers, two columns", TARGET), ("segments", None)):
+        _ratio(report, f"{name}, {ENTRY_BYTES} B entries", times["parquet"], times[name], total, target)
+    _ratio(report, "ledgers, entry ids only", times["parquet, entry ids"], times["ledgers, entry ids"], total, None)
+
+
+def _ratio(report: Report, name: str, peer: list[Taken], own: list[Taken], total: int, target: float | None) -> None:
+    pairs = list(zip(peer, own, strict=True))
+    clock, theirs = median([item.clock_s for item in own]), median([item.clock_s for item in peer])
+    report.add(
+        f"Spark reads {name}, speed to parquet's",
+        median([theirs.clock_s / ours.clock_s for theirs, ours in pairs]),
+        "ratio",
+        at_least=target,
+        detail=f"{total / clock / 1e6:.0f} MB/s, parquet {total / theirs / 1e6:.0f} MB/s",
+    )
+    used, used_by_peer = median([item.processor_s for item in own]), median([item.processor_s for item in peer])
+    report.add(
+        f"Spark reads {name}, parquet's processor time to ours",
+        median([theirs.processor_s / ours.processor_s for theirs, ours in pairs]),
+        "ratio",
+        at_least=target,
+        detail=f"{used:.2f} s for {total // MIB} MiB, parquet {used_by_peer:.2f} s",
+    )
+
+
+def main() -> None:
+    """Run all and save ``results/spark.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", help="a directory on the disk to measure")
+    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
+    options = parser.parse_args()
+    if missing():
+        print(f"spark: not measured; {missing()}")
+        return
+    report = Report("spark-quick" if options.quick else "spark")
+    total = (128 if options.quick else 1024) * MIB
+    with scratch(options.dir) as path:
+        root, parquet = build(path, total)
+        spark = start_session(path, java_options="-XX:+UseParallelGC")
+        from tests.support.planned_source import PlannedSource  # noqa: PLC0415  (needs pyspark)
+
+        spark.dataSource.register(PlannedSource)
+        measure(report, spark, root, parquet, total, 3 if options.quick else 7)
+        spark.stop()
+    report.save()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""From planned tasks to Arrow record batches of about 1 MiB, on an executor; no metadata is opened here.
+
+Promises: payload bytes are copied once at most on the way into a batch (rows of 1 MiB not at all); a batch is given out only
+after every check of its bytes that was due. A task keeps a few fetches and a batch. Leaves out: Spark (``source``), planning (``plan``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from chunkstore.checksum import BytesLike
+from chunkstore.config import Settings
+from chunkstore.registry import open_storage
+from chunkstore.spark.errors import annotated
+from chunkstore.spark.pieces import PieceReader
+from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["BATCH_BYTES", "Column", "read_task"]
+
+BATCH_BYTES: Final = ROW_BYTES
+"""A batch ends when it holds this much: larger ones cost memory in the JVM, smaller ones time."""
+_ROWS_MAX: Final = 4096
+"""Rows of a batch where rows are tiny chunks, or carry no bytes at all."""
+
+_TYPES: Final = {
+    "segment": pa.string(),
+    "offset": pa.int64(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "ledger": pa.int64(),
+    "entry": pa.int64(),
+    "payload": pa.binary(),
+}
+
+
+class Column(NamedTuple):
+    """A column that is wanted."""
+
+    name: str
+    nullable: bool = True
+
+
+class _Row(NamedTuple):
+    offset: int
+    data: BytesLike | None
+
+
+def read_task(
+    task: ReadTask,
+    columns: Sequence[Column],
+    *,
+    open_root: Callable[[str, Settings], ChunkStorage] = open_storage,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition, in order, with these columns.
+
+    The storage is opened when the first batch is asked for, and closed at the end; raw segments without their bytes need no
+    storage at all. Raises ``Damaged`` (chunk or block), ``ChunkNotFound``, ``StorageUnavailable``, and what opening the
+    root raises, each with a note that names segment or ledger (``chunkstore.spark.errors``).
+    """
+    schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
+    segments = [run for run in task.runs if isinstance(run, SegmentRun)]
+    if "value" not in schema.names and len(segments) == len(task.runs):
+        for segment in segments:
+            yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema)
+        return
+    with annotated(container=task.container, lsn=task.lsn):
+        storage = open_root(task.root, Settings())
+        try:
+            reader = PieceReader(storage, lsn=task.lsn)
+            for run in task.runs:
+                if isinstance(run, LedgerRun):
+                    from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
+
+                    yield from ledger_batches(run, reader, schema)
+                else:
+                    yield from _segment_batches(run.segment, _rows(run, reader), schema)
+        finally:
+            storage.close()
+
+
+def _rows_of_plan(run: SegmentRun) -> Iterator[_Row]:
+    for piece in run.pieces:
+        start = piece.start
+        while start < piece.stop:
+            yield _Row(piece.offset + start - piece.start, None)
+            start = (start // ROW_BYTES + 1) * ROW_BYTES
+
+
+def _rows(run: SegmentRun, reader: PieceReader) -> Iterator[_Row]:
+    for span in reader.spans(run.segment, run.pieces):
+        view = memoryview(span.data)
+        begin = 0
+        while begin < len(view):
+            # Rows end at multiples of ROW_BYTES of the chunk, however the reads were cut.
+            end = min(len(view), ((span.start + begin) // ROW_BYTES + 1) * ROW_BYTES - span.start)
+            yield _Row(span.offset + begin, view[begin:end])
+            begin = end
+
+
+def _segment_batches(segment: str, rows: Iterable[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    held: list[_Row] = []
+    held_bytes = 0
+    for row in rows:
+        size = 0 if row.data is None else len(row.data)
+        if held and (held_bytes + size > BATCH_BYTES or len(held) >= _ROWS_MAX):
+            yield _segment_batch(segment, held, schema)
+            held, held_bytes = [], 0
+        held.append(row)
+        held_bytes += size
+    if held:
+        yield _segment_batch(segment, held, schema)
+
+
+def _segment_batch(segment: str, rows: Sequence[_Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[pa.Array] = []
+    for name in schema.names:
+        if name == "segment":
+            columns.append(pa.repeat(pa.scalar(segment, pa.string()), len(rows)))
+        elif name == "offset":
+            columns.append(pa.array([row.offset for row in rows], pa.int64()))
+        else:
+            columns.append(_binary([row.data for row in rows if row.data is not None]))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _binary(values: Sequence[BytesLike]) -> pa.Array:
+    """A binary array; a single value is not copied."""
+    ends = array("i", accumulate((len(value) for value in values), initial=0))
+    data = values[0] if len(values) == 1 else b"".join(values)
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(data)])

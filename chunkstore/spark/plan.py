@@ -1,0 +1,271 @@
+"""From one metadata snapshot to partitions: which ranges of which chunks each task reads. Runs in the driver, without a JVM.
+
+Promises: everything comes from one point of history (a replica that nobody refreshes meanwhile), so that a read that runs
+beside writers sees one snapshot; the tasks are plain data (names, ranges, CRCs) and need no metadata. Every chunk whose
+readable bytes are all wanted is verified by exactly one task: by the one that reads its last byte.
+
+A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first
+byte, and a row never spans two chunks. Partitions are cut between chunks; inside chunks (at ends of rows) only where there
+are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batches``), what ledgers are (``ledgers``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from chunkstore.config import MIB
+from chunkstore.errors import Conflict, Damaged, SegmentTruncated, Unsupported
+from chunkstore.reading import ReadingHalf
+from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.replica import Replica
+from chunkstore.spark.ledgers import Block, LedgerPart, LedgerPlanner
+from chunkstore.spark.options import ReadOptions
+
+__all__ = [
+    "PARTITION_BYTES",
+    "ROW_BYTES",
+    "LedgerRun",
+    "Piece",
+    "ReadTask",
+    "SegmentRun",
+    "plan_read",
+    "plan_segments",
+    "share",
+]
+
+PARTITION_BYTES: Final = 64 * MIB
+"""Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
+ROW_BYTES: Final = 1 * MIB
+"""The longest row of a raw segment."""
+
+
+class Piece(NamedTuple):
+    """Bytes ``[start, stop)`` of chunk ``chunk``; byte ``start`` is byte ``offset`` of the segment.
+
+    ``length`` is how many of the chunk's bytes the snapshot knows (it may have grown since). ``crc32c`` covers them all and
+    is set where the read wants all of them: the piece that ends at ``length`` is the one to verify it.
+    """
+
+    chunk: str
+    start: int
+    stop: int
+    length: int
+    offset: int
+    crc32c: int | None
+
+
+class SegmentRun(NamedTuple):
+    """Consecutive bytes of a raw segment."""
+
+    segment: str
+    pieces: tuple[Piece, ...]
+
+
+class LedgerRun(NamedTuple):
+    """Consecutive blocks of a ledger in one data segment, and their bytes; entries outside first to last are not wanted."""
+
+    topic: str
+    ledger: int
+    first_entry: int
+    last_entry: int
+    segment: str
+    blocks: tuple[Block, ...]
+    pieces: tuple[Piece, ...]
+
+
+class ReadTask(NamedTuple):
+    """One partition: plain data. ``lsn`` is the point of history all tasks of a read were planned at."""
+
+    root: str
+    container: str
+    lsn: int
+    runs: tuple[SegmentRun | LedgerRun, ...]
+
+
+def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
+    """The partitions of a read, in the order of their rows; none where there are no bytes.
+
+    Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``Unsupported``
+    (ledgers without a planner, chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
+    meanwhile), and what the replica and the planner raise.
+    """
+    lsn = replica.lsn
+    if options.topic is None:
+        groups: Sequence[Sequence[SegmentRun | LedgerRun]] = plan_segments(
+            replica, options.segments, options.min_partitions
+        )
+    else:
+        if ledger_planner is None:
+            raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
+        parts = ledger_planner(replica, options.topic, options.ledgers)
+        groups = _plan_ledgers(replica, options.topic, parts, options.min_partitions)
+    if replica.lsn != lsn:
+        raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
+    return [ReadTask(options.path, options.container, lsn, tuple(group)) for group in groups]
+
+
+def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
+    """Cut a row of sizes into ``parts`` groups of neighbours (fewer only where there are fewer sizes), about equal in sum.
+
+    Returns the groups as half-open ranges; none is empty.
+    """
+    groups: list[tuple[int, int]] = []
+    begin, left = 0, sum(sizes)
+    for number in range(min(parts, len(sizes)), 0, -1):
+        goal = left / number
+        end, got = begin + 1, sizes[begin]
+        while len(sizes) - end >= number and (number == 1 or got + sizes[end] / 2 <= goal):
+            got += sizes[end]
+            end += 1
+        groups.append((begin, end))
+        begin, left = end, left - got
+    return groups
+
+
+def plan_segments(replica: ReadingHalf, segments: Iterable[str], min_partitions: int) -> list[list[SegmentRun]]:
+    """Partitions over whole raw segments, in the order given. Raises as ``plan_read``."""
+    pieces: list[tuple[str, Piece]] = []
+    for name in segments:
+        stored = _Stored(replica, name)
+        pieces += [(name, piece) for piece in stored.pieces(stored.info.start_offset, stored.info.length, whole=True)]
+    if len(pieces) < min_partitions:
+        goal = sum(piece.stop - piece.start for _, piece in pieces) // min_partitions
+        rows = max(1, goal // ROW_BYTES)
+        pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
+    sizes = [piece.stop - piece.start for _, piece in pieces]
+    return [_segment_runs(pieces[begin:end]) for begin, end in share(sizes, _parts(sizes, min_partitions))]
+
+
+def _parts(sizes: Sequence[int], min_partitions: int) -> int:
+    return max(min_partitions, -(-sum(sizes) // PARTITION_BYTES))
+
+
+def _cut(piece: Piece, rows: int) -> list[Piece]:
+    """The piece in parts of ``rows`` rows; the parts end where rows end."""
+    parts: list[Piece] = []
+    start = piece.start
+    while start < piece.stop:
+        stop = min(piece.stop, (start // ROW_BYTES + rows) * ROW_BYTES)
+        parts.append(piece._replace(start=start, stop=stop, offset=piece.offset + start - piece.start))
+        start = stop
+    return parts
+
+
+def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
+    runs: list[tuple[str, list[Piece]]] = []
+    for name, piece in pieces:
+        if not runs or runs[-1][0] != name:
+            runs.append((name, [piece]))
+            continue
+        last = runs[-1][1][-1]
+        if last.chunk == piece.chunk and last.stop == piece.start:
+            runs[-1][1][-1] = last._replace(stop=piece.stop)
+        else:
+            runs[-1][1].append(piece)
+    return [SegmentRun(name, tuple(found)) for name, found in runs]
+
+
+class _Stored:
+    """A segment and its chunks, as the snapshot has them."""
+
+    def __init__(self, replica: ReadingHalf, name: str) -> None:
+        self.info: SegmentInfo = replica.info(name)
+        self._chunks: list[LayoutChunk] = [chunk for chunk in replica.layout(name) if chunk.length]
+        self._offsets = [chunk.offset for chunk in self._chunks]
+        for chunk in self._chunks:
+            if chunk.kind != "object":
+                raise Unsupported(
+                    f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors read objects only",
+                    feature=f"chunks of kind {chunk.kind}",
+                )
+
+    def check_range(self, start: int, stop: int) -> None:
+        if start < self.info.start_offset:
+            raise SegmentTruncated(self.info.name, start_offset=self.info.start_offset, offset=start)
+        if stop > self.info.length:
+            raise Damaged(
+                f"a block is said to end at {stop}, but the segment has {self.info.length} bytes",
+                object=f"segment {self.info.name}",
+                position=start,
+            )
+
+    def whole_chunks(self, wanted: Iterable[tuple[int, int]]) -> frozenset[str]:
+        """The chunks whose readable bytes all lie in the union of the ranges ``wanted``."""
+        union: list[tuple[int, int]] = []
+        for start, stop in sorted(wanted):
+            if union and start <= union[-1][1]:
+                union[-1] = (union[-1][0], max(union[-1][1], stop))
+            else:
+                union.append((start, stop))
+        begins = [start for start, _ in union]
+        whole: list[str] = []
+        for chunk in self._chunks:
+            start = max(chunk.offset, self.info.start_offset)
+            at = bisect_right(begins, start) - 1
+            if at >= 0 and union[at][1] >= chunk.offset + chunk.length:
+                whole.append(chunk.name)
+        return frozenset(whole)
+
+    def pieces(self, start: int, stop: int, *, whole: bool | frozenset[str]) -> list[Piece]:
+        """The pieces that hold bytes ``[start, stop)``; with CRC for chunks in ``whole`` (True: for all)."""
+        found: list[Piece] = []
+        at = max(0, bisect_right(self._offsets, start) - 1)
+        for chunk in self._chunks[at:]:
+            if chunk.offset >= stop:
+                break
+            low, high = max(start, chunk.offset), min(stop, chunk.offset + chunk.length)
+            if low < high:
+                verify = whole is True or (whole is not False and chunk.name in whole)
+                found.append(
+                    Piece(
+                        chunk.name,
+                        low - chunk.offset,
+                        high - chunk.offset,
+                        chunk.length,
+                        low,
+                        chunk.crc32c if verify else None,
+                    )
+                )
+        return found
+
+
+def _plan_ledgers(
+    replica: ReadingHalf, topic: str, parts: Sequence[LedgerPart], min_partitions: int
+) -> list[list[LedgerRun]]:
+    """Partitions over blocks of ledgers; a block is never cut."""
+    stored: dict[str, _Stored] = {}
+    wanted: dict[str, list[tuple[int, int]]] = {}
+    for part in parts:
+        if part.segment not in stored:
+            stored[part.segment] = _Stored(replica, part.segment)
+        for block in part.blocks:
+            stored[part.segment].check_range(block.start, block.stop)
+            wanted.setdefault(part.segment, []).append((block.start, block.stop))
+    whole = {name: stored[name].whole_chunks(ranges) for name, ranges in wanted.items()}
+    blocks = [(part, block) for part in parts for block in part.blocks]
+    sizes = [block.stop - block.start for _, block in blocks]
+    groups: list[list[LedgerRun]] = []
+    for begin, end in share(sizes, _parts(sizes, min_partitions)):
+        runs: list[LedgerRun] = []
+        for part, row in _rows_of_blocks(blocks[begin:end]):
+            pieces = stored[part.segment].pieces(row[0].start, row[-1].stop, whole=whole[part.segment])
+            runs.append(
+                LedgerRun(
+                    topic, part.ledger, part.first_entry, part.last_entry, part.segment, tuple(row), tuple(pieces)
+                )
+            )
+        groups.append(runs)
+    return groups
+
+
+def _rows_of_blocks(blocks: Sequence[tuple[LedgerPart, Block]]) -> list[tuple[LedgerPart, list[Block]]]:
+    """Neighbouring blocks of one part that follow each other without a hole, together."""
+    rows: list[tuple[LedgerPart, list[Block]]] = []
+    for part, block in blocks:
+        if rows and rows[-1][0] is part and rows[-1][1][-1].stop == block.start:
+            rows[-1][1].append(block)
+        else:
+            rows.append((part, [block]))
+    return rows

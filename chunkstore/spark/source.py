@@ -1,0 +1,108 @@
+"""The format "chunkstore" of Spark: its schema, its planner and its reader, as Spark's Python data source API wants them.
+
+Promises: planning opens one replica, which never claims and never writes to the container, and closes it; executors open the
+chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: filters (Spark
+applies them to the rows), writing, streaming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+
+from chunkstore.assembly import open_replica
+from chunkstore.errors import InvalidArgument
+from chunkstore.spark.errors import annotated
+from chunkstore.spark.ledgers import LedgerPlanner
+from chunkstore.spark.options import ReadOptions, parse_options
+from chunkstore.spark.plan import ReadTask, plan_read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["DefaultSource", "Partition", "Reader"]
+
+_TYPES: dict[str, DataType] = {"STRING": StringType(), "LONG": LongType(), "BINARY": BinaryType()}
+
+
+class Partition(InputPartition):
+    """A planned task, as Spark carries it to an executor."""
+
+    def __init__(self, task: ReadTask) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+class DefaultSource(DataSource):
+    """``spark.read.format("chunkstore")``; Spark finds it by itself in the package ``pyspark_chunkstore``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "chunkstore"
+
+    def schema(self) -> StructType:
+        """The columns that the options ask for. Raises ``InvalidArgument``, ``Unsupported``."""
+        with annotated():
+            options = parse_options(self.options)
+        return StructType([StructField(name, _TYPES[options.known_columns[name]]) for name in options.columns])
+
+    def reader(self, schema: StructType) -> Reader:
+        """A reader of the columns in ``schema``, which may be the user's own. Raises ``InvalidArgument``, ``Unsupported``."""
+        with annotated():
+            options = parse_options(self.options)
+            _check_schema(schema, options, chosen="columns" in {key.lower() for key in self.options})
+        return Reader(options, [(field.name, field.nullable) for field in schema.fields])
+
+
+def _check_schema(schema: StructType, options: ReadOptions, *, chosen: bool) -> None:
+    known = options.known_columns
+    for field in schema.fields:
+        if field.name not in known or field.dataType != _TYPES[known[field.name]]:
+            columns = ", ".join(f"{name} {kind}" for name, kind in known.items())
+            raise InvalidArgument(
+                f"no column {field.name} of type {field.dataType.simpleString()} here; the columns are {columns}",
+                argument="schema",
+            )
+    names = tuple(field.name for field in schema.fields)
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgument("a schema names at least one column, and none twice", argument="schema")
+    if chosen and names != options.columns:
+        raise InvalidArgument(
+            f"option 'columns' asks for {', '.join(options.columns)}, the schema for {', '.join(names)}",
+            argument="columns",
+        )
+
+
+class Reader(DataSourceReader):
+    """Plans in the driver, reads on executors; plain data, so that it can be pickled."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One snapshot's worth of tasks. Raises as ``plan_read`` and ``chunkstore.open_replica``."""
+        options = self._options
+        with annotated(container=options.container):
+            planner = self.ledger_planner() if options.topic is not None else None
+            with open_replica(options.path, container=options.container) as replica:
+                return [Partition(task) for task in plan_read(replica, options, planner)]
+
+    def ledger_planner(self) -> LedgerPlanner | None:
+        """What finds the blocks of a topic's ledgers: the offload layer, where this installation has one."""
+        if find_spec("chunkstore.offload") is None:
+            return None
+        return cast("LedgerPlanner", import_module("chunkstore.offload").plan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task as Arrow batches. Raises as ``read_task``."""
+        if not isinstance(partition, Partition):
+            return iter(())  # Spark asks for one nameless partition where there are none
+        from chunkstore.spark.batches import Column, read_task
+
+        return read_task(partition.task, [Column(*column) for column in self._columns])

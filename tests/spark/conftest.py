@@ -1,0 +1,22 @@
+"""One Spark session for all tests of a process; skipped aloud where it cannot be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.spark import need_spark, start_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    need_spark()
+    before = dict(os.environ)
+    session = start_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+    os.environ.clear()
+    os.environ.update(before)

@@ -1,0 +1,212 @@
+"""Raw segments through a real Spark session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    ContainerNotFound,
+    Damaged,
+    InvalidArgument,
+    SegmentNotFound,
+    Unsupported,
+)
+from chunkstore.spark.errors import original_error
+from tests.support.data import pattern
+
+MIB = chunkstore.MIB
+
+
+class Container:
+    """A container on disk, and reads of it through Spark."""
+
+    def __init__(self, spark: Any, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+        self.url = f"file://{path}/root"
+        self.settings = chunkstore.Settings(
+            cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28
+        )
+
+    def open(self) -> chunkstore.ChunkedSegmentStorage:
+        return chunkstore.open(self.url, container="shop", settings=self.settings)
+
+    def frame(self, **options: object) -> Any:
+        return self.spark.read.format("chunkstore").options(container="shop", **options).load(self.url)
+
+
+@pytest.fixture
+def container(spark: Any, tmp_path: Path) -> Container:
+    return Container(spark, tmp_path)
+
+
+def fill(store: chunkstore.ChunkedSegmentStorage, name: str, length: int, chunk_bytes: int, seed: int = 0) -> None:
+    store.create(name, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes))
+    store.append(name, pattern(0, length, seed))
+
+
+def contents(frame: Any, segment: str) -> tuple[int, bytes]:
+    """Where a segment begins and its bytes, put together from its rows; there must be no hole."""
+    rows = sorted((row.offset, bytes(row.value)) for row in frame.collect() if row.segment == segment)
+    position = rows[0][0]
+    for offset, value in rows:
+        assert offset == position
+        position += len(value)
+    return rows[0][0], b"".join(value for _, value in rows)
+
+
+def failure(kind: type[ChunkstoreError], action: Callable[[], object]) -> ChunkstoreError:
+    """The chunkstore error behind what Spark raises; its type's name stands in the text, too."""
+    with pytest.raises(Exception, match=kind.__name__) as caught:
+        action()
+    error = original_error(caught.value)
+    assert type(error) is kind
+    return error
+
+
+def test_several_segments_truncated_concatenated_and_growing(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "whole", 5 * MIB + 11, 2 * MIB, seed=1)
+        fill(store, "cut", 3 * MIB, MIB, seed=2)
+        store.truncate("cut", MIB + 99)
+        fill(store, "joined", 1000, 300, seed=3)
+        fill(store, "source", 700, 300, seed=4)
+        store.seal("source")
+        store.concat("joined", 1000, "source")
+        store.create("growing")
+        for number in range(10):
+            store.append("growing", b"%d;" % number)
+        frame = container.frame(segments="whole,cut,joined,growing")
+        assert frame.dtypes == [("segment", "string"), ("offset", "bigint"), ("value", "binary")]
+        assert contents(frame, "whole") == (0, pattern(0, 5 * MIB + 11, 1))
+        assert contents(frame, "cut") == (MIB + 99, pattern(MIB + 99, 2 * MIB - 99, 2))
+        assert contents(frame, "joined") == (0, pattern(0, 1000, 3) + pattern(0, 700, 4))
+        assert contents(frame, "growing") == (0, b"0;1;2;3;4;5;6;7;8;9;")
+
+
+def test_empty_segments_have_no_rows(container: Container) -> None:
+    with container.open() as store:
+        store.create("empty")
+    assert container.frame(segments="empty").collect() == []
+
+
+def test_min_partitions(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "a", 6 * MIB, 4 * MIB)
+    one = container.frame(segments="a")
+    five = container.frame(segments="a", minPartitions=5)
+    assert (one.rdd.getNumPartitions(), five.rdd.getNumPartitions()) == (1, 5)
+    assert contents(one, "a") == contents(five, "a") == (0, pattern(0, 6 * MIB))
+
+
+def test_columns(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "a", 3 * MIB, 2 * MIB)
+    frame = container.frame(segments="a", columns="offset,segment")
+    assert frame.columns == ["offset", "segment"]
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, "a"), (MIB, "a"), (2 * MIB, "a")]
+    reader = container.spark.read.format("chunkstore").options(container="shop", segments="a")
+    own = reader.schema("value BINARY, offset LONG NOT NULL").load(container.url)
+    assert own.columns == ["value", "offset"]
+    assert own.selectExpr("sum(length(value))").first()[0] == 3 * MIB
+    wrong = reader.schema("value STRING").load(container.url)
+    assert failure(InvalidArgument, wrong.collect).to_fields() == {"argument": "schema"}
+    clash = reader.schema("offset LONG").option("columns", "value").load(container.url)
+    assert failure(InvalidArgument, clash.collect).to_fields() == {"argument": "columns"}
+
+
+def test_sql_over_a_temporary_view(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "a,b", 2500, 1000)
+    options = f"path '{container.url}', container 'shop', segments '[\"a,b\"]'"
+    container.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW bytes USING chunkstore OPTIONS ({options})")
+    rows = container.spark.sql("SELECT offset, length(value) AS n FROM bytes WHERE offset >= 1000 ORDER BY 1").collect()
+    assert [tuple(row) for row in rows] == [(1000, 1000), (2000, 500)]
+    table = f"CREATE TABLE remembered USING chunkstore OPTIONS ({options})"
+    failure(Unsupported, lambda: container.spark.sql(table))
+
+
+def test_mistakes_reach_the_driver_with_type_and_fields(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "a", 10, 10)
+    unknown = failure(InvalidArgument, lambda: container.frame(segments="a", colums="value"))
+    assert unknown.to_fields() == {"argument": "colums"}
+    assert "minPartitions" in unknown.message
+    assert failure(InvalidArgument, container.frame).to_fields() == {"argument": "segments"}
+    missing = failure(SegmentNotFound, container.frame(segments="a,nix").collect)
+    assert missing.to_fields() == {"segment": "nix"}
+    elsewhere = container.spark.read.format("chunkstore").options(container="other", segments="a").load(container.url)
+    assert failure(ContainerNotFound, elsewhere.collect).to_fields()["container"] == "other"
+
+
+def test_damage_reaches_the_driver_with_type_and_fields(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "a", 3 * MIB, MIB)
+        chunks = [chunk.name for chunk in store.layout("a")]
+    frame = container.frame(segments="a", minPartitions=3)
+    path = container.path / "root" / chunks[1]
+    data = bytearray(path.read_bytes())
+    data[12345] ^= 16
+    path.write_bytes(data)
+    with pytest.raises(Exception, match="CRC32C") as caught:
+        frame.collect()
+    error = original_error(caught.value)
+    assert type(error) is Damaged
+    assert (error.object, error.position) == (chunks[1], 0)
+    assert '"segment": "a"' in str(caught.value)
+    path.unlink()
+    assert failure(ChunkNotFound, container.frame(segments="a").collect).to_fields() == {"chunk": chunks[1]}
+
+
+def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
+    """Rounds go to the left, then to the right segment: in any one point of history left is level or one round ahead."""
+    piece = pattern(0, 10_000)
+    with container.open() as store:
+        store.create("left")
+        store.create("right")
+        stop = threading.Event()
+        rounds = [0]
+
+        def write() -> None:
+            while not stop.is_set():
+                store.append("left", piece)
+                store.append("right", piece)
+                rounds[0] += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            seen = []
+            for _ in range(4):
+                floor = rounds[0]
+                frame = container.frame(segments="left,right")
+                lengths = [contents(frame, name) for name in ("left", "right")]
+                again = [contents(frame, name) for name in ("left", "right")]
+                assert lengths == again, "a frame is planned once"
+                left, right = (len(value) for _, value in lengths)
+                assert left - right in (0, len(piece))
+                assert left >= floor * len(piece)
+                assert lengths[0][1] == piece * (left // len(piece))
+                seen.append(left)
+        finally:
+            stop.set()
+            writer.join()
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0]
+
+
+def test_planning_neither_claims_nor_writes(container: Container) -> None:
+    with container.open() as store:
+        fill(store, "a", 1000, 100)
+    before = sorted((path, path.stat().st_mtime_ns) for path in (container.path / "root").rglob("*") if path.is_file())
+    assert contents(container.frame(segments="a"), "a") == (0, pattern(0, 1000))
+    after = sorted((path, path.stat().st_mtime_ns) for path in (container.path / "root").rglob("*") if path.is_file())
+    assert before == after

@@ -1,0 +1,72 @@
+"""A local Spark session for tests, where Java and pyspark are there; else a reason that the end of the run shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+JAVA_LEAST = 17
+
+
+@cache
+def missing() -> str:
+    """Why there can be no session; empty if there can."""
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed (extra: spark): reading from Spark is not tested"
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        return f"no Java (needs {JAVA_LEAST} or newer): reading from Spark is not tested"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < JAVA_LEAST:
+        return f"Java is older than {JAVA_LEAST}: reading from Spark is not tested"
+    return ""
+
+
+def need_spark() -> None:
+    if missing():
+        pytest.skip(missing())
+
+
+QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
+    """The session of this process: two cores, no retries, 1 GiB for the JVM."""
+    # Workers start from these: the very Python that runs the tests, and the sources as they lie here.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("", "bindings", "journal"))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("chunkstore-tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session

@@ -1,0 +1,506 @@
+"""Planning and reading for Spark without Spark: which bytes go to which task, and what a task makes of them."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.checksum import crc32c
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
+from chunkstore.reading import ReadingHalf
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
+from chunkstore.spark import plan as planning
+from chunkstore.spark.ledgers import Block, LedgerPart
+from chunkstore.spark.options import ReadOptions
+from chunkstore.spark.pieces import PieceReader, RunBytes
+from chunkstore.spark.plan import ROW_BYTES, LedgerRun, Piece, ReadTask, SegmentRun, plan_read, share
+from chunkstore.storage import ChunkStorage
+from tests.support.data import pattern
+
+MIB = chunkstore.MIB
+
+
+class Ground:
+    """A store on disk, and reads of it as the executors would do them."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"file://{path}/root"
+        self.path = path
+        self.settings = Settings(cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28)
+
+    def open(self) -> chunkstore.ChunkedSegmentStorage:
+        return chunkstore.open(self.url, settings=self.settings)
+
+    def replica(self) -> Replica:
+        return chunkstore.open_replica(self.url, settings=self.settings)
+
+    def options(self, *segments: str, topic: str | None = None, min_partitions: int = 1) -> ReadOptions:
+        return ReadOptions(self.url, "default", segments, topic, None, ("segment", "offset", "value"), min_partitions)
+
+    def plan(self, *segments: str, min_partitions: int = 1) -> list[ReadTask]:
+        with self.replica() as replica:
+            return plan_read(replica, self.options(*segments, min_partitions=min_partitions))
+
+    def file(self, chunk: str) -> Path:
+        return self.path / "root" / chunk
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+def filled(store: chunkstore.ChunkedSegmentStorage, name: str, length: int, chunk_bytes: int, seed: int = 0) -> None:
+    store.create(name, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes))
+    store.append(name, pattern(0, length, seed))
+
+
+def read_rows(tasks: Sequence[ReadTask]) -> list[tuple[str, int, bytes]]:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
+    from chunkstore.spark.batches import Column, read_task
+
+    rows: list[tuple[str, int, bytes]] = []
+    for task in tasks:
+        arrived = pickle.loads(pickle.dumps(task))
+        for batch in read_task(arrived, [Column("segment"), Column("offset"), Column("value")]):
+            batch.validate(full=True)
+            assert batch.nbytes < 2 * MIB
+            rows += [(row["segment"], row["offset"], row["value"]) for row in batch.to_pylist()]
+    return rows
+
+
+def check_bytes(rows: Sequence[tuple[str, int, bytes]], segment: str, start: int, expected: bytes) -> None:
+    """The rows of a segment are its bytes, in order, without holes."""
+    position = start
+    for name, offset, value in rows:
+        if name == segment:
+            assert offset == position
+            assert 1 <= len(value) <= ROW_BYTES
+            position += len(value)
+    assert b"".join(value for name, _, value in rows if name == segment) == expected
+
+
+def ends_verified(tasks: Sequence[ReadTask]) -> Counter[str]:
+    """How many tasks verify each chunk: those that have a piece with a CRC that ends where the chunk does."""
+    return Counter(
+        piece.chunk
+        for task in tasks
+        for run in task.runs
+        for piece in run.pieces
+        if piece.crc32c is not None and piece.stop == piece.length
+    )
+
+
+# Sharing out
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("sizes", [[], [5], [1] * 20, [100, 1, 1, 1], [1, 1, 1, 100], [3, 9, 2, 7, 7, 1, 30, 2]])
+def test_shares_are_neighbours_and_none_is_empty(sizes: list[int], parts: int) -> None:
+    groups = share(sizes, parts)
+    assert len(groups) == min(parts, len(sizes))
+    assert [index for begin, end in groups for index in range(begin, end)] == list(range(len(sizes)))
+    assert all(begin < end for begin, end in groups)
+
+
+def test_shares_are_about_equal() -> None:
+    sizes = [10] * 100
+    assert {end - begin for begin, end in share(sizes, 10)} == {10}
+    sums = [sum([3, 4, 5, 6, 7, 8, 9, 10][begin:end]) for begin, end in share([3, 4, 5, 6, 7, 8, 9, 10], 4)]
+    assert max(sums) - min(sums) <= 10
+
+
+# Raw segments
+
+
+def test_several_segments_come_in_the_order_asked_for(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 5 * MIB + 123, 2 * MIB, seed=1)
+        filled(store, "b", 1000, 100, seed=2)
+        filled(store, "c", 1, MIB, seed=3)
+    rows = read_rows(ground.plan("b", "c", "a"))
+    assert list(dict.fromkeys(row[0] for row in rows)) == ["b", "c", "a"]
+    check_bytes(rows, "a", 0, pattern(0, 5 * MIB + 123, 1))
+    check_bytes(rows, "b", 0, pattern(0, 1000, 2))
+    check_bytes(rows, "c", 0, pattern(0, 1, 3))
+    assert len([row for row in rows if row[0] == "b"]) == 10, "a row never spans two chunks"
+    assert [row[1] for row in rows if row[0] == "a"] == [0, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 5 * MIB]
+
+
+def test_small_chunks_share_batches_and_partitions(ground: Ground) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
+    from chunkstore.spark.batches import Column, read_task
+
+    with ground.open() as store:
+        filled(store, "a", 3 * MIB, 10_000)
+    [task] = ground.plan("a")
+    batches = list(read_task(task, [Column("value", nullable=False), Column("offset")]))
+    assert len(batches) == 4
+    assert batches[0].schema.names == ["value", "offset"]
+    assert not batches[0].schema.field("value").nullable
+    assert all(batch.schema.equals(batches[0].schema) for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == 315
+
+
+def test_nothing_to_read_is_no_partition(ground: Ground) -> None:
+    with ground.open() as store:
+        store.create("empty")
+        filled(store, "gone", 1000, 100)
+        store.truncate("gone", 1000)
+    assert ground.plan("empty", "gone", min_partitions=4) == []
+
+
+@pytest.mark.parametrize("min_partitions", [1, 3, 40])
+def test_a_truncated_segment_begins_at_its_start(ground: Ground, min_partitions: int) -> None:
+    start = 2 * MIB + MIB // 2 + 7
+    with ground.open() as store:
+        filled(store, "a", 10 * MIB, 4 * MIB)
+        store.truncate("a", start)
+    tasks = ground.plan("a", min_partitions=min_partitions)
+    rows = read_rows(tasks)
+    check_bytes(rows, "a", start, pattern(start, 10 * MIB - start))
+    expected = [start, *range(3 * MIB, 10 * MIB, MIB)]
+    assert [row[1] for row in rows] == expected, "rows end at multiples of 1 MiB of their chunk"
+    assert set(ends_verified(tasks).values()) == {1}
+    assert len(ends_verified(tasks)) == 3
+
+
+def test_concat_is_read_in_order(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 3000, 1000, seed=1)
+        filled(store, "b", 2500, 1000, seed=2)
+        store.truncate("a", 1500)
+        store.seal("b")
+        store.concat("a", 3000, "b")
+    rows = read_rows(ground.plan("a"))
+    check_bytes(rows, "a", 1500, pattern(1500, 1500, 1) + pattern(0, 2500, 2))
+
+
+def test_a_growing_chunk_is_read_as_far_as_the_snapshot_knows(ground: Ground) -> None:
+    with ground.open() as store:
+        store.create("a")
+        store.append("a", b"first;")
+        tasks = ground.plan("a")
+        store.append("a", b"second;" * 1000)
+        assert read_rows(tasks) == [("a", 0, b"first;")]
+        assert ends_verified(tasks).total() == 1
+        assert tasks[0].lsn < ground.plan("a")[0].lsn
+
+
+@pytest.mark.parametrize("min_partitions", [1, 2, 3, 5, 8, 13, 100])
+def test_as_many_partitions_as_asked_for_and_the_same_rows(ground: Ground, min_partitions: int) -> None:
+    with ground.open() as store:
+        filled(store, "a", 9 * MIB + 5, 5 * MIB)
+        filled(store, "b", 3 * MIB, 3 * MIB)
+    tasks = ground.plan("a", "b", min_partitions=min_partitions)
+    assert len(tasks) == min(min_partitions, 13), "ten rows and three rows: more partitions than rows cannot be"
+    rows = read_rows(tasks)
+    assert [row[:2] for row in rows] == [
+        *(("a", offset) for offset in range(0, 9 * MIB + 5, MIB)),
+        *(("b", offset) for offset in range(0, 3 * MIB, MIB)),
+    ]
+    check_bytes(rows, "a", 0, pattern(0, 9 * MIB + 5))
+    assert set(ends_verified(tasks).values()) == {1}
+    assert len(ends_verified(tasks)) == 3
+
+
+def test_partitions_follow_bytes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "PARTITION_BYTES", MIB)
+    with ground.open() as store:
+        filled(store, "a", 4 * MIB, 100_000)
+        filled(store, "b", 4 * MIB, 4 * MIB)
+    tasks = ground.plan("a", "b")
+    assert 5 <= len(tasks) <= 8
+    runs = [run for task in tasks for run in task.runs if run.segment == "b"]
+    assert len(runs) == 1, "a chunk is not cut without being asked: it would be read twice to be verified"
+
+
+def test_columns_without_bytes_need_no_storage(ground: Ground) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
+    from chunkstore.spark.batches import Column, read_task
+
+    with ground.open() as store:
+        filled(store, "a", 3 * MIB + 1, 2 * MIB)
+        store.truncate("a", 5)
+    [task] = ground.plan("a")
+
+    def refuse(root: str, settings: Settings) -> ChunkStorage:
+        raise AssertionError(root)
+
+    [batch] = read_task(task, [Column("offset")], open_root=refuse)
+    assert batch.column("offset").to_pylist() == [5, MIB, 2 * MIB, 3 * MIB]
+
+
+def test_tasks_need_no_metadata(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as store:
+        filled(store, "a", 1000, 100)
+    tasks = ground.plan("a")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("an executor opened metadata")
+
+    monkeypatch.setattr("chunkstore.metadata.lmdb.LmdbMetadataCache.__init__", refuse)
+    monkeypatch.setattr("chunkstore_journal.container.read_format", refuse)
+    check_bytes(read_rows(tasks), "a", 0, pattern(0, 1000))
+
+
+def test_a_missing_segment_is_named(ground: Ground) -> None:
+    with ground.open() as store:
+        store.create("a")
+    with pytest.raises(SegmentNotFound) as caught:
+        ground.plan("a", "b")
+    assert caught.value.segment == "b"
+
+
+def test_a_replica_that_moves_is_not_planned_from(ground: Ground) -> None:
+    with ground.open() as store, ground.replica() as replica:
+        filled(store, "a", 10, 10)
+
+        def planner(follower: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerPart]:
+            replica.refresh()
+            return []
+
+        with pytest.raises(Conflict):
+            plan_read(replica, ground.options(topic="t"), planner)
+
+
+def test_other_kinds_of_chunks_are_refused(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 10, 10)
+    with ground.replica() as replica:
+        chunks = [chunk._replace(kind="foreign") for chunk in replica.layout("a")]
+        replica.layout = lambda segment: iter(chunks)  # type: ignore[method-assign]
+        with pytest.raises(Unsupported, match="foreign"):
+            plan_read(replica, ground.options("a"))
+
+
+# Damage
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("min_partitions", [1, 4])
+@pytest.mark.parametrize("at", [0, 3 * MIB, 4 * MIB - 1])
+def test_a_flipped_bit_anywhere_is_found(ground: Ground, min_partitions: int, at: int) -> None:
+    with ground.open() as store:
+        filled(store, "a", 4 * MIB, 4 * MIB)
+        [chunk] = store.layout("a")
+    tasks = ground.plan("a", min_partitions=min_partitions)
+    flip(ground.file(chunk.name), at)
+    with pytest.raises(Damaged) as caught:
+        read_rows(tasks)
+    assert caught.value.object == chunk.name
+    assert '"segment": "a"' in caught.value.__notes__[-1]
+    assert len(tasks) == min_partitions
+
+
+def test_damage_under_the_start_of_a_truncated_chunk_is_found_too(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 2 * MIB, 2 * MIB)
+        store.truncate("a", MIB)
+        [chunk] = store.layout("a")
+    tasks = ground.plan("a")
+    flip(ground.file(chunk.name), 5)
+    with pytest.raises(Damaged):
+        read_rows(tasks)
+
+
+def test_a_chunk_that_is_too_short_is_damaged_where_it_ends(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 1000, 400)
+        chunks = list(store.layout("a"))
+    tasks = ground.plan("a")
+    path = ground.file(chunks[1].name)
+    path.write_bytes(path.read_bytes()[:150])
+    with pytest.raises(Damaged) as caught:
+        read_rows(tasks)
+    assert (caught.value.object, caught.value.position) == (chunks[1].name, 150)
+
+
+def test_a_chunk_that_is_gone_says_when_it_was_planned(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 1000, 400)
+        chunks = list(store.layout("a"))
+    tasks = ground.plan("a")
+    ground.file(chunks[2].name).unlink()
+    with pytest.raises(ChunkNotFound) as caught:
+        read_rows(tasks)
+    assert caught.value.chunk == chunks[2].name
+    assert f"planned at lsn {tasks[0].lsn}" in "\n".join(caught.value.__notes__)
+
+
+def test_the_last_bytes_of_a_damaged_chunk_are_never_given_out(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 20 * MIB, 20 * MIB)
+        [chunk] = store.layout("a")
+    flip(ground.file(chunk.name), 0)
+    [task] = ground.plan("a")
+    [run] = task.runs
+    storage = open_storage(ground.url, ground.settings)
+    got = 0
+    with pytest.raises(Damaged):
+        for span in PieceReader(storage, lsn=task.lsn).spans("a", run.pieces):
+            got += len(span.data)
+    storage.close()
+    assert got == 19 * MIB
+
+
+# Planning ledgers
+
+
+def parts_planner(*parts: LedgerPart) -> Any:
+    def plan(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerPart]:
+        assert topic == "t"
+        return [part for part in parts if ledgers is None or part.ledger in ledgers]
+
+    return plan
+
+
+def ledger_tasks(ground: Ground, *parts: LedgerPart, min_partitions: int = 1) -> list[ReadTask]:
+    with ground.replica() as replica:
+        options = ground.options(topic="t", min_partitions=min_partitions)
+        return plan_read(replica, options, parts_planner(*parts))
+
+
+def test_blocks_become_runs_and_chunks_wanted_whole_are_verified(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 1000, 300)
+        chunks = list(store.layout("d"))
+    first = LedgerPart(7, 0, 19, "d", (Block(0, 0, 200), Block(10, 200, 400)))
+    second = LedgerPart(8, 0, 9, "d", (Block(0, 400, 700),))
+    tail = LedgerPart(9, 0, 9, "d", (Block(0, 800, 1000),))
+    [task] = ledger_tasks(ground, first, second, tail)
+    assert [(run.ledger, len(run.blocks)) for run in task.runs if isinstance(run, LedgerRun)] == [
+        (7, 2),
+        (8, 1),
+        (9, 1),
+    ]
+    verified = {piece.chunk for run in task.runs for piece in run.pieces if piece.crc32c is not None}
+    assert verified == {chunks[0].name, chunks[1].name, chunks[3].name}, "700 to 800 of the third are not wanted"
+    assert len(ledger_tasks(ground, first, second, tail, min_partitions=99)) == 4, "a block is never cut"
+
+
+def test_blocks_with_a_hole_between_them_are_runs_of_their_own(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 1000, 1000)
+    [task] = ledger_tasks(ground, LedgerPart(7, 0, 19, "d", (Block(0, 0, 200), Block(10, 300, 400))))
+    assert [run.pieces[0].start for run in task.runs] == [0, 300]
+    assert all(piece.crc32c is None for run in task.runs for piece in run.pieces)
+
+
+def test_a_chunk_cut_by_truncation_is_wanted_whole_where_all_that_is_left_is_wanted(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 1000, 1000)
+        store.truncate("d", 400)
+        [chunk] = store.layout("d")
+    [task] = ledger_tasks(ground, LedgerPart(7, 0, 19, "d", (Block(0, 400, 1000),)))
+    [piece] = task.runs[0].pieces
+    assert piece == Piece(chunk.name, 400, 1000, 1000, 400, chunk.crc32c)
+
+
+def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 1000, 300)
+        store.truncate("d", 100)
+    with pytest.raises(Damaged, match="1000 bytes"):
+        ledger_tasks(ground, LedgerPart(7, 0, 9, "d", (Block(0, 900, 1001),)))
+    with pytest.raises(SegmentTruncated):
+        ledger_tasks(ground, LedgerPart(7, 0, 9, "d", (Block(0, 0, 200),)))
+    with ground.replica() as replica, pytest.raises(Unsupported):
+        plan_read(replica, ground.options(topic="t"), None)
+
+
+# Bytes of a run
+
+
+def run_bytes(ground: Ground, name: str, start: int, stop: int) -> tuple[RunBytes, ChunkStorage]:
+    with ground.replica() as replica:
+        chunks = list(replica.layout(name))
+    pieces = [
+        Piece(
+            chunk.name,
+            max(0, start - chunk.offset),
+            min(chunk.length, stop - chunk.offset),
+            chunk.length,
+            max(start, chunk.offset),
+            chunk.crc32c,
+        )
+        for chunk in chunks
+        if chunk.offset < stop and chunk.offset + chunk.length > start
+    ]
+    storage = open_storage(ground.url, ground.settings)
+    return RunBytes(PieceReader(storage, lsn=1), name, pieces), storage
+
+
+def test_windows_move_forward_over_chunks(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 10_000, 700)
+    whole = pattern(0, 10_000)
+    source, storage = run_bytes(ground, "d", 100, 9_000)
+    position = 100
+    while position < 9_000:
+        assert source.read(position, 1500) == whole[position : min(9_000, position + 1500)]
+        assert source.read(position, 12) == whole[position : min(9_000, position + 12)], (
+            "more is held than is asked for"
+        )
+        position += 1400
+    assert source.read(9_000, 10) == b""
+    assert source.read(150, 900) == whole[150:1050], "a look back still finds the bytes"
+    source.finish()
+    storage.close()
+
+
+def test_finishing_verifies_what_nobody_asked_for(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 10_000, 700)
+        chunks = list(store.layout("d"))
+    flip(ground.file(chunks[-1].name), 3)
+    source, storage = run_bytes(ground, "d", 0, 10_000)
+    assert source.read(0, 10) == pattern(0, 10)
+    with pytest.raises(Damaged):
+        source.finish()
+    storage.close()
+
+
+def test_pieces_of_a_chunk_in_one_task_are_read_once(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "d", 900, 900)
+        [chunk] = store.layout("d")
+    assert chunk.crc32c == crc32c(pattern(0, 900))
+    storage = open_storage(ground.url, ground.settings)
+    fetched: list[tuple[int, int]] = []
+    reader = PieceReader(storage, lsn=1)
+    plain = reader._fetch
+
+    def counting(piece: Piece, start: int, stop: int) -> bytes:
+        fetched.append((start, stop))
+        return plain(piece, start, stop)
+
+    reader._fetch = counting  # type: ignore[method-assign]
+    for start, stop in ((0, 300), (300, 600), (600, 900)):
+        list(reader.spans("d", [Piece(chunk.name, start, stop, 900, start, chunk.crc32c)]))
+    assert fetched == [(0, 300), (300, 600), (600, 900)]
+    list(reader.spans("d", [Piece(chunk.name, 600, 900, 900, 600, chunk.crc32c)]))
+    assert fetched[3:] == [(0, 600), (600, 900)], "alone, it reads what is before it for the CRC"
+    storage.close()
+
+
+def test_a_run_is_plain_data(ground: Ground) -> None:
+    with ground.open() as store:
+        filled(store, "a", 100, 10)
+    tasks = ground.plan("a")
+    assert pickle.loads(pickle.dumps(tasks)) == tasks
+    assert isinstance(tasks[0].runs[0], SegmentRun)
+    assert b"lmdb" not in pickle.dumps(tasks)
