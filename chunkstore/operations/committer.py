@@ -18,7 +18,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from chunkstore import runtime
-from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS
 from chunkstore.errors import (
     ChunkstoreError,
@@ -27,11 +26,10 @@ from chunkstore.errors import (
     OutcomeUnknown,
     StorageUnavailable,
 )
-from chunkstore.journal import Batch, JournalBroken, RecordKind
-from chunkstore.metadata.keys import garbage_key
-from chunkstore.metadata.port import Commit, Op, RowChange
+from chunkstore.journal import JournalBroken, RecordKind
+from chunkstore.metadata.port import Commit
 from chunkstore.operations.pending import PendingOp, SegmentState, Waiter
-from chunkstore.operations.rows import encode_row
+from chunkstore.operations.record import RecordBuilder
 
 if TYPE_CHECKING:
     from chunkstore.operations.core import Core
@@ -41,7 +39,6 @@ __all__ = ["Committer"]
 _GATHER_SHARE: Final = 0.2
 _GATHER_S_MAX: Final = 0.002
 _CROWD_SHARE: Final = 0.9
-_DIGESTS_KEPT: Final = 65_536
 _UNCHECKED_OPS_MAX: Final = 1
 
 
@@ -61,8 +58,7 @@ class Committer:
         self._last_crowd = 1
         self._last_commit_s = 0.0
         self._inflight = 0
-        self._last_time_ms = 0
-        self._digests: dict[bytes, int] = {}
+        self.records = RecordBuilder(core)
         self.records_committed = 0
         self.last_commit_at_s = runtime.monotonic_s()
         self.listeners: list[Callable[[], None]] = []
@@ -302,7 +298,7 @@ class Committer:
             if not batch:
                 return
             previous = journal.head
-            record, digests = self._build(batch, previous.lsn + 1)
+            record, digests = self.records.build(batch, previous.lsn + 1)
             position = journal.append(record)
         except JournalBroken as broken:
             core.lifecycle.after_broken_journal(broken, batch, epoch=journal.epoch, lsn=previous.lsn + 1)
@@ -320,7 +316,7 @@ class Committer:
         commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
         if not core.lifecycle.apply(commit, batch):
             return
-        self._remember(digests)
+        self.records.remember(digests)
         now_s = runtime.monotonic_s()
         self._last_commit_s = now_s - began_s
         self.last_commit_at_s = now_s
@@ -353,58 +349,6 @@ class Committer:
                 for op in batch:
                     op.poison()
                 raise
-
-    def _build(self, batch: Sequence[PendingOp], lsn: int) -> tuple[Batch, list[tuple[bytes, int | None]]]:
-        kind = batch[0].kind
-        time_ms = self._last_time_ms = max(self._last_time_ms, runtime.now_ms())
-        if len(batch) == 1:
-            headers: Sequence[Op] = batch[0].headers
-            merged = batch[0].rows
-        else:
-            headers = [header for op in batch for header in op.headers]
-            merged = {}
-            for op in batch:
-                merged.update(op.rows)
-        garbage = batch[0].garbage if len(batch) == 1 else [item for op in batch for item in op.garbage]
-        if garbage:
-            merged = dict(merged)
-            for sequence, item in enumerate(garbage):
-                merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
-        rows: list[RowChange] = []
-        digests: list[tuple[bytes, int | None]] = []
-        digest = self._core.digest
-        for key, record in merged.items():
-            value = None if record is None else encode_row(record, lsn)
-            rows.append((key, value))
-            old = self._row_digest(key)
-            new = None if value is None else row_digest(key, value)
-            digest += (new or 0) - old
-            digests.append((key, new))
-        digest %= DIGEST_MODULUS
-        notes = batch[0].notes
-        return Batch(kind, headers, rows, digest, time_ms, notes), digests
-
-    def _row_digest(self, key: bytes) -> int:
-        known = self._digests.get(key)
-        if known is not None:
-            return known
-        value = self._core.store.get(key)
-        return 0 if value is None else row_digest(key, value)
-
-    def _remember(self, digests: Sequence[tuple[bytes, int | None]]) -> None:
-        known = self._digests
-        for key, value in digests:
-            if value is None:
-                known.pop(key, None)
-            else:
-                known[key] = value
-        if len(known) > _DIGESTS_KEPT:
-            for key in list(known)[: _DIGESTS_KEPT // 2]:
-                del known[key]
-
-    def forget_digests(self) -> None:
-        """After a take-over: the state may have moved without us."""
-        self._digests.clear()
 
     # Deciding
 

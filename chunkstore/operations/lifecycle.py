@@ -248,7 +248,7 @@ class Lifecycle:
         self._bytes_of_former_streams += old.bytes_written
         core.retire(core.store)
         # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
-        core.committer.forget_digests()
+        core.committer.records.forget()
         core.adopt(ownership)
         old.close()
         self._rolled_s = runtime.monotonic_s()
