@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from shlex import quote
 
 from rich import box
 from rich.console import Console
@@ -101,15 +102,16 @@ def print_next(console: Console, report: DemoReport, segment: str, cache: str, f
     common = f"--container {report.container} --cache-dir {cache}"
     beside = os.path.join(os.path.dirname(sys.executable), "chunkstore")
     command = os.path.relpath(beside) if os.path.exists(beside) else f"{sys.executable} -m chunkstore"
+    root = quote(report.root)
     lines = (
-        f"{command} ledger ls {report.root} {common}",
-        f"{command} ledger read {report.root} --topic JFK --ledger 201301 --first 1 --last 3 {common}",
-        f"{command} layout {report.root} {segment} {common}",
-        f"{command} cat {report.root} {segment} {common} > {folder}/data",
-        f"{command} cat {report.root} {segment}-index {common} > {folder}/index",
+        f"{command} ledger ls {root} {common}",
+        f"{command} ledger read {root} --topic JFK --ledger 201301 --first 1 --last 3 {common}",
+        f"{command} layout {root} {segment} {common}",
+        f"{command} cat {root} {segment} {common} > {folder}/data",
+        f"{command} cat {root} {segment}-index {common} > {folder}/index",
         f"{command} pulsar decode {folder}/data {folder}/index",
-        f"{command} journal {report.root} --container {report.container}",
-        f"{command} check {report.root} --deep {common}",
+        f"{command} journal {root} --container {report.container}",
+        f"{command} check {root} --deep {common}",
         f"{command} demo --seed {report.seed}",
         f"rm -r {folder}",
     )

@@ -8,9 +8,7 @@ applies them to the rows), writing, streaming.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
@@ -93,11 +91,11 @@ class Reader(DataSourceReader):
             with open_replica(options.path, container=options.container) as replica:
                 return [Partition(task) for task in plan_read(replica, options, planner)]
 
-    def ledger_planner(self) -> LedgerPlanner | None:
-        """What finds the blocks of a topic's ledgers: the offload layer, where this installation has one."""
-        if find_spec("chunkstore.offload") is None:
-            return None
-        return cast("LedgerPlanner", import_module("chunkstore.offload").plan)
+    def ledger_planner(self) -> LedgerPlanner:
+        """What finds the blocks of a topic's ledgers: the offload layer."""
+        from chunkstore.offload import plan
+
+        return plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_task``."""

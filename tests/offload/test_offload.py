@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -12,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.codec.pip76 import Entry
+from chunkstore.codec.pip76 import DataSource, Entry
 from chunkstore.codec.pip76_index import read_index
 from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.offload import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
 from chunkstore.offload.contexts import Stored, iter_contexts
-from chunkstore.offload.planning import DataSource, walk_blocks
+from chunkstore.offload.planning import walk_blocks
 from tests.support.worlds import World, world
 
 __all__ = ["world"]
 
 T = "persistent://public/default/orders"
-SMALL = {"block_bytes": 4096, "segment_bytes_max": 20_000}
+SMALL: dict[str, Any] = {"block_bytes": 4096, "segment_bytes_max": 20_000}
 
 
 def payload(entry: int) -> bytes:
@@ -40,6 +42,10 @@ def expected(ledger: int, entries: Iterable[int]) -> list[Entry]:
     return [Entry(ledger, entry, payload(entry)) for entry in entries]
 
 
+def _slice(data: bytes, at: int, size: int) -> bytes:
+    return data[at : at + size]
+
+
 def objects_agree(store: Stored, topic: str = T) -> None:
     """Every complete offload segment is a PIP-76 object with an exact index, read by the codec alone."""
     for context in iter_contexts(store, topic):
@@ -53,7 +59,7 @@ def objects_agree(store: Stored, topic: str = T) -> None:
         assert store.info(context.index_segment).length == context.index_length
         assert index.data_length == info.length == context.data_length
         data = store.read(context.data, 0, info.length)
-        reader = SegmentReader(DataSource("data", len(data), lambda at, size, data=data: data[at : at + size]), index)
+        reader = SegmentReader(DataSource("data", len(data), partial(_slice, data)), index)
         assert [group.ledger for group in index.ledgers] == [item.ledger for item in context.ranges]
         for item in context.ranges:
             entries = list(iter_entries(reader, item.ledger))
@@ -231,7 +237,7 @@ def test_plans_are_plain_data_and_name_what_is_missing() -> None:
         for part in parts:
             assert part.blocks[0].first_entry == part.first_entry
             assert all(block.start < block.stop for block in part.blocks)
-        for earlier, later in zip(parts, parts[1:], strict=False):
+        for earlier, later in pairwise(parts):
             assert earlier.ledger != later.ledger or earlier.last_entry < later.first_entry
         with pytest.raises(LedgerNotFound) as missing:
             plan(store, T, (9, 10))
