@@ -24,7 +24,7 @@ $(VENV)/.ready-run: pyproject.toml scripts/setup.sh
 	@touch $@
 
 $(VENV)/.ready-demo: pyproject.toml scripts/setup.sh
-	@scripts/setup.sh $(VENV) demo
+	@scripts/setup.sh $(VENV) demo,spark
 	@touch $@ $(VENV)/.ready-run
 
 $(VENV)/.ready-dev: pyproject.toml scripts/setup.sh

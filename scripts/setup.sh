@@ -81,3 +81,13 @@ say "installing the project${extra:+ with its extra \"$extra\"} into $venv (down
     "pip could not install the packages named in pyproject.toml" \
     "its own message stands above; without network, point pip at a mirror or a folder of wheels:" \
     "PIP_INDEX_URL=https://... make ...    or    PIP_FIND_LINKS=/path/to/wheels PIP_NO_INDEX=1 make ..."
+
+# Spark needs Java 17 or newer. Nothing else does, so its absence stops nothing.
+case ",$extra," in
+*,spark,* | *,dev,*)
+    if ! command -v java >/dev/null 2>&1 && [ -z "${JAVA_HOME:-}" ]; then
+        apt_install openjdk-17-jre-headless || say "no Java here, so what needs Spark is left out; to have it:" \
+            "sudo apt-get install openjdk-17-jre-headless"
+    fi
+    ;;
+esac

@@ -80,7 +80,7 @@ ROOMS = {
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.source",
     ),
-    "pyspark": ("chunkstore.spark.source",),
+    "pyspark": ("chunkstore.demo.sql", "chunkstore.spark.source"),
     "pytest": ("chunkstore.testing",),
     "rich": ("chunkstore.cli", "chunkstore.demo"),
     "typer": ("chunkstore.cli",),

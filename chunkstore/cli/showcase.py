@@ -23,9 +23,12 @@ def demo(
         int | None,
         typer.Option("--rows", metavar="N", help="Only the first N flights, 2000 or more.", show_default=False),
     ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Let Spark SQL count the events, too, where it can run.")
+    ] = True,
     as_json: options.AsJson = False,
 ) -> None:
     """Offload a year of real flights, kill the writer with SIGKILL, resume without its cache, and compare."""
     from chunkstore import demo as demonstration
 
-    demonstration.run(root, seed=seed, as_json=as_json, rows=rows)
+    demonstration.run(root, seed=seed, as_json=as_json, rows=rows, spark=spark)

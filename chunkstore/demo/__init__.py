@@ -26,10 +26,12 @@ __all__ = ["DemoFailed", "DemoReport", "run"]
 _ROWS_LEAST = 2_000
 
 
-def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None = None) -> None:
+def run(
+    root: str | None, *, seed: int | None, as_json: bool, rows: int | None = None, spark: bool = True
+) -> None:
     """Run the demonstration under ``root`` (default: a new temporary directory, which stays for further play).
 
-    ``rows``: only so many flights, 2,000 or more. Raises ``DemoFailed`` if a promise does not hold, ``InvalidArgument`` for a
+    ``rows``: only so many flights, 2,000 or more. ``spark``: let Spark count, too, where it can run. Raises ``DemoFailed`` if a promise does not hold, ``InvalidArgument`` for a
     root in memory or too few rows, ``Unsupported`` where the flights are not installed, and what the store raises.
     """
     if root is not None and root.startswith("memory:"):
@@ -40,7 +42,7 @@ def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None =
     folder = tempfile.mkdtemp(prefix="chunkstore-demo-")
     root = root if root is not None else f"file://{folder}/store"
     seed = seed if seed is not None else int.from_bytes(runtime.token(4), "big")
-    stage = Stage(root, folder, seed, FLIGHTS if rows is None else rows, console)
+    stage = Stage(root, folder, seed, FLIGHTS if rows is None else rows, console, spark=spark)
     report = stage.play()
     if as_json:
         sys.stdout.write(json.dumps(asdict(report)) + "\n")

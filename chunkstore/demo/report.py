@@ -49,12 +49,19 @@ def print_report(console: Console, report: DemoReport) -> None:
         ("written before the kill", _rate(report.acknowledged, report.events, mib, report.write_s)),
         ("written after it", _rate(report.events - report.recovered, report.events, mib, report.resume_s)),
         ("read back", _rate(report.events, report.events, mib, report.read_s)),
+        ("Spark SQL's counts by origin and carrier", _spark(report)),
         ("seed of the kill's moment", f"{report.seed}"),
         ("time in all", f"{report.total_s:.1f} s"),
     )
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def _spark(report: DemoReport) -> str:
+    if report.spark == "equal":
+        return f"equal to the source ({report.spark_s:.1f} s)"
+    return report.spark.replace(": ", ":\n")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

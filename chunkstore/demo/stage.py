@@ -27,6 +27,7 @@ from chunkstore import runtime
 from chunkstore.assembly import list_containers
 from chunkstore.config import Settings
 from chunkstore.demo.flights import TOPICS, Event, Tally, events
+from chunkstore.demo.sql import count_by_spark, missing
 from chunkstore.demo.scribe import writers
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import TakeOverReport
@@ -81,6 +82,9 @@ class DemoReport:
     resume_s: float
     read_s: float
     check_s: float
+    spark: str
+    """"equal", or why Spark did not count, too."""
+    spark_s: float
     total_s: float
 
 
@@ -122,13 +126,14 @@ def compare_counts(step: str, expected: Mapping[tuple[str, str], int], found: Ma
 class Stage:
     """One run. ``play`` once; then ``picture``."""
 
-    def __init__(self, root: str, folder: str, seed: int, rows: int, console: Console) -> None:
+    def __init__(self, root: str, folder: str, seed: int, rows: int, console: Console, *, spark: bool = True) -> None:
         self.root = root
         self.container = _free_container(root)
         self.cache = os.path.join(folder, "cache")
         self._seed = seed
         self._rows = rows
         self._console = console
+        self._spark = spark
         self._chance = hashlib.blake2b(str(seed).encode(), digest_size=16).digest()
 
     def play(self) -> DemoReport:
@@ -151,6 +156,7 @@ class Stage:
             infos = list(replica.segments())
         if findings:
             raise DemoFailed("check", findings[0].message)
+        spark, spark_s = self._count_by_spark(source)
         in_snapshot = killed.in_snapshot if recovered.report.source == "snapshot" else 0
         return DemoReport(
             root=self.root,
@@ -182,8 +188,20 @@ class Stage:
             resume_s=round(recovered.resume_s, 3),
             read_s=round(read_s, 3),
             check_s=round(check_s, 3),
+            spark=spark,
+            spark_s=round(spark_s, 2),
             total_s=round(runtime.monotonic_s() - began_s, 2),
         )
+
+    def _count_by_spark(self, source: Tally) -> tuple[str, float]:
+        """Let Spark SQL count the store's events, if it can run here; what came of it, and how long it took."""
+        reason = missing() if self._spark else "not wanted"
+        if reason is not None:
+            return reason, 0.0
+        self._say("Spark counts them once more (its start takes some seconds)")
+        began_s = runtime.monotonic_s()
+        compare_counts("spark", source.counts, count_by_spark(self.root, self.container, TOPICS))
+        return "equal", runtime.monotonic_s() - began_s
 
     def picture(self) -> Picture:
         """The data segment that most epochs have written; among those the longest."""

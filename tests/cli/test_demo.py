@@ -24,7 +24,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def play(start: Start, *arguments: str) -> dict[str, Any]:
-    demo = start("demo", *arguments, "--json")
+    demo = start("demo", *arguments, "--no-spark", "--json")
     out, err = demo.communicate(timeout=200)
     assert (demo.returncode, err) == (0, b"")
     report = json.loads(out)
@@ -75,7 +75,7 @@ def test_the_whole_demonstration(start: Start, root: str, tmp_path: Path, monkey
 
 def test_what_people_see(start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    demo = start("demo", root, "--rows", "2000", "--seed", "3")
+    demo = start("demo", root, "--rows", "2000", "--seed", "3", "--no-spark")
     out, err = demo.communicate(timeout=100)
     text = out.decode()
     assert (demo.returncode, err) == (0, b"")

@@ -1,0 +1,18 @@
+"""Spark's own counts in the demonstration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.spark import need_spark
+
+
+def test_spark_counts_what_the_demonstration_stored(tmp_path: Path) -> None:
+    need_spark()
+    command = [sys.executable, "-m", "chunkstore", "demo", f"file://{tmp_path}/store", "--rows", "3000", "--seed", "5", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout)["spark"] == "equal"
