@@ -228,7 +228,9 @@ def test_hints_that_point_elsewhere(mode: Mode) -> None:
 
 
 def random_op(chance: random.Random) -> Op:
-    number = lambda: chance.choice((0, 1, 2, 5, 64, (1 << 32) + 1, (1 << 63) - 1, (1 << 64) - 1))  # noqa: E731
+    def number() -> int:
+        return chance.choice((0, 1, 2, 5, 64, (1 << 32) + 1, (1 << 63) - 1, (1 << 64) - 1))
+
     identity = chunk_id(chance.choice((1, (1 << 32) + 1)), chance.randrange(4), chance.randrange(3), 0)
     added = tuple((number(), identity) for _ in range(chance.randrange(3)))
     return chance.choice(
