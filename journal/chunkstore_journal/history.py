@@ -265,7 +265,7 @@ class Streams:
         epoch, index = position.epoch, position.index
         if index == 1:
             found = self.slot0(epoch)
-            return isinstance(found, Opened) and found.hash == position.hash
+            return isinstance(found, Opened) and found.hash == position.hash and position.end == 0
         try:
             if self.mode == "slot":
                 return self.read_slot(epoch, index - 1).hash == position.hash

@@ -164,7 +164,7 @@ class TakeOver:
         """T3."""
         if previous is None:
             return ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH))
-        witnesses = self._witnesses(previous.epoch)
+        witnesses = self._witnesses(previous)
         known: Position | None = None
         for what, position in witnesses:
             holds = self._streams.holds(position)
@@ -188,8 +188,9 @@ class TakeOver:
                 raise self._lost(previous, what or "snapshot LATEST", position)
         return closed
 
-    def _witnesses(self, epoch: int) -> list[tuple[str, Position]]:
+    def _witnesses(self, previous: Opened) -> list[tuple[str, Position]]:
         """Points of the former stream that somebody remembers; with an empty name, the LATEST snapshot's."""
+        epoch = previous.epoch
         found = []
         if self._store is not None:
             position = self._store.head().position
@@ -203,7 +204,9 @@ class TakeOver:
             found.append(("this process", self._own.head))
         if self._latest is not None:
             link = self._latest.snapshot
-            found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
+            # A hint may say anything: what contradicts itself is no witness.
+            if link.lsn - previous.header.lsn == link.index - 1:
+                found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
         return [(what, position) for what, position in found if position.epoch == epoch and position.index >= 1]
 
     def _lost(self, previous: Opened, what: str, position: Position) -> Damaged:

@@ -14,7 +14,6 @@ By default a fixed share of the cases runs; ``CHUNKSTORE_FAULTS=full`` runs all 
 from __future__ import annotations
 
 import gc
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -349,9 +348,3 @@ def test_take_over_loses_nothing(
         finally:
             run.close()
     say(record_property, f"opening {opening.name} in {'-'.join(variant)}", len(trace), len(cases))
-
-
-def test_every_operation_and_world_is_here() -> None:
-    assert len(VARIANTS) == 4
-    assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
-    assert threading.active_count() < 400

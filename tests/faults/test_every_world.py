@@ -1,0 +1,37 @@
+"""The crash points, the storm and the two owners run in all four worlds, and none of them is left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import cast
+
+import pytest
+
+from tests.support.worlds import VARIANT_IDS
+
+FOUR_WORLDS = ("test_crash_points.py", "test_storm.py", "test_races.py")
+
+
+def variant_of(item: pytest.Function) -> str:
+    params = item.callspec.params
+    kind, mode = cast("tuple[str, str]", params["variant"] if "variant" in params else params["world"])
+    return f"{kind}-{mode}"
+
+
+def test_nothing_is_left_out(request: pytest.FixtureRequest) -> None:
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    owners: dict[str, set[str]] = defaultdict(set)
+    for item in request.session.items:
+        if not isinstance(item, pytest.Function):
+            continue
+        if item.path.parent.name == "faults":
+            assert not [mark for mark in item.iter_markers() if mark.name in ("skip", "skipif", "xfail")], item.nodeid
+        if item.path.name in FOUR_WORLDS and hasattr(item, "callspec"):
+            found[item.path.name, item.originalname].add(variant_of(item))
+        if item.path.name == "test_two_owners.py":
+            owners[item.originalname].add(str(item.callspec.params["mode"]))
+    for function, variants in found.items():
+        assert variants == set(VARIANT_IDS), function
+    if owners:
+        # Processes are the filesystem worlds, stores of one process the memory worlds.
+        assert owners == {"test_processes": {"slot", "append"}, "test_stores_of_one_process": {"slot", "append"}}
