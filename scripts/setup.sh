@@ -76,7 +76,7 @@ if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     "$python" -m venv --clear "$venv"
 fi
 
-say "installing the project${extra:+ with its extra \"$extra\"} into $venv (downloads packages the first time)"
+say "installing the project${extra:+ with its extra \"$extra\"} into $venv (downloads packages the first time; Spark is large)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e ".${extra:+[$extra]}" || stop \
     "pip could not install the packages named in pyproject.toml" \
     "its own message stands above; without network, point pip at a mirror or a folder of wheels:" \

@@ -26,13 +26,13 @@ __all__ = ["DemoFailed", "DemoReport", "run"]
 _ROWS_LEAST = 2_000
 
 
-def run(
-    root: str | None, *, seed: int | None, as_json: bool, rows: int | None = None, spark: bool = True
-) -> None:
+def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None = None, spark: bool = True) -> None:
     """Run the demonstration under ``root`` (default: a new temporary directory, which stays for further play).
 
-    ``rows``: only so many flights, 2,000 or more. ``spark``: let Spark count, too, where it can run. Raises ``DemoFailed`` if a promise does not hold, ``InvalidArgument`` for a
-    root in memory or too few rows, ``Unsupported`` where the flights are not installed, and what the store raises.
+    ``rows``: only so many flights, 2,000 or more. ``spark``: let Spark count, too, where it can run.
+
+    Raises ``DemoFailed`` if a promise does not hold, ``InvalidArgument`` for a root in memory or too few rows, ``Unsupported``
+    where the flights are not installed, and what the store raises.
     """
     if root is not None and root.startswith("memory:"):
         raise InvalidArgument("a writer in another process cannot share memory://; use a file:// root", argument="ROOT")

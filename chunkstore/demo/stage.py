@@ -27,8 +27,8 @@ from chunkstore import runtime
 from chunkstore.assembly import list_containers
 from chunkstore.config import Settings
 from chunkstore.demo.flights import TOPICS, Event, Tally, events
-from chunkstore.demo.sql import count_by_spark, missing
 from chunkstore.demo.scribe import writers
+from chunkstore.demo.sql import count_by_spark, missing
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import TakeOverReport
 from chunkstore.offload import LedgerRange, LedgerReader, plan

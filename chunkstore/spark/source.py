@@ -8,7 +8,7 @@ applies them to the rows), writing, streaming.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
@@ -95,7 +95,8 @@ class Reader(DataSourceReader):
         """What finds the blocks of a topic's ledgers: the offload layer."""
         from chunkstore.offload import plan
 
-        return plan
+        # Its ranges have the fields of ``LedgerPart`` and more; it takes the replica that ``partitions`` opens.
+        return cast("LedgerPlanner", plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_task``."""

@@ -12,7 +12,18 @@ from tests.support.spark import need_spark
 
 def test_spark_counts_what_the_demonstration_stored(tmp_path: Path) -> None:
     need_spark()
-    command = [sys.executable, "-m", "chunkstore", "demo", f"file://{tmp_path}/store", "--rows", "3000", "--seed", "5", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "chunkstore",
+        "demo",
+        f"file://{tmp_path}/store",
+        "--rows",
+        "3000",
+        "--seed",
+        "5",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["spark"] == "equal"
