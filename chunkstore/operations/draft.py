@@ -113,6 +113,15 @@ class Draft:
             return record
         return decode_found_chunk(self.core.names, identity, self.view.get(key))
 
+    def settled(self, key: bytes) -> bytes | None:
+        """The committed value of a row that no lock of a segment protects (tables, sessions and what they guard).
+
+        Raises ``KeyBusy`` while a change of it is undecided. Read afresh: what was decided a moment ago may be younger than
+        the draft's view. Stays true until the draft enters the queue, for ``tables.lock`` is held until then.
+        """
+        self.core.tables.check(key)
+        return self.core.store.get(key)
+
     def _put(self, segment: SegmentRecord) -> None:
         self.rows[segment_key(segment.name)] = segment
 

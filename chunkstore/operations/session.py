@@ -16,7 +16,6 @@ from chunkstore.checksum import BytesLike, crc32c
 from chunkstore.errors import BadOffset, Conflict, InvalidArgument, SegmentSealed
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
-from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK, ContainerNames, session_chunk_id
 from chunkstore.operations.core import Core
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SessionRecord
@@ -97,19 +96,19 @@ def check_session_chunks(session_id: int, chunks: object) -> None:
         seen.add(item.id)
 
 
-def _require_session(draft: Draft, view: MetadataView, session_id: int) -> None:
+def _require_session(draft: Draft, session_id: int) -> None:
     """The session is open; and nobody ends it, or attaches its chunks elsewhere, before this commit is decided."""
     key = session_key(session_id)
-    draft.core.tables.check(key)
+    committed = draft.settled(key)
     draft.table_keys.append(key)
-    present = draft.rows[key] is not None if key in draft.rows else view.get(key) is not None
+    present = draft.rows[key] is not None if key in draft.rows else committed is not None
     if not present:
         raise Conflict(f"session {session_id:x}", expected="open", found="ended, or never opened")
 
 
 def plan_end(draft: Draft, session_id: int) -> None:
     """Plan the end of a session. Raises ``Conflict`` when it is not open."""
-    _require_session(draft, draft.view, session_id)
+    _require_session(draft, session_id)
     draft.rows[session_key(session_id)] = None
     draft.headers.append((int(OpCode.SESSION_END), session_id))
 
@@ -134,7 +133,7 @@ def plan_attach(
         raise SegmentSealed(name)
     if expected_offset is not None and expected_offset != segment.length:
         raise BadOffset(name, expected=segment.length, given=expected_offset)
-    _require_session(draft, draft.view, session_id)
+    _require_session(draft, session_id)
     if not chunks:
         return segment.length
     now_ms = runtime.now_ms()
@@ -142,7 +141,7 @@ def plan_attach(
     offset = segment.length
     for position, item in enumerate(chunks):
         key = chunk_key(item.id)
-        if key in draft.rows or draft.view.get(key) is not None:
+        if key in draft.rows or draft.settled(key) is not None:
             raise InvalidArgument(f"chunk {position} is attached already", argument="chunks")
         before = chunks[position - 1].id if position else segment.last_chunk
         after = chunks[position + 1].id if position + 1 < len(chunks) else NO_CHUNK

@@ -155,9 +155,9 @@ def plan_put(draft: Draft, namespace: str, key: bytes, value: bytes, expected_ve
 def plan_delete(draft: Draft, namespace: str, key: bytes, expected_version: int | None) -> None:
     """Plan a delete; deleting an absent row is no change. Raises ``Conflict``."""
     full = table_key(namespace, key)
-    draft.core.tables.check(full)
+    committed = draft.settled(full)
     _expect(draft, namespace, key, full, expected_version)
-    present = draft.rows[full] is not None if full in draft.rows else draft.view.get(full) is not None
+    present = draft.rows[full] is not None if full in draft.rows else committed is not None
     if not present:
         return
     draft.rows[full] = None
@@ -174,8 +174,7 @@ def _expect(draft: Draft, namespace: str, key: bytes, full: bytes, expected_vers
     if expected_version is None:
         return
     draft.conditional_keys.add(full)
-    draft.core.tables.check(full)
-    entry = read_entry(draft.view, namespace, key)
-    found = 0 if entry is None else entry.version
+    raw = draft.settled(full)
+    found = 0 if raw is None else decode_table(f"table {namespace}", raw).version
     if found != expected_version:
         raise Conflict(f"table {namespace!r}, key {key!r}: version", expected=expected_version, found=found)

@@ -95,6 +95,14 @@ def route(streams: Streams, head: Head, leg: Leg) -> list[_Step]:
             steps.append(_Step(leg, opened.position, False, False, opened.position))
             break
         base = opened.payload.base
+        if base.lsn < at.lsn < first.lsn and base.epoch != opened.payload.previous_epoch:
+            # Inside the streams that changed nothing in sum: that says what their ends have in common, not what lies
+            # between. Where the rows are not those, all of it has to be followed.
+            previous = streams.opened(opened.payload.previous_epoch)
+            if opened.is_quiet or head.digest != previous.header.digest:
+                steps.append(whole)
+                leg = Leg(previous, opened.previous_end)
+                continue
         if at.lsn > base.lsn or (at.lsn, at.hash) == (base.lsn, base.hash) or (base.epoch == 0 and head.digest == 0):
             # Nothing between base and this OPEN changed a row. Should ``at`` not be on H after all, the digest of the
             # next record that is applied says so.

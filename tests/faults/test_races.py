@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from chunkstore import changes
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import StorageUnavailable
+from chunkstore.errors import Conflict, StorageUnavailable
 from tests.faults.scenarios import is_opening, is_record
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World, world
@@ -129,3 +130,64 @@ def test_reads_go_on_while_a_take_over_of_our_own_cannot_be_finished(world: Worl
     wire.before = lambda operation, names: None
     assert store.append("log", b"mended") == len(written)
     assert store.check("deep") == []
+
+
+def after_the_view_was_opened(store: ChunkedSegmentStorage, stop: Stop, first: list[object]) -> None:
+    """Lets the commit that ``stop`` holds end just before the next operation looks at what is pending."""
+    tables = store._core.tables
+    check = tables.check
+    called: list[bytes] = []
+
+    def late(key: bytes) -> None:
+        if not called:
+            called.append(key)
+            stop.released.set()
+            end_s = time.monotonic() + 10
+            while not first:
+                assert time.monotonic() < end_s
+                time.sleep(0.001)
+        check(key)
+
+    tables.check = late  # type: ignore[method-assign]
+
+
+def test_a_conditional_row_sees_what_was_decided_while_it_was_planned(world: World) -> None:
+    store, wire = hooked(world)
+    table = store.table("rows")
+    stop = wire.before = Stop(is_record)
+    with in_background(lambda: table.put(b"key", b"first", expected_version=0)) as first:
+        assert stop.reached.wait(10)
+        after_the_view_was_opened(store, stop, first)
+        with pytest.raises(Conflict):
+            table.put(b"key", b"second", expected_version=0)
+    assert first == [None]
+    entry = table.get(b"key")
+    assert entry is not None
+    assert entry.value == b"first"
+
+
+def test_a_deletion_sees_what_was_decided_while_it_was_planned(world: World) -> None:
+    store, wire = hooked(world)
+    table = store.table("rows")
+    stop = wire.before = Stop(is_record)
+    with in_background(lambda: table.put(b"key", b"first")) as first:
+        assert stop.reached.wait(10)
+        after_the_view_was_opened(store, stop, first)
+        table.delete(b"key")
+    assert first == [None]
+    assert table.get(b"key") is None
+
+
+def test_an_attach_sees_that_its_session_ended_while_it_was_planned(world: World) -> None:
+    store, wire = hooked(world)
+    store.create("log")
+    session = store.session("elsewhere")
+    chunk = session.writer().write_chunk(world.raw_storage(), 0, b"bytes")
+    stop = wire.before = Stop(is_record)
+    with in_background(session.end) as ended:
+        assert stop.reached.wait(10)
+        after_the_view_was_opened(store, stop, ended)
+        with pytest.raises(Conflict):
+            store.commit([changes.Attach("log", session.id, (chunk,))])
+    assert ended == [None]
+    assert store.info("log").length == 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore import changes
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -205,3 +206,140 @@ def test_nothing_is_lost_or_doubled_in_bad_weather(
         ground.close()
     record_property("appends", len(log.done))
     print(f"{'-'.join(variant)} seed {seed}: {len(log.done)} appends, {dict(log.errors)}")
+
+
+Model = dict[str, tuple[int, bytes, bool]]
+"""Segments of one client: start offset, bytes, sealed."""
+
+
+class Builder:
+    """A client with segments of its own, whom nobody else disturbs: it always knows what must be there."""
+
+    def __init__(self, number: int, seed: int, store: ChunkedSegmentStorage) -> None:
+        self.chance = random.Random(f"{seed} builder {number}")
+        self.number = number
+        self.names = (f"{number}-x", f"{number}-y")
+        self.store = store
+        self.model: Model = {}
+        self.count = 0
+        self.errors: Counter[str] = Counter()
+        self.wrong: list[BaseException] = []
+
+    def plan(self) -> tuple[list[changes.Change], Model]:
+        """One or two changes that are right, and what they lead to."""
+        model = dict(self.model)
+        planned: list[changes.Change] = []
+        for _ in range(self.chance.choice((1, 1, 2))):
+            change = self._one(model)
+            if change is not None:
+                planned.append(change)
+        return planned, model
+
+    def _one(self, model: Model) -> changes.Change | None:
+        name = self.chance.choice(self.names)
+        if name not in model:
+            model[name] = (0, b"", False)
+            return changes.Create(name)
+        start, data, sealed = model[name]
+        self.count += 1
+        kind = self.chance.choice(("append", "append", "append", "truncate", "seal", "concat", "delete"))
+        other = self.names[name == self.names[0]]
+        if kind == "append" and not sealed:
+            more = b"[%d.%d]" % (self.number, self.count) * self.chance.choice((1, 3, 40))
+            model[name] = (start, data + more, False)
+            return changes.Append(name, more, expected_offset=start + len(data))
+        if kind == "truncate" and data:
+            cut = self.chance.randrange(len(data) + 1)
+            model[name] = (start + cut, data[cut:], sealed)
+            return changes.Truncate(name, start + cut)
+        if kind == "seal":
+            model[name] = (start, data, not sealed)
+            return changes.Unseal(name) if sealed else changes.Seal(name)
+        if kind == "concat" and not sealed and other in model and model[other][2] and model[other][0] == 0:
+            model[name] = (start, data + model.pop(other)[1], False)
+            return changes.Concat(name, other)
+        if kind == "delete" and self.chance.random() < 0.3:
+            del model[name]
+            return changes.Delete(name)
+        return None
+
+    def run(self, until_s: float) -> None:
+        try:
+            while time.monotonic() < until_s:
+                planned, after = self.plan()
+                if planned:
+                    self.commit(planned, after)
+        except BaseException as error:
+            self.wrong.append(error)
+            raise
+
+    def commit(self, planned: list[changes.Change], after: Model) -> None:
+        try:
+            self.store.commit(planned)
+            self.model = after
+        except OutcomeUnknown:
+            self.errors["OutcomeUnknown"] += 1
+            settle(self.store)
+            found = self.look()
+            assert found in (self.model, after), (planned, found)
+            self.model = found
+        except (StorageUnavailable, StorageFull, DeadlineExceeded) as error:
+            self.errors[type(error).__name__] += 1
+            time.sleep(0.002)
+
+    def look(self) -> Model:
+        while True:
+            try:
+                found: Model = {}
+                for info in self.store.segments(prefix=f"{self.number}-"):
+                    data = self.store.read(info.name, info.start_offset, info.length - info.start_offset)
+                    found[info.name] = (info.start_offset, data, info.sealed)
+                return found
+            except (StorageUnavailable, DeadlineExceeded):
+                time.sleep(0.005)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_of_structure_in_bad_weather(variant: tuple[Kind, Mode], seed: int, folder: Path) -> None:
+    ground = Ground(
+        *variant,
+        folder / "builders",
+        op_deadline_s=0.3,
+        undecided_s_max=0.3,
+        rolling=100,
+        log_roll_bytes=20_000,
+        slot_roll_records=60,
+        roll_interval_s_min=0.1,
+        gc_grace_s=0.0,
+    )
+    try:
+        store = ground.open(ground.wire)
+        store.create("a")
+        builders = [Builder(number, seed, store) for number in range(THREADS)]
+        until_s = time.monotonic() + RUN_S
+        threads = [threading.Thread(target=builder.run, args=(until_s,)) for builder in builders]
+        threads.append(threading.Thread(target=weather, args=(ground, seed, 0.05, until_s)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a call hangs"
+        for builder in builders:
+            if builder.wrong:
+                raise builder.wrong[0]
+        settle(store)
+        assert [builder.look() for builder in builders] == [builder.model for builder in builders]
+        assert store.check("deep") == []
+        store.collect()
+        assert store.check("deep") == []
+        store.close()
+        if seed % 2:
+            ground.world.forget_cache()
+        with ground.open() as successor:
+            for builder in builders:
+                builder.store = successor
+                assert builder.look() == builder.model
+            assert successor.check("deep") == []
+    finally:
+        ground.close()
+    print(f"{'-'.join(variant)} seed {seed}: {[builder.count for builder in builders]}, {builders[0].errors}")

@@ -93,6 +93,7 @@ class World:
             "lmdb_map_bytes": 1 << 28,
         }
         self._machine = 0
+        self._machines = itertools.count(1)
         self._shelf = MemoryShelf()
         self._open: list[ChunkedSegmentStorage | Replica] = []
         self._storages: list[ChunkStorage] = []
@@ -195,8 +196,17 @@ class World:
 
     def forget_cache(self) -> None:
         """Go on on another machine: everything opened from now on starts without a cache."""
-        self._machine += 1
+        self._machine = next(self._machines)
         self._shelf = MemoryShelf()
+
+    @property
+    def machine(self) -> tuple[int, MemoryShelf]:
+        """The present machine, for ``wake``."""
+        return self._machine, self._shelf
+
+    def wake(self, machine: tuple[int, MemoryShelf]) -> None:
+        """Go on on a machine that was left before, with the cache it had then."""
+        self._machine, self._shelf = machine
 
     def crash(self, store: ChunkedSegmentStorage) -> None:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
