@@ -16,7 +16,7 @@ from pathlib import Path
 
 import chunkstore
 from benchmarks.big import build, open_big, settings_for
-from benchmarks.harness import Report, anonymous_kib, median, scratch, time_s
+from benchmarks.harness import Report, anonymous_kib, median, peak_resident_kib, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append, Create
 from chunkstore_bindings.memory import MemoryChunkStorage
@@ -143,7 +143,7 @@ def child_segments(path: str, count: str) -> None:
         assert count_found == total
         assert store.info(names[-1]).length == 27
     took = time_s() - began
-    print(json.dumps({"s": took, "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps({"s": took, "rss_mib": peak_resident_kib() / 1024}))
 
 
 def active_segments(report: Report, path: Path, count: int) -> None:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Figure", "Report", "anonymous_kib", "median", "scratch", "time_s"]
+__all__ = ["Figure", "Report", "anonymous_kib", "median", "peak_resident_kib", "scratch", "time_s"]
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("chunkstore-engine", "lmdb", "msgpack", "google-crc32c", "protobuf", "pyarrow", "pyspark")
@@ -52,6 +52,15 @@ def anonymous_kib() -> int:
     with open("/proc/self/smaps_rollup", encoding="ascii") as file:
         for line in file:
             if line.startswith("Anonymous:"):
+                return int(line.split()[1])
+    return 0
+
+
+def peak_resident_kib() -> int:
+    """Peak resident memory of this process in KiB. Not ``ru_maxrss``: a child inherits its parent's."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
                 return int(line.split()[1])
     return 0
 

@@ -137,6 +137,13 @@ def chunk_rest(identity: bytes) -> str:
     return f"{first:x}-{epoch:x}-{n:x}-{random:08x}"
 
 
+@lru_cache(maxsize=4096)
+def _chunk_path(identity: bytes) -> str:
+    # Remembered: readers ask for the same few chunks again and again, and a name costs as much as all else of a lookup.
+    rest = chunk_rest(identity)
+    return f"{name_spread(rest)}/{rest}"
+
+
 def parse_chunk_rest(rest: str) -> bytes | None:
     """Inverse of ``chunk_rest``; None for a name that is not ours."""
     match = _CHUNK.match(rest)
@@ -210,8 +217,7 @@ class ContainerNames:
 
     def chunk(self, identity: bytes) -> str:
         """The object name of a chunk."""
-        rest = chunk_rest(identity)
-        return f"{self._data}{name_spread(rest)}/{rest}"
+        return self._data + _chunk_path(identity)
 
     def parse_chunk(self, name: str) -> bytes | None:
         """Inverse of ``chunk``; None for a name that is not one of this container's chunks."""

@@ -51,6 +51,12 @@ class Progress:
     time_ms: int = 0
     notes: list[SnapshotLink] = field(default_factory=list)
 
+    def count(self, records: int, size_bytes: int, time_ms: int) -> None:
+        """Some more records, the last of them with this label of time (labels never go backwards along history)."""
+        self.records += records
+        self.bytes += size_bytes
+        self.time_ms = max(self.time_ms, time_ms)
+
 
 class Materialised(NamedTuple):
     """A store at the asked point, and how it got there. ``damaged`` names snapshots that must not be relied on."""
@@ -226,14 +232,14 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
             note = decode_note(record.header.kind, record.payload, object=name, position=position.end)
             if isinstance(note, SnapshotLink):
                 progress.notes.append(note)
-        progress.records += 1
-        progress.bytes += record.size
-        progress.time_ms = max(progress.time_ms, record.header.time_ms)
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+            progress.count(len(batch), size, record.header.time_ms)
             _apply_all(store, batch)
             batch, size = [], 0
-    _apply_all(store, batch)
+    if batch:
+        progress.count(len(batch), size, record.header.time_ms)
+        _apply_all(store, batch)
 
 
 def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, progress: Progress) -> None:
