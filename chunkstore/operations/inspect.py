@@ -107,33 +107,23 @@ def layout(context: ReadContext, name: str, identity: int | None, epoch: int) ->
 
 
 def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: int) -> int:
-    """The start of the chunk that was growing at ``time_ms``: nothing below it was written later. O(log n) lookups.
+    """The start of the last chunk before the first one created after ``time_ms``: no chunk below it is younger than that.
 
     Chunk-granular, from commit times, which are labels of the owners' clocks. Before the first chunk: the start offset;
-    for a time after the last append, the last chunk's start.
+    for a time after the last append, the last chunk's start. A walk of the list up to the answer: concat may put older
+    chunks behind younger ones, and clocks may run back, so times along the list are not sorted and cannot be searched.
     """
     with context.store().view() as view:
         try:
             segment = find_segment(view, name, identity)
         finally:
             context.check()
-        if not segment.chunk_count:
-            return segment.start_offset
-        low, high = segment.start_offset, segment.last_chunk_offset
-        if find_chunk(view, context.names, segment.last_chunk).created_ms <= time_ms:
-            return max(segment.start_offset, high)
         best = segment.start_offset
-        # Chunks are created in time order within a segment, so "created at or before" is a prefix of the list.
-        while low < high:
-            middle = (low + high) // 2
-            found = view.locate(segment.id, middle)
-            if found is None:
-                break
-            chunk, chunk_offset = found
+        chunk, offset = segment.first_chunk, segment.start_offset - segment.first_chunk_skip
+        for _ in range(segment.chunk_count):
             record = find_chunk(view, context.names, chunk)
-            if record.created_ms <= time_ms:
-                best = max(best, chunk_offset)
-                low = chunk_offset + record.length
-            else:
-                high = chunk_offset
+            if record.created_ms > time_ms:
+                break
+            best = max(segment.start_offset, offset)
+            chunk, offset = record.next, offset + record.length
         return best
