@@ -119,6 +119,10 @@ class Settings:
       cache_free_bytes_min: below this much free space on the cache disk new operations get StorageFull beforehand.
       lmdb_map_bytes: size of the LMDB map (address space, not memory); grown where it is too small.
       parallel_read_bytes_min: reads of at least this length are split over several threads.
+      retry_s_max: one call of a remote storage (s3, hdfs) is asked again for this long, where that is safe; 0 switches it off.
+      retry_tries_max: ... and this often, the first time included.
+      read_bytes_per_s_max, write_bytes_per_s_max: what the store may read from, and write to, its storage; 0 is no limit.
+      read_requests_per_s_max, write_requests_per_s_max: the same for calls of the storage.
     """
 
     cache_dir: str | None = None
@@ -144,6 +148,12 @@ class Settings:
     cache_free_bytes_min: int = 4 * MIB
     lmdb_map_bytes: int = 1 << 40
     parallel_read_bytes_min: int = 8 * MIB
+    retry_s_max: float = 20.0
+    retry_tries_max: int = 8
+    read_bytes_per_s_max: float = 0.0
+    write_bytes_per_s_max: float = 0.0
+    read_requests_per_s_max: float = 0.0
+    write_requests_per_s_max: float = 0.0
     default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
 
     def __post_init__(self) -> None:
@@ -192,6 +202,12 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("cache_free_bytes_min", 0, 1 << 50),
     ("lmdb_map_bytes", 64 * KIB, 1 << 46),
     ("parallel_read_bytes_min", 64 * KIB, 1 << 40),
+    ("retry_s_max", 0, 86_400),
+    ("retry_tries_max", 1, 1_000_000),
+    ("read_bytes_per_s_max", 0, 1 << 50),
+    ("write_bytes_per_s_max", 0, 1 << 50),
+    ("read_requests_per_s_max", 0, 1 << 30),
+    ("write_requests_per_s_max", 0, 1 << 30),
 )
 _DEFAULTS: object = type("_NoDefaults", (), {})()
 _DEFAULTS = Settings()

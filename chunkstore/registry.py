@@ -1,8 +1,10 @@
 """From a root's URL to its chunk storage.
 
-Promises: ``memory://NAME`` and ``file:///PATH`` are built in; other installed packages add schemes through the entry-point
-group ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the settings, returns a ``ChunkStorage``).
-A binding is imported when a root needs it, never before. Credentials in a URL never reach a message.
+Promises: ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; other installed packages add
+schemes through the entry-point group ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the
+settings, returns a ``ChunkStorage``). A binding is imported when a root needs it, never before. Credentials in a URL never
+reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
+limit (docs/decisions/0011).
 Leaves out: containers (``assembly``).
 """
 
@@ -22,7 +24,7 @@ __all__ = ["ENTRY_POINT_GROUP", "open_storage"]
 
 ENTRY_POINT_GROUP = "chunkstore.bindings"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_ABSENT = {"s3": "S3 and its look-alikes", "hdfs": "HDFS"}
+_REMOTE = frozenset(("s3", "hdfs"))
 _EXAMPLES = "write file:///absolute/path or memory://NAME"
 
 
@@ -39,20 +41,43 @@ def open_storage(root_url: str, settings: Settings) -> ChunkStorage:
         hint = f"; write file://{root_url}" if root_url.startswith("/") else ""
         raise InvalidArgument(f"root {_shown(root_url)!r} is not a URL{hint or '; ' + _EXAMPLES}", argument="root")
     scheme = match[1].lower()
+    return _wrapped(_open_binding(scheme, root_url, settings), scheme, settings)
+
+
+def _open_binding(scheme: str, root_url: str, settings: Settings) -> ChunkStorage:
     if scheme == "file":
         return _open_file(root_url, settings)
     if scheme == "memory":
         return _open_memory(root_url)
+    if scheme == "hdfs":
+        return _open_hdfs(root_url, settings)
+    if scheme == "s3":
+        return _open_s3(root_url, settings)
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         maker = cast("Callable[[str, Settings], ChunkStorage]", entry.load())
         return maker(root_url, settings)
-    if scheme in _ABSENT:
-        raise Unsupported(
-            f"{scheme}:// roots need the binding for {_ABSENT[scheme]} (extra {scheme!r}), which is not in this version; "
-            f"{_EXAMPLES}",
-            feature=scheme,
-        )
     raise InvalidArgument(f"no binding for {scheme}:// roots ({_shown(root_url)!r}); {_EXAMPLES}", argument="root")
+
+
+def _wrapped(storage: ChunkStorage, scheme: str, settings: Settings) -> ChunkStorage:
+    """What the settings ask for, around a binding. A retry is a request like any other, so the throttle is the inner one."""
+    from chunkstore_bindings.guarded import guarded
+    from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
+    from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits
+
+    storage = guarded(storage)
+    limits = ThrottleLimits(
+        read_bytes_per_s=settings.read_bytes_per_s_max,
+        write_bytes_per_s=settings.write_bytes_per_s_max,
+        read_requests_per_s=settings.read_requests_per_s_max,
+        write_requests_per_s=settings.write_requests_per_s_max,
+    )
+    if any(limits):
+        storage = ThrottledChunkStorage(storage, limits, wait_s_max=settings.op_deadline_s)
+    if scheme in _REMOTE and settings.retry_s_max:
+        policy = RetryPolicy(tries_max=settings.retry_tries_max, budget_s=settings.retry_s_max)
+        storage = RetryingChunkStorage(storage, policy)
+    return storage
 
 
 def _shown(root_url: str) -> str:
@@ -100,3 +125,28 @@ def _open_memory(root_url: str) -> ChunkStorage:
     from chunkstore_bindings.memory import MemoryChunkStorage
 
     return MemoryChunkStorage(f"memory://{name}")
+
+
+def _open_hdfs(root_url: str, settings: Settings) -> ChunkStorage:
+    try:
+        from chunkstore_bindings.hdfs import open_hdfs
+    except ImportError as error:
+        raise Unsupported(
+            f"hdfs:// roots need the extra 'hdfs': pip install 'chunkstore-engine[hdfs]' ({error.name} is missing)",
+            feature="hdfs",
+        ) from error
+
+    return open_hdfs(root_url, settings)
+
+
+def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
+    try:
+        from chunkstore_bindings.s3.options import parse_root
+        from chunkstore_bindings.s3.storage import S3ChunkStorage
+    except ModuleNotFoundError as error:
+        if error.name not in ("boto3", "botocore"):
+            raise
+        raise Unsupported(
+            "s3:// roots need the package boto3: pip install 'chunkstore-engine[s3]'", feature="s3"
+        ) from error
+    return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)

@@ -17,12 +17,14 @@ live in the base. What a binding cannot do stays ``Unsupported`` and its ``Capab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import isfunction
 from typing import NamedTuple, TypeAlias
 
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import Closed, InvalidArgument, InvalidOffset, Unsupported
+from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, InvalidOffset, StorageUnavailable, Unsupported
 from chunkstore.names import check_object_name
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "ReadRange",
+    "translated",
 ]
 
 
@@ -48,6 +51,9 @@ class Capabilities:
       create_if_absent: atomic, durable put-if-absent. Without it a storage can only be opened read-only.
       concat, truncate, set_read_only: the optional operations.
       fence_by_stat: ``exists`` is a sound fence check (false where a stat may be stale, as on NFS).
+      sync_repeatable: a failed ``sync`` or ``harden`` may be asked again, because a server answers for what it has. Never
+        true above a page cache: after a failed fsync the next one may lie (protocol 2.3).
+      remote: calls cross a network: they take milliseconds, and may hang. Then no caller works for others in its own thread.
       medium: for people: "ext4", "tmpfs", "memory", "s3", ...
     """
 
@@ -58,6 +64,8 @@ class Capabilities:
     truncate: bool = False
     set_read_only: bool = False
     fence_by_stat: bool = True
+    sync_repeatable: bool = False
+    remote: bool = False
     medium: str = ""
 
 
@@ -230,10 +238,42 @@ def _bytes_like(data: object, argument: str) -> None:
         raise InvalidArgument(f"{argument} must be a contiguous memoryview of bytes", argument=argument)
 
 
+def translated(error: Exception, operation: str, name: str = "") -> StorageUnavailable:
+    """A foreign exception of a binding as an error of ours; to be raised ``from`` it."""
+    return StorageUnavailable(
+        f"unexpected {type(error).__name__} in {operation}{' of ' + name if name else ''}: {error}", object=name
+    )
+
+
+def _translating(method: Callable[..., object]) -> Callable[..., object]:
+    operation = method.__name__.removeprefix("do_")
+
+    @wraps(method)
+    def call(*arguments: object) -> object:
+        try:
+            return method(*arguments)
+        except (ChunkstoreError, AssertionError, MemoryError):
+            raise
+        except Exception as error:
+            name = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], str) else ""
+            raise translated(error, operation, name) from error
+
+    return call
+
+
 class BaseChunkStorage(ChunkStorage):
-    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else."""
+    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else.
+
+    What a ``do_*`` method raises that is no ``ChunkstoreError`` arrives as ``StorageUnavailable``, chained.
+    """
 
     _closed = False
+
+    def __init_subclass__(cls, **named: object) -> None:
+        super().__init_subclass__(**named)
+        for name, method in list(vars(cls).items()):
+            if name.startswith("do_") and isfunction(method):
+                setattr(cls, name, _translating(method))
 
     def _check(self, name: str) -> None:
         if self._closed:

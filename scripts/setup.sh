@@ -42,6 +42,11 @@ find_python() {
     done
 }
 
+# Runs a command with root rights; fails where there are none to be had without a question.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else command -v sudo >/dev/null 2>&1 && sudo -n "$@"; fi
+}
+
 # Installs system packages; fails quietly where that is impossible (the caller knows what to tell the user).
 apt_install() {
     local as_root=()
@@ -82,12 +87,22 @@ say "installing the project${extra:+ with its extra \"$extra\"} into $venv (down
     "its own message stands above; without network, point pip at a mirror or a folder of wheels:" \
     "PIP_INDEX_URL=https://... make ...    or    PIP_FIND_LINKS=/path/to/wheels PIP_NO_INDEX=1 make ..."
 
-# Spark needs Java 17 or newer. Nothing else does, so its absence stops nothing.
+# Spark and the tests' own HDFS need Java 17 or newer. Nothing else does, so its absence stops nothing.
 case ",$extra," in
 *,spark,* | *,dev,*)
     if ! command -v java >/dev/null 2>&1 && [ -z "${JAVA_HOME:-}" ]; then
-        apt_install openjdk-17-jre-headless || say "no Java here, so what needs Spark is left out; to have it:" \
+        apt_install openjdk-17-jre-headless || say "no Java here, so what needs Spark, or tests HDFS, is left out; to have it:" \
             "sudo apt-get install openjdk-17-jre-headless"
+    fi
+    ;;
+esac
+
+# The tests' own HDFS takes a few jars out of Debian's packages (nothing of them is installed); apt-get has to know them.
+case ",$extra," in
+*,dev,*)
+    if command -v apt-get >/dev/null 2>&1 && ! apt-cache show libjetty9-java >/dev/null 2>&1; then
+        say "asking apt-get for its lists of packages"
+        as_root apt-get update -qq >&2 || say "they cannot be had, so HDFS may not be tested: sudo apt-get update"
     fi
     ;;
 esac

@@ -72,6 +72,7 @@ class MemoryChunkStorage(BaseChunkStorage):
             concat=True,
             truncate=True,
             set_read_only=True,
+            sync_repeatable=True,
             medium="memory",
         )
 

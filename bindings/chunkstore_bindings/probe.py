@@ -1,21 +1,34 @@
 """Does this storage really have put-if-absent? Asked before a container is made, never assumed (protocol 2.2, A13, A15).
 
 Promises: every check goes through the storage's own calls, with 16 creates racing for one name; what fails is named in
-``Unsupported``; the two probe objects are removed again. The result is plain data for FORMAT.
+``Unsupported``; the two probe objects are removed again. The result is plain data for FORMAT. A storage behind a server is
+asked again at every open, with one conditional put of FORMAT's own bytes, and probed in full when it is another server or
+another way to it than the one that FORMAT names.
 Leaves out: proof. A storage that passes may still break its promise under faults; one that fails must not be trusted.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
 from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.wrapping import layers
 
-__all__ = ["PROBE_RACERS", "PROBE_VERSION", "ProbeResult", "probe_create_if_absent"]
+__all__ = [
+    "PROBE_RACERS",
+    "PROBE_VERSION",
+    "ProbeResult",
+    "ServerBacked",
+    "confirm_storage",
+    "probe_create_if_absent",
+    "probe_storage",
+]
 
 PROBE_VERSION = 1
 PROBE_RACERS = 16
@@ -36,6 +49,63 @@ class ProbeResult:
     def to_plain(self) -> dict[str, int | str]:
         """The fields as plain data, for msgpack or JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+@runtime_checkable
+class ServerBacked(Protocol):
+    """What a binding offers whose server is somebody else's: it may be replaced, or configured anew, between two opens."""
+
+    def server_identity(self) -> Mapping[str, str]:
+        """Which server, and by which way. When it changes, the probe of before says nothing any more."""
+        ...
+
+    def check_root(self) -> str:
+        """Look for rules of the server that work against a container; what was seen. Raises ``Unsupported`` naming one."""
+        ...
+
+    def observe_server(self, name_prefix: str) -> Mapping[str, str]:
+        """What else the server does: recorded, required by nobody."""
+        ...
+
+
+def _server_of(storage: ChunkStorage) -> ServerBacked | None:
+    for layer in layers(storage):
+        if isinstance(layer, ServerBacked):
+            return layer
+    return None
+
+
+def probe_storage(storage: ChunkStorage, name_prefix: str) -> dict[str, int | str]:
+    """Everything there is to know before a container is made: ``probe_create_if_absent``, and what stands behind a server.
+
+    Raises as ``probe_create_if_absent``. Returns plain data for FORMAT.
+    """
+    server = _server_of(storage)
+    rules = None if server is None else server.check_root()
+    found = probe_create_if_absent(storage, name_prefix).to_plain()
+    if server is not None and rules is not None:
+        found |= {"lifecycle": rules, **server.observe_server(name_prefix), **server.server_identity()}
+    return found
+
+
+def confirm_storage(
+    storage: ChunkStorage, format_name: str, format_bytes: bytes, probed: Mapping[str, object], name_prefix: str
+) -> None:
+    """Before a container is opened that exists: is its storage still what the probe saw? Two requests where all is well.
+
+    ``format_bytes`` are those of FORMAT, ``probed`` is what it says. Storages without a server are not asked.
+    Raises as ``probe_create_if_absent``, ``Unsupported`` also for a rule of the server's. Retry: safe.
+    """
+    server = _server_of(storage)
+    if server is None:
+        return
+    server.check_root()
+    # The same bytes: a server that ignores the condition does no harm by it, and betrays itself.
+    created = storage.create_if_absent(format_name, format_bytes)
+    changed = any(probed.get(name) != value for name, value in server.server_identity().items())
+    if created or changed:
+        # "Created" may also be an attempt whose answer was lost, recognised by its bytes: the full probe decides.
+        probe_create_if_absent(storage, name_prefix)
 
 
 def probe_create_if_absent(storage: ChunkStorage, name_prefix: str) -> ProbeResult:

@@ -23,13 +23,13 @@ from chunkstore.errors import (
 )
 from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkStorage, ReadRange
 
-__all__ = ["RACERS", "StorageBasics", "at_once", "pattern"]
+__all__ = ["ODD_NAMES", "RACERS", "StorageBasics", "at_once", "pattern"]
 
 T = TypeVar("T")
 _WAIT_S = 60.0
 RACERS = 16
 _BAD_NAMES = ["", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a/.", "a\0b", "/"]
-_ODD_NAMES = [
+ODD_NAMES = [
     "with space/and  two",
     "dots.in/...three/.hidden/a..b",
     "percent%20/plus+/tilde~/colon:/back\\slash/quote'\"",
@@ -404,7 +404,7 @@ class StorageBasics(ABC):
                 storage.exists(wrong)  # type: ignore[arg-type]
         assert storage.list().items == ()
 
-    @pytest.mark.parametrize("odd", _ODD_NAMES)
+    @pytest.mark.parametrize("odd", ODD_NAMES)
     def test_odd_names(self, storage: ChunkStorage, odd: str) -> None:
         name = self.name(odd)
         assert storage.create_if_absent(name, b"odd")

@@ -9,11 +9,16 @@ import pytest
 
 from chunkstore import registry
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, StorageUnavailable
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from chunkstore_bindings.retrying import RetryingChunkStorage
+from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits
+from chunkstore_bindings.wrapping import layers
+from tests.support.clock import stopped_clock
+from tests.support.flaky import Flaky
 
 SETTINGS = Settings()
 
@@ -78,16 +83,7 @@ def test_refused(url: str, text: str) -> None:
     assert caught.value.argument == "root"
 
 
-@pytest.mark.parametrize("scheme", ["s3", "hdfs"])
-def test_bindings_of_later_versions(scheme: str) -> None:
-    with pytest.raises(Unsupported) as caught:
-        open_storage(f"{scheme}://bucket/prefix", SETTINGS)
-    assert caught.value.feature == scheme
-    assert f"extra '{scheme}'" in str(caught.value)
-    assert "not in this version" in str(caught.value)
-
-
-@pytest.mark.parametrize("scheme", ["gopher", "s3", "memory", "file"])
+@pytest.mark.parametrize("scheme", ["gopher", "s3", "hdfs", "memory", "file"])
 def test_credentials_never_reach_a_message(scheme: str) -> None:
     with pytest.raises(ChunkstoreError) as caught:
         open_storage(f"{scheme}://user:sesame@host/path?secret=sesame", SETTINGS)
@@ -113,3 +109,52 @@ def test_other_packages_add_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "entry_points", found)
     assert open_storage("tape://drive/1", SETTINGS) is made
     assert asked == [("tape://drive/1", SETTINGS)]
+
+
+def test_limits_go_around_every_storage(tmp_path: Path) -> None:
+    settings = Settings(
+        read_bytes_per_s_max=1.5, write_bytes_per_s_max=2, read_requests_per_s_max=3, write_requests_per_s_max=4
+    )
+    storage = open_storage(f"file://{tmp_path}", settings)
+    outer, binding = layers(storage)
+    assert isinstance(outer, ThrottledChunkStorage)
+    assert outer.limits == ThrottleLimits(1.5, 2, 3, 4)
+    assert isinstance(binding, FilesystemChunkStorage)
+    storage.close()
+    with pytest.raises(Closed):
+        binding.exists("a")
+
+
+def test_remote_storages_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(scheme: str, url: str, settings: Settings) -> ChunkStorage:
+        return MemoryChunkStorage(f"memory://{uuid.uuid4()}")
+
+    monkeypatch.setattr(registry, "_open_binding", made)
+    for scheme in ("s3", "hdfs"):
+        kinds = [type(layer) for layer in layers(open_storage(f"{scheme}://x/y", SETTINGS))]
+        assert kinds == [RetryingChunkStorage, MemoryChunkStorage]
+        limited = open_storage(f"{scheme}://x/y", Settings(write_requests_per_s_max=5))
+        # A retry is a request like any other.
+        assert [type(layer) for layer in layers(limited)] == [
+            RetryingChunkStorage,
+            ThrottledChunkStorage,
+            MemoryChunkStorage,
+        ]
+        assert isinstance(open_storage(f"{scheme}://x/y", Settings(retry_s_max=0)), MemoryChunkStorage)
+    for scheme in ("file", "memory", "tape"):
+        assert isinstance(open_storage(f"{scheme}://x/y", SETTINGS), MemoryChunkStorage)
+
+
+def test_the_settings_of_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = Flaky(MemoryChunkStorage(f"memory://{uuid.uuid4()}"), every=1)
+    monkeypatch.setattr(registry, "_open_binding", lambda *_: down)
+    with stopped_clock() as clock:
+        storage = open_storage("s3://x/y", Settings(retry_tries_max=3))
+        with pytest.raises(StorageUnavailable):
+            storage.exists("a")
+        assert down.failed["exists"] == 3
+        storage = open_storage("s3://x/y", Settings(retry_tries_max=1000, retry_s_max=30))
+        began_s = clock.now_s
+        with pytest.raises(StorageUnavailable):
+            storage.exists("a")
+        assert 20 < clock.now_s - began_s < 30

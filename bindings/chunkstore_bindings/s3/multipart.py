@@ -1,0 +1,219 @@
+"""Large chunks in parts: several connections for one object, and no traces when it fails.
+
+Promises
+* Parts are slices of the caller's buffer, sent without a copy; at most ``concurrency`` are under way. Each part is
+  checksummed, and repeated by itself when it fails.
+* An object appears whole or not at all, when its upload is completed. A completion whose answer is lost is asked again,
+  and recognised by the token in the object's metadata.
+* What fails is aborted. What could not be aborted is *stale*: ``sweep`` aborts unfinished uploads that are old by the
+  server's own clock.
+
+Exclusive as far as the server goes: completion carries ``If-None-Match: *``, which servers of before 2025 ignore; the name is
+looked up beforehand in any case, and the engine never uses a name twice. Leaves out: conditions for the journal (its
+objects are single PUTs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, crc_text, new_token, object_headers
+from chunkstore_bindings.s3.client import Patience, S3Client
+from chunkstore_bindings.s3.options import PARTS_MAX
+from chunkstore_bindings.s3.reading import head
+from chunkstore_bindings.s3.refusals import Kind, Refusal
+
+__all__ = ["Upload", "aborted_on_failure", "begin", "complete", "send_part", "sweep", "upload"]
+
+_ABORT_TRIES: Final = 3
+_SWEEP_PAGES_MAX: Final = 100
+
+
+class Upload(NamedTuple):
+    """An upload under way. ``exclusive``: completing it must not replace anything."""
+
+    name: str
+    id: str
+    token: str
+    exclusive: bool
+    patience: Patience
+
+
+def upload(
+    client: S3Client, integrity: Integrity, name: str, data: BytesLike, pool: runtime.Pool, *, exclusive: bool = True
+) -> None:
+    """Write ``name`` in parts. Raises ``Refusal`` (``TAKEN``: the name exists); then nothing of it is left, or it is stale."""
+    with memoryview(data) as whole, whole.cast("B") as view:
+        size = max(client.options.part_size_bytes, -(-len(view) // PARTS_MAX))
+        slices = [view[start : start + size] for start in range(0, len(view), size)]
+        try:
+            if exclusive and _exists(client, name):
+                raise Refusal(Kind.TAKEN, "the name exists", status=412)
+            # The whole CRC is needed first: an object's metadata is fixed when its upload begins.
+            whole_crc = crc32c_extend(0, view)
+            under_way = begin(client, integrity, name, whole_crc, exclusive=exclusive)
+            with aborted_on_failure(client, under_way):
+                stop = runtime.event()
+                calls = [
+                    partial(_unless_stopped, stop, send_part, client, integrity, under_way, number, part)
+                    for number, part in enumerate(slices, 1)
+                ]
+                parts = pool.run_all(calls)
+                complete(client, under_way, parts, len(view))
+        finally:
+            for part in slices:
+                part.release()
+
+
+def _exists(client: S3Client, name: str) -> bool:
+    try:
+        head(client, name)
+    except Refusal as refusal:
+        if refusal.kind is Kind.NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def _unless_stopped(stop: runtime.Event, call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """One part's work, not begun any more when another part has failed."""
+    if stop.is_set():
+        raise Refusal(Kind.UNSENT, "another part failed")
+    try:
+        return call(*arguments)
+    except BaseException:
+        stop.set()
+        raise
+
+
+def begin(client: S3Client, integrity: Integrity, name: str, crc: int | None, *, exclusive: bool) -> Upload:
+    """Begin an upload. ``crc``: the whole object's, where it is known already. Raises ``Refusal``."""
+    token = new_token()
+    more: dict[str, Any] = {}
+    if integrity.server_keeps_crc is not False:
+        more["ChecksumAlgorithm"] = "CRC32C"
+    patience = client.patience()
+    answer = client.repeat(
+        "create_multipart_upload",
+        patience=patience,
+        Key=client.options.key(name),
+        **object_headers(client, crc, token),
+        **more,
+    )
+    return Upload(name, str(answer["UploadId"]), token, exclusive, client.patience())
+
+
+def send_part(client: S3Client, integrity: Integrity, upload: Upload, number: int, view: memoryview) -> dict[str, Any]:
+    """Send one part, several times if need be; what completion has to say about it. Raises ``Refusal``."""
+    # A CRC costs a pass over the bytes: only for servers that look at it.
+    crc = None if integrity.server_keeps_crc is False else crc32c(view)
+    checks = integrity.headers(view, crc)
+    answer = client.repeat(
+        "upload_part",
+        sent_bytes=len(view),
+        patience=client.patience(),
+        fresh=lambda: {"Body": Body(view, upload.patience.end_s)},
+        Key=client.options.key(upload.name),
+        UploadId=upload.id,
+        PartNumber=number,
+        **checks,
+    )
+    integrity.learn(answer)
+    part = {"PartNumber": number, "ETag": answer["ETag"]}
+    if crc is not None and "ChecksumCRC32C" in answer:
+        part["ChecksumCRC32C"] = crc_text(crc)
+    return part
+
+
+@contextlib.contextmanager
+def aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
+    """Abort the upload if the block fails. A failing abort changes nothing about the error; ``sweep`` finds the rest."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Refusal):
+            client.repeat(
+                "abort_multipart_upload",
+                patience=client.patience(_ABORT_TRIES),
+                Key=client.options.key(upload.name),
+                UploadId=upload.id,
+            )
+        raise
+
+
+def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], length: int) -> None:
+    """Let the object appear. Raises ``Refusal``; ``TAKEN`` when the name exists and the upload is exclusive."""
+    patience = client.patience()
+    condition: dict[str, Any] = {"IfNoneMatch": "*"} if upload.exclusive else {}
+    in_doubt = False
+    while True:
+        try:
+            client.send(
+                "complete_multipart_upload",
+                Key=client.options.key(upload.name),
+                UploadId=upload.id,
+                MultipartUpload={"Parts": list(parts)},
+                **condition,
+            )
+        except Refusal as refusal:
+            if (
+                refusal.kind in (Kind.TAKEN, Kind.NO_UPLOAD, Kind.NOT_FOUND)
+                and in_doubt
+                and _landed(client, upload, length)
+            ):
+                return
+            in_doubt = in_doubt or refusal.leaves_doubt
+            if not refusal.may_pass or not patience.pause():
+                raise
+        else:
+            return
+
+
+def _landed(client: S3Client, upload: Upload, length: int) -> bool:
+    """Whether the object under the name is this upload's: a completion whose answer was lost."""
+    try:
+        found = head(client, upload.name)
+    except Refusal as refusal:
+        if refusal.kind is Kind.NOT_FOUND:
+            return False
+        raise
+    return found.metadata.get(META_TOKEN) == upload.token and found.length == length
+
+
+def sweep(client: S3Client, older_than_s: float) -> int:
+    """Abort unfinished uploads under the root that began more than ``older_than_s`` ago, by the server's clock.
+
+    Returns how many. Raises ``Refusal``. Retry: safe. Somebody's upload that is still under way and older than that fails.
+    """
+    options = client.options
+    prefix = f"{options.prefix}/" if options.prefix else ""
+    marker: dict[str, Any] = {}
+    aborted = 0
+    for _ in range(_SWEEP_PAGES_MAX):
+        page = client.repeat("list_multipart_uploads", Prefix=prefix, **marker)
+        now_s = _server_time_s(page)
+        for item in page.get("Uploads", []):
+            if now_s - item["Initiated"].timestamp() < older_than_s or not str(item["Key"]).startswith(prefix):
+                continue
+            with contextlib.suppress(Refusal):
+                client.repeat("abort_multipart_upload", Key=item["Key"], UploadId=item["UploadId"])
+                aborted += 1
+        if not page.get("IsTruncated"):
+            break
+        marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+    return aborted
+
+
+def _server_time_s(answer: dict[str, Any]) -> float:
+    """The server's clock, from its answer: ages are differences of one clock."""
+    text = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (TypeError, ValueError):
+        return runtime.now_ms() / 1000

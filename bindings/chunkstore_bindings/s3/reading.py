@@ -1,0 +1,243 @@
+"""Reading objects: one ranged GET, or several at once into one buffer, verified where the whole object was read.
+
+Promises
+* What is read of an object in one piece from end to end is checked against the CRC32C in its metadata.
+  Bytes that do not match are asked for once more, in case they were damaged on the way; then it is ``Damaged``.
+* A large read is split over the connections; pieces of two versions of an object are never mixed.
+* A body that trickles ends with the operation's time; each wait for the next bytes ends with the read timeout.
+
+Leaves out: CRCs of parts of an object (nobody keeps them), read-ahead (the engine's).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from io import BytesIO
+from typing import Any, Final, NamedTuple, TypeVar
+
+from chunkstore import runtime
+from chunkstore.checksum import crc32c, crc32c_extend
+from chunkstore.errors import Damaged
+from chunkstore_bindings.s3.checksums import kept_crc
+from chunkstore_bindings.s3.client import Patience, S3Client
+from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, refusal_of
+
+__all__ = ["Found", "Head", "get_range", "head", "read_into", "read_range"]
+
+T = TypeVar("T")
+_BLOCK_BYTES: Final = 1 << 19
+_END_MAX: Final = 1 << 53
+"""Beyond what any object can be: servers need not understand larger numbers in a Range."""
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)\Z")
+
+
+class Head(NamedTuple):
+    """What a server says about an object."""
+
+    length: int
+    modified_ms: int
+    etag: str
+    metadata: Mapping[str, str]
+
+
+class Found(NamedTuple):
+    """Bytes of an object, and what came with them. ``length`` is the whole object's, in bytes."""
+
+    data: bytes
+    length: int
+    etag: str
+    metadata: Mapping[str, str]
+
+
+class _Piece(NamedTuple):
+    """One ranged answer: how many bytes (``size``) came, of how long an object, with which CRC."""
+
+    size: int
+    length: int
+    etag: str
+    crc: int
+    expected_crc: int | None
+
+
+def head(client: S3Client, name: str) -> Head:
+    """Length and metadata. Raises ``Refusal``."""
+    answer = client.repeat("head_object", Key=client.options.key(name))
+    return Head(
+        int(answer["ContentLength"]),
+        int(answer["LastModified"].timestamp() * 1000),
+        str(answer.get("ETag", "")),
+        answer.get("Metadata", {}),
+    )
+
+
+def get_range(client: S3Client, name: str, offset: int, length: int) -> Found:
+    """Up to ``length`` (at least one) bytes from ``offset``; empty at and beyond the end. Raises ``Refusal``, ``Damaged``."""
+    return _verified(client, name, partial(_get_once, client, name, offset, length))
+
+
+def read_range(client: S3Client, name: str, offset: int, length: int, pool: runtime.Pool) -> bytes:
+    """As ``get_range``, split over several connections where it is large. Returns the bytes."""
+    if offset >= _END_MAX:
+        head(client, name)
+        return b""
+    length = min(length, _END_MAX - offset)
+    if length <= 2 * client.options.part_size_bytes:
+        return get_range(client, name, offset, length).data if length else b""
+    # Who asks for "everything" names a length far beyond the end: only what is there is made room for.
+    buffer = bytearray(min(length, max(0, head(client, name).length - offset)))
+    count = read_into(client, name, offset, memoryview(buffer), pool)
+    return bytes(memoryview(buffer)[:count])
+
+
+def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: runtime.Pool) -> int:
+    """Fill ``view`` from ``offset``; the count, short only at the object's end. Raises ``Refusal``, ``Damaged``."""
+    if offset >= _END_MAX:
+        head(client, name)
+        return 0
+    if not len(view):
+        return 0
+    ways = min(client.options.concurrency, -(-len(view) // client.options.part_size_bytes))
+    if ways <= 1:
+        return _verified(client, name, partial(_fill_once, client, name, offset, view, client.patience())).size
+    return _verified(client, name, partial(_fill_split, client, name, offset, view, ways, pool)).size
+
+
+def _verified(client: S3Client, name: str, attempt: Callable[[], tuple[_Piece, T]]) -> T:
+    """Call ``attempt`` until what it brings matches its CRC, or the patience ends."""
+    patience = client.patience()
+    damaged: Damaged | None = None
+    while True:
+        try:
+            piece, answer = attempt()
+        except Refusal as refusal:
+            if not refusal.may_pass or not patience.pause():
+                raise
+            continue
+        if piece.expected_crc is None or piece.size < piece.length or piece.crc == piece.expected_crc:
+            return answer
+        if damaged is not None:
+            raise damaged
+        damaged = Damaged(f"CRC32C {piece.crc:08x}, kept with it {piece.expected_crc:08x}", object=name)
+
+
+def _get_once(client: S3Client, name: str, offset: int, length: int) -> tuple[_Piece, Found]:
+    answer = _ask(client, name, offset, length)
+    if answer is None:
+        return _Piece(0, 0, "", 0, None), Found(b"", 0, "", {})
+    expected = int(answer["ContentLength"])
+    _check_size(expected, length)
+    # What is written into a BytesIO comes out of it without another copy.
+    gathered = BytesIO()
+    for block in _blocks(client, answer, expected, client.patience()):
+        gathered.write(block)
+    data = gathered.getvalue()
+    total = _total(answer, offset, len(data))
+    whole = len(data) == total
+    piece = _Piece(len(data), total, _etag(answer), crc32c(data) if whole else 0, kept_crc(answer) if whole else None)
+    return piece, Found(data, total, piece.etag, answer.get("Metadata", {}))
+
+
+def _fill_once(client: S3Client, name: str, offset: int, view: memoryview, patience: Patience) -> tuple[_Piece, _Piece]:
+    answer = _ask(client, name, offset, len(view))
+    if answer is None:
+        nothing = _Piece(0, 0, "", 0, None)
+        return nothing, nothing
+    expected = int(answer["ContentLength"])
+    _check_size(expected, len(view))
+    at = crc = 0
+    total, kept = _total(answer, offset, expected), kept_crc(answer)
+    whole = expected == total and kept is not None
+    for block in _blocks(client, answer, expected, patience):
+        view[at : at + len(block)] = block
+        at += len(block)
+        if whole:
+            crc = crc32c_extend(crc, block)
+    piece = _Piece(at, total, _etag(answer), crc, kept)
+    return piece, piece
+
+
+def _fill_split(
+    client: S3Client, name: str, offset: int, view: memoryview, ways: int, pool: runtime.Pool
+) -> tuple[_Piece, _Piece]:
+    """The ranges of one view at once. They are verified together, if together they are the object."""
+    size = -(-len(view) // ways)
+    calls = []
+    for start in range(0, len(view), size):
+        part = view[start : start + size]
+        calls.append(partial(_fill_with_patience, client, name, offset + start, part))
+    pieces = pool.run_all(calls)
+    filled = [piece for piece in pieces if piece.size]
+    if len({piece.etag for piece in filled}) > 1:
+        raise Refusal(Kind.TRANSIENT, "the object was replaced while it was read")
+    count = sum(piece.size for piece in pieces)
+    if not filled:
+        nothing = _Piece(0, 0, "", 0, None)
+        return nothing, nothing
+    whole = count == filled[0].length
+    crc = crc32c_extend(0, view[:count]) if whole and filled[0].expected_crc is not None else 0
+    found = _Piece(count, filled[0].length, filled[0].etag, crc, filled[0].expected_crc if whole else None)
+    return found, found
+
+
+def _fill_with_patience(client: S3Client, name: str, offset: int, view: memoryview) -> _Piece:
+    patience = client.patience()
+    while True:
+        try:
+            return _fill_once(client, name, offset, view, patience)[1]
+        except Refusal as refusal:
+            if not refusal.may_pass or not patience.pause():
+                raise
+
+
+def _ask(client: S3Client, name: str, offset: int, length: int) -> dict[str, Any] | None:
+    """One ranged GET; None where the range lies beyond the end."""
+    end = min(offset + length, _END_MAX)
+    try:
+        return client.send("get_object", Key=client.options.key(name), Range=f"bytes={offset}-{end - 1}")
+    except Refusal as refusal:
+        if refusal.kind is Kind.BEYOND_END:
+            return None
+        raise
+
+
+def _blocks(client: S3Client, answer: dict[str, Any], expected: int, patience: Patience) -> Iterator[bytes]:
+    """The body, block by block; closes it. Raises ``Refusal`` when it ends early, hangs, or takes too long."""
+    body = answer["Body"]
+    got = 0
+    try:
+        while got < expected:
+            block = body.read(min(_BLOCK_BYTES, expected - got))
+            if not block:
+                raise Refusal(Kind.TRANSIENT, f"the answer ended after {got} of {expected} bytes")
+            got += len(block)
+            yield block
+            if runtime.monotonic_s() > patience.end_s:
+                raise Refusal(Kind.TRANSIENT, f"only {got} of {expected} bytes came in time")
+        # The connection can be used again only once the end was seen.
+        body.read()
+    except (*SDK_ERRORS, OSError) as error:
+        raise refusal_of(error) from error
+    finally:
+        body.close()
+        client.received(got)
+
+
+def _check_size(expected: int, length: int) -> None:
+    if expected > length:
+        raise Refusal(Kind.INVALID, f"the server answered a range of {length} bytes with {expected}: it ignores Range")
+
+
+def _total(answer: dict[str, Any], offset: int, count: int) -> int:
+    """The whole object's length. A plain 200 is the whole object."""
+    match = _CONTENT_RANGE.match(str(answer.get("ContentRange", "")))
+    if match is None:
+        return offset + count
+    if int(match[1]) != offset:
+        raise Refusal(Kind.INVALID, f"the server answered with the range from {match[1]}, not from {offset}")
+    return int(match[3])
+
+
+def _etag(answer: dict[str, Any]) -> str:
+    return str(answer.get("ETag", ""))

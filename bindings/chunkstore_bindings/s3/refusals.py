@@ -1,0 +1,184 @@
+"""What a server (or the way to it) answered instead of doing what was asked: sorted, and turned into our errors.
+
+Promises: every error of the SDK becomes one ``Refusal`` whose ``kind`` says what may be concluded; texts hold code, message
+and remedy and never a header, a signature or a key id: the SDK's error is chained with everything else struck out.
+Leaves out: deciding whether to try again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from botocore import exceptions as sdk
+
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
+
+__all__ = ["SDK_ERRORS", "Kind", "Refusal", "refusal_of"]
+
+SDK_ERRORS: Final = (sdk.BotoCoreError, sdk.ClientError, sdk.HTTPClientError)
+"""Everything that the SDK raises; the sockets' own errors are OSError."""
+
+
+class Kind(Enum):
+    """What a refusal means."""
+
+    NOT_FOUND = "not found"
+    TAKEN = "taken"
+    """412: the name is held by somebody, perhaps by an attempt of our own."""
+    CONFLICT = "conflict"
+    """409: nothing was decided; ask again."""
+    BEYOND_END = "beyond the end"
+    NO_UPLOAD = "no such upload"
+    THROTTLED = "throttled"
+    """Not carried out, because there is too much to do."""
+    UNSENT = "unsent"
+    """No connection: nothing has reached the server."""
+    TRANSIENT = "transient"
+    """No answer, or one that says nothing: may have been carried out, or may still be."""
+    DAMAGED_ON_THE_WAY = "damaged on the way"
+    """The server received other bytes than were sent; it kept nothing."""
+    FULL = "full"
+    DENIED = "denied"
+    UNSUPPORTED = "unsupported"
+    INVALID = "invalid"
+
+
+_CODES: Final = {
+    "NoSuchKey": Kind.NOT_FOUND,
+    "NoSuchUpload": Kind.NO_UPLOAD,
+    "PreconditionFailed": Kind.TAKEN,
+    "ConditionalRequestConflict": Kind.CONFLICT,
+    "OperationAborted": Kind.CONFLICT,
+    "InvalidRange": Kind.BEYOND_END,
+    "SlowDown": Kind.THROTTLED,
+    "Throttling": Kind.THROTTLED,
+    "ThrottlingException": Kind.THROTTLED,
+    "TooManyRequests": Kind.THROTTLED,
+    "RequestLimitExceeded": Kind.THROTTLED,
+    "RequestTimeout": Kind.TRANSIENT,
+    "BadDigest": Kind.DAMAGED_ON_THE_WAY,
+    "InvalidDigest": Kind.DAMAGED_ON_THE_WAY,
+    "XAmzContentSHA256Mismatch": Kind.DAMAGED_ON_THE_WAY,
+    "XAmzContentChecksumMismatch": Kind.DAMAGED_ON_THE_WAY,
+    "IncompleteBody": Kind.DAMAGED_ON_THE_WAY,
+    "QuotaExceeded": Kind.FULL,
+    "InsufficientCapacity": Kind.FULL,
+    "XMinioStorageFull": Kind.FULL,
+    "NotImplemented": Kind.UNSUPPORTED,
+    "MethodNotAllowed": Kind.UNSUPPORTED,
+    "EntityTooLarge": Kind.INVALID,
+    "KeyTooLongError": Kind.INVALID,
+    "NoSuchBucket": Kind.INVALID,
+    "InvalidBucketName": Kind.INVALID,
+    "PermanentRedirect": Kind.INVALID,
+    "AuthorizationHeaderMalformed": Kind.INVALID,
+    "IllegalLocationConstraintException": Kind.INVALID,
+    "InvalidObjectState": Kind.DENIED,
+}
+_STATUSES: Final = {
+    404: Kind.NOT_FOUND,
+    409: Kind.CONFLICT,
+    412: Kind.TAKEN,
+    416: Kind.BEYOND_END,
+    429: Kind.THROTTLED,
+    401: Kind.DENIED,
+    403: Kind.DENIED,
+    405: Kind.UNSUPPORTED,
+    501: Kind.UNSUPPORTED,
+    507: Kind.FULL,
+}
+_REMEDIES: Final = {
+    "NoSuchBucket": "make the bucket, or mend the root",
+    "PermanentRedirect": "name the bucket's region (?region=...)",
+    "AuthorizationHeaderMalformed": "name the bucket's region (?region=...)",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "InvalidObjectState": "the object was moved to an archive class; restore it and take the transition rule off the root",
+    "EntityTooLarge": "choose smaller chunks",
+}
+
+
+class Refusal(Exception):
+    """One request was not answered as it should be. Never leaves the binding: see ``error``."""
+
+    def __init__(self, kind: Kind, text: str, *, code: str = "", status: int = 0) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.code = code
+        self.status = status
+        self.name = ""
+        """The object that it is about, where that is not the call's own."""
+
+    @property
+    def leaves_doubt(self) -> bool:
+        """Whether a changing request may have been carried out, or may still be."""
+        return self.kind is Kind.TRANSIENT
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind in _PASSING
+
+    def error(self, name: str) -> ChunkstoreError:
+        """The error of the storage port for object ``name``."""
+        kind, text = self.kind, f"{name or 'the bucket'}: {self.text}"
+        if kind is Kind.NOT_FOUND:
+            return ChunkNotFound(name)
+        if kind is Kind.TAKEN:
+            return ChunkExists(name)
+        if kind is Kind.FULL:
+            return StorageFull(text, object=name)
+        if kind is Kind.UNSUPPORTED:
+            return Unsupported(text, feature=self.code or "s3")
+        if kind in (Kind.INVALID, Kind.BEYOND_END):
+            return InvalidArgument(text, argument="root" if self.code in _REMEDIES else "name")
+        return StorageUnavailable(text, object=name)
+
+
+_PASSING: Final = (Kind.CONFLICT, Kind.THROTTLED, Kind.UNSENT, Kind.TRANSIENT, Kind.DAMAGED_ON_THE_WAY)
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """Sort an error of the SDK or of a socket."""
+    if isinstance(error, sdk.ClientError):
+        return _answered(error)
+    if isinstance(error, (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.CredentialRetrievalError)):
+        return Refusal(
+            Kind.DENIED, "no usable credentials were found; give them to the SDK (environment, profile, instance role)"
+        )
+    if isinstance(error, (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)):
+        return Refusal(Kind.UNSENT, f"no connection to the server ({type(error).__name__})")
+    if isinstance(error, sdk.ParamValidationError):
+        return Refusal(Kind.INVALID, "the SDK refuses the request's parameters")
+    if isinstance(error, (sdk.HTTPClientError, sdk.BotoCoreError, OSError)):
+        return Refusal(Kind.TRANSIENT, f"no answer from the server ({type(error).__name__})")
+    raise error
+
+
+def _answered(error: sdk.ClientError) -> Refusal:
+    answer: dict[str, Any] = error.response
+    told = answer.get("Error", {})
+    code, message = str(told.get("Code", "")), str(told.get("Message", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    # What remains goes wherever a traceback goes: no signature, no key id, no headers.
+    error.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    kind = _CODES.get(code)
+    if kind is None:
+        kind = _STATUSES.get(status)
+    if kind is None:
+        # 503 comes from gateways, too, that have no idea what the server behind them did.
+        kind = Kind.TRANSIENT if status >= 500 or status == 408 or status < 300 else Kind.INVALID
+    text = f"{code or status} {message}".strip()[:400]
+    remedy = _REMEDIES.get(code)
+    if remedy is None and kind is Kind.DENIED:
+        remedy = "check credentials and policies"
+    return Refusal(kind, f"{text}; {remedy}" if remedy else text, code=code, status=status)

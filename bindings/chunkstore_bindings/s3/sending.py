@@ -1,0 +1,106 @@
+"""Objects written whole: put-if-absent with its ambiguities, unconditional puts, and the checksums that go with both.
+
+Promises
+* *Put-if-absent* is one PUT with ``If-None-Match: *`` (protocol 2.3). 412: the name is taken; if an attempt of ours had no
+  answer, what is there is read back and compared (bytes, and the token of this very call). 409: nothing was decided, ask
+  again. No answer: the same, frozen bytes are sent again. A 404 on the way proves nothing and is never believed.
+
+Leaves out: what is too large for one PUT, or worth several connections (``multipart``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chunkstore.checksum import BytesLike, crc32c
+from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, new_token, object_headers
+from chunkstore_bindings.s3.client import S3Client
+from chunkstore_bindings.s3.reading import get_range
+from chunkstore_bindings.s3.refusals import Kind, Refusal
+
+__all__ = ["put_if_absent", "put_object"]
+
+
+_COPY_BYTES_MAX: Final = 1 << 20
+
+
+def _frozen(data: BytesLike) -> bytes | memoryview:
+    """The same bytes for every attempt, whatever the caller's other threads do to a buffer. What is too large to be copied
+    is not: there the checksum that the server looks at refuses what has changed."""
+    if type(data) is bytes:
+        return data
+    return memoryview(data).cast("B") if memoryview(data).nbytes > _COPY_BYTES_MAX else bytes(data)
+
+
+def _body(body: bytes | memoryview, end_s: float) -> bytes | Body:
+    return body if isinstance(body, bytes) and len(body) <= _COPY_BYTES_MAX else Body(memoryview(body), end_s)
+
+
+def put_object(client: S3Client, integrity: Integrity, name: str, data: BytesLike) -> None:
+    """Write ``name`` unconditionally. Repeated while it may help. Raises ``Refusal``."""
+    body = _frozen(data)
+    crc = crc32c(body)
+    patience = client.patience()
+    answer = client.repeat(
+        "put_object",
+        sent_bytes=len(body),
+        patience=patience,
+        fresh=lambda: {"Body": _body(body, patience.end_s)},
+        Key=client.options.key(name),
+        **object_headers(client, crc, new_token()),
+        **integrity.headers(memoryview(body), crc),
+    )
+    integrity.learn(answer)
+
+
+def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: BytesLike) -> bool:
+    """Create ``name`` unless it exists; True if this call did. Raises ``Refusal``: after one that leaves doubt it may exist."""
+    body = _frozen(data)
+    crc, token = crc32c(body), new_token()
+    patience = client.patience()
+    in_doubt = False
+    while True:
+        try:
+            answer = client.send(
+                "put_object",
+                sent_bytes=len(body),
+                Key=client.options.key(name),
+                Body=_body(body, patience.end_s),
+                IfNoneMatch="*",
+                **object_headers(client, crc, token),
+                **integrity.headers(memoryview(body), crc),
+            )
+        except Refusal as refusal:
+            if refusal.kind is Kind.TAKEN:
+                if not in_doubt:
+                    return False
+                return _is_ours(client, name, body, token)
+            in_doubt = in_doubt or refusal.leaves_doubt or refusal.kind is Kind.THROTTLED
+            if not refusal.may_pass or not patience.pause():
+                raise _with_doubt(refusal, in_doubt) from refusal
+        else:
+            integrity.learn(answer)
+            return True
+
+
+def _with_doubt(refusal: Refusal, in_doubt: bool) -> Refusal:
+    """The last answer, unless one before it may still take effect: then nobody may conclude that nothing happened."""
+    if not in_doubt or refusal.leaves_doubt:
+        return refusal
+    return Refusal(Kind.TRANSIENT, f"{refusal.text}; an attempt before that may still land", status=refusal.status)
+
+
+def _is_ours(client: S3Client, name: str, body: bytes | memoryview, token: str) -> bool:
+    """Whether the object that holds the name came from this call. Raises ``Refusal`` where that cannot be learned."""
+    try:
+        found = get_range(client, name, 0, len(body) + 1)
+    except Refusal as refusal:
+        if refusal.kind is Kind.NOT_FOUND:
+            text = "the name was taken and then not readable"
+            raise Refusal(Kind.TRANSIENT, text, status=refusal.status) from refusal
+        raise
+    if found.data != body:
+        return False
+    # Equal bytes of somebody else are not ours; a server that keeps no metadata leaves the bytes to decide.
+    kept = found.metadata.get(META_TOKEN)
+    return kept is None or kept == token

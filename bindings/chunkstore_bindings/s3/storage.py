@@ -1,0 +1,204 @@
+"""The chunk storage on S3: the port's calls, each made of the requests that its neighbours know how to make.
+
+Promises
+* A chunk is one immutable object; what a call has written when it returns is durable, as far as the server is.
+* ``create_if_absent`` is decided by the server alone (protocol 2.3). Whether a server can be trusted with that is probed
+  before a container is made, and asked again at every open (``chunkstore_bindings.probe``).
+* Every error of the SDK is translated; none names a credential.
+
+Leaves out: appending and truncating (``Unsupported``); retries over the whole of a call (``retrying`` goes around it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import ChunkExists, ChunkstoreError, Unsupported
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
+from chunkstore_bindings.s3.checksums import Integrity
+from chunkstore_bindings.s3.client import S3Client
+from chunkstore_bindings.s3.concat import join
+from chunkstore_bindings.s3.lifecycle import check_lifecycle
+from chunkstore_bindings.s3.listing import list_page
+from chunkstore_bindings.s3.multipart import sweep, upload
+from chunkstore_bindings.s3.observe import observe
+from chunkstore_bindings.s3.options import S3Options
+from chunkstore_bindings.s3.reading import head, read_into, read_range
+from chunkstore_bindings.s3.refusals import Kind, Refusal
+from chunkstore_bindings.s3.sending import put_if_absent, put_object
+
+__all__ = ["S3ChunkStorage"]
+
+T = TypeVar("T")
+_Pieces = list[bytes]
+
+_CONNECTIONS_MIN: Final = 32
+"""The threads of the embedder write their own chunks, and the probe sends 16 requests at once."""
+
+_CAPABILITIES: Final = Capabilities(
+    append=False,
+    append_journal=False,
+    create_if_absent=True,
+    concat=True,
+    sync_repeatable=True,
+    remote=True,
+    medium="s3",
+)
+
+
+class S3ChunkStorage(BaseChunkStorage):
+    """See the module. Thread-safe.
+
+    Arguments: ``options``; ``callers``: how many threads will use it at once (the engine's ``io_workers``): the connection
+    pool is made for all of them.
+
+    Raises ``InvalidArgument`` where the SDK refuses the options. Makes no request.
+    """
+
+    def __init__(self, options: S3Options, *, callers: int = 8) -> None:
+        self.options = options
+        self._client = S3Client(options, connections=max(_CONNECTIONS_MIN, callers + options.concurrency + 16))
+        self._integrity = Integrity()
+        self._pool = runtime.pool("chunkstore-s3", options.concurrency - 1 or 1)
+        self._swept = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES
+
+    @property
+    def url(self) -> str:
+        return self.options.url
+
+    # What only this binding has
+
+    def request_counts(self) -> dict[str, int]:
+        """Requests by verb (every attempt), ``sent_bytes`` and ``received_bytes`` of users' data, since it was opened."""
+        return self._client.counts()
+
+    @property
+    def pace_s(self) -> float:
+        """How long each request waits at present, because the server asked to slow down."""
+        return self._client.pace_s
+
+    def sweep_uploads(self, older_than_s: float | None = None) -> int:
+        """Abort unfinished uploads under the root that are older than this (default: the option ``stale_upload_s``).
+
+        Returns how many. Raises ``StorageUnavailable``. Retry: safe. Uploads of others that last longer than that fail.
+        """
+        self._check_open()
+        return self._do(
+            "", lambda: sweep(self._client, self.options.stale_upload_s if older_than_s is None else older_than_s)
+        )
+
+    # For the probe (chunkstore_bindings.probe)
+
+    def server_identity(self) -> dict[str, str]:
+        """What must not change under a container without a new probe."""
+        return {"endpoint": self.options.endpoint_url or "aws", "server": self._client.server}
+
+    def check_root(self) -> str:
+        """Look at the bucket's own rules. Raises ``Unsupported`` naming a rule that may expire keys here."""
+        self._check_open()
+        return self._do("", lambda: check_lifecycle(self._client))
+
+    def observe_server(self, name_prefix: str) -> dict[str, str]:
+        """What else this server does with conditions and checksums: for FORMAT, nothing depends on it."""
+        self._check_open()
+        return self._do("", lambda: observe(self._client, self._integrity, name_prefix))
+
+    # The port
+
+    def do_exists(self, name: str) -> bool:
+        try:
+            head(self._client, name)
+        except Refusal as refusal:
+            if refusal.kind is Kind.NOT_FOUND:
+                return False
+            raise refusal.error(name) from refusal
+        return True
+
+    def do_create(self, name: str, data: BytesLike | None) -> None:
+        content = data if data is not None else b""
+        if memoryview(content).nbytes < self.options.multipart_bytes_min:
+            if not self._do(name, lambda: put_if_absent(self._client, self._integrity, name, content)):
+                raise ChunkExists(name)
+            return
+        self._do(name, lambda: upload(self._client, self._integrity, name, content, self._pool))
+        self._sweep_once()
+
+    def _sweep_once(self) -> None:
+        """Who uploads in parts looks once for what earlier processes left behind, beside the work."""
+        if not self._swept:
+            self._swept = True
+            runtime.spawn(self._sweep_quietly, "chunkstore-s3-sweep")
+
+    def _sweep_quietly(self) -> None:
+        try:
+            sweep(self._client, self.options.stale_upload_s)
+        except (Refusal, ChunkstoreError):
+            return  # they cost money, not safety; the next process looks again
+
+    def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
+        return self._do(name, lambda: put_if_absent(self._client, self._integrity, name, data))
+
+    def do_put(self, name: str, data: BytesLike) -> None:
+        if memoryview(data).nbytes < self.options.multipart_bytes_min:
+            self._do(name, lambda: put_object(self._client, self._integrity, name, data))
+        else:
+            self._do(name, lambda: upload(self._client, self._integrity, name, data, self._pool, exclusive=False))
+
+    def do_open(self, name: str) -> bool:
+        self._do(name, lambda: head(self._client, name))
+        return True
+
+    def do_read(self, name: str, offset: int, length: int) -> bytes:
+        return self._do(name, lambda: read_range(self._client, name, offset, length, self._pool))
+
+    def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
+        with memoryview(buffer) as whole, whole.cast("B") as view:
+            return self._do(name, lambda: read_into(self._client, name, offset, view, self._pool))
+
+    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> _Pieces:
+        calls = [partial(self.do_read, name, item.offset, item.length) for item in ranges]
+        return self._pool.run_all(calls) if calls else []
+
+    def do_write(self, name: str, offset: int, data: BytesLike) -> int:
+        raise Unsupported(f"{self.url} cannot append to {name!r}", feature="append")
+
+    def do_sync(self, names: Sequence[str]) -> None:
+        return None
+
+    def do_harden(self, name: str) -> None:
+        self._do(name, lambda: head(self._client, name))
+
+    def do_delete(self, name: str) -> None:
+        self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
+
+    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
+        return self._do(prefix, lambda: list_page(self._client, prefix, after, limit))
+
+    def do_stat(self, name: str) -> ChunkInfo:
+        found = self._do(name, lambda: head(self._client, name))
+        return ChunkInfo(name, found.length, found.modified_ms)
+
+    def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        names, lengths = [item.name for item in arguments], [item.length for item in arguments]
+        return self._do(names[0], lambda: join(self._client, self._integrity, names, lengths, self._pool))
+
+    def do_close(self) -> None:
+        self._pool.close()
+        self._client.close()
+
+    def _check_open(self) -> None:
+        self._check("open")
+
+    def _do(self, name: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Refusal as refusal:
+            raise refusal.error(refusal.name or name) from refusal

@@ -1,0 +1,45 @@
+"""The end of the operation under way, for whoever waits on its behalf further down.
+
+Promises: ``until`` says when the operation that the present thread works for has to be over; the calls of a pool that it
+starts inherit that. ``left_s`` bounds a wait by it. Where nothing was said there is no bound.
+Leaves out: ending anything. Nobody is interrupted; who waits, or tries once more, asks first.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from types import TracebackType
+
+from chunkstore import runtime
+
+__all__ = ["left_s", "until"]
+
+_end_s: ContextVar[float | None] = ContextVar("chunkstore_operation_end_s", default=None)
+
+
+class until:  # noqa: N801  (reads as a word: ``with until(end_s):``)
+    """``with until(end_s):`` the operation ends at this point of the monotonic clock, or at an earlier one said before."""
+
+    __slots__ = ("_token", "_value")
+
+    def __init__(self, end_s: float) -> None:
+        self._value = end_s
+        self._token: Token[float | None] | None = None
+
+    def __enter__(self) -> None:
+        before = _end_s.get()
+        self._token = _end_s.set(self._value if before is None or self._value < before else before)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._token is not None
+        _end_s.reset(self._token)
+
+
+def left_s(most_s: float) -> float:
+    """Seconds that are left to the operation, ``most_s`` at most; never below zero."""
+    end_s = _end_s.get()
+    if end_s is None:
+        return most_s
+    return max(0.0, min(most_s, end_s - runtime.monotonic_s()))

@@ -1,0 +1,97 @@
+"""The HDFS storage holds the contract: against a real name node and data node, and against the model of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.config import Settings
+from chunkstore.registry import open_storage
+from chunkstore.storage import ChunkStorage
+from chunkstore.testing.storage_contract import ChunkStorageContract
+from tests.faults.ground import FULL_RUN
+from tests.support.fake_webhdfs import FakeWebHdfs
+from tests.support.servers.hdfs import hdfs_or_end
+
+# HDFS takes no colon, and would sort letters beyond ASCII first.
+WRITTEN = {":": ";0", ";": ";1", "~": "~0", "\x7f": "~1"}
+
+pytestmark = [pytest.mark.slow]
+
+
+class TestHdfs(ChunkStorageContract):
+    options = ""
+
+    def make_storage(self, folder: Path) -> ChunkStorage:
+        self.cluster = hdfs_or_end()
+        self.root = self.cluster.root()
+        return open_storage(self.root + self.options, Settings(op_deadline_s=30))
+
+    def path(self, name: str) -> str:
+        written = "".join(
+            WRITTEN.get(letter, letter if letter.isascii() else f"~2{ord(letter):06x}") for letter in name
+        )
+        return f"/{self.root.rpartition('/')[2]}/{written}"
+
+    def raw_read(self, name: str) -> bytes:
+        return self.cluster.read(self.path(name))
+
+    def raw_write(self, name: str, data: bytes) -> None:
+        self.cluster.create(self.path(name), data)
+
+    def test_capabilities(self, storage: ChunkStorage) -> None:
+        offered = storage.capabilities
+        assert offered.append
+        assert not offered.append_journal
+        assert offered.create_if_absent
+        assert offered.concat
+        assert offered.truncate
+        assert offered.set_read_only
+        assert offered.medium == "hdfs"
+
+
+class TestFakeHdfs(TestHdfs):
+    """The model that other tests use holds the contract, too; here with pages of three entries."""
+
+    numbers = True
+
+    @pytest.fixture(autouse=True)
+    def closed(self) -> Iterator[None]:
+        yield
+        self.fake.close()
+
+    def make_storage(self, folder: Path) -> ChunkStorage:
+        self.fake = FakeWebHdfs(page=3, numbers=self.numbers)
+        self.root = self.fake.root("/root-1")
+        return open_storage(self.root + self.options, Settings(op_deadline_s=30))
+
+    def raw_read(self, name: str) -> bytes:
+        with self.fake.lock:
+            return self.fake.files[self.path(name)].data
+
+    def raw_write(self, name: str, data: bytes) -> None:
+        path = self.path(name)
+        with self.fake.lock:
+            self.fake.make_folders(path.rpartition("/")[0])
+            file = self.fake.new_file(path)
+            file.data, file.open = data, False
+
+
+class TestFakeHdfsWithoutAppend(TestFakeHdfs):
+    options = "?append=no"
+
+    def test_capabilities(self, storage: ChunkStorage) -> None:
+        assert not storage.capabilities.append
+        assert not storage.capabilities.append_journal
+        assert storage.capabilities.create_if_absent
+
+
+if FULL_RUN:
+
+    class TestGatewayWithoutFileNumbers(TestFakeHdfs):
+        numbers = False
+
+    class TestFakeHdfsThatConsumes(TestFakeHdfs):
+        options = "?concat=consume"

@@ -1,0 +1,154 @@
+"""Wrappers hold the contract of what they wrap, over memory and over the file system, also in bad weather; and in a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.memory import MemoryChunkStorage
+from chunkstore_bindings.metered import MeteredChunkStorage
+from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits
+from chunkstore_bindings.wrapping import layers
+from tests.contract import test_storage_filesystem, test_storage_memory
+from tests.support.flaky import Flaky
+
+QUICK = RetryPolicy(tries_max=50, budget_s=20.0, pause_s_first=0.001, pause_s_max=0.001)
+WIDE = ThrottleLimits(1e12, 1e12, 1e9, 1e9)
+
+
+def retrying(storage: ChunkStorage) -> ChunkStorage:
+    return RetryingChunkStorage(storage, QUICK)
+
+
+def throttled(storage: ChunkStorage) -> ChunkStorage:
+    return ThrottledChunkStorage(storage, WIDE)
+
+
+def metered(storage: ChunkStorage) -> ChunkStorage:
+    return MeteredChunkStorage(storage)
+
+
+def stacked(storage: ChunkStorage) -> ChunkStorage:
+    return metered(retrying(throttled(metered(storage))))
+
+
+class OverMemory(test_storage_memory.TestMemory):
+    append = True
+
+    @staticmethod
+    def wrap(storage: ChunkStorage) -> ChunkStorage:
+        return storage
+
+    def make_storage(self, folder: Path) -> ChunkStorage:
+        return self.wrap(super().make_storage(folder))
+
+    def test_capabilities_are_kept(self, storage: ChunkStorage) -> None:
+        assert storage.capabilities == self.inner.capabilities
+        assert storage.url == self.inner.url
+        assert list(layers(storage))[-1] is self.inner
+
+
+class OverFilesystem(test_storage_filesystem.TestFilesystem):
+    @staticmethod
+    def wrap(storage: ChunkStorage) -> ChunkStorage:
+        return storage
+
+    def make_storage(self, folder: Path) -> ChunkStorage:
+        return self.wrap(super().make_storage(folder))
+
+
+class TestRetryingMemory(OverMemory):
+    wrap = staticmethod(retrying)
+
+
+class TestRetryingMemoryWithoutAppend(TestRetryingMemory):
+    append = False
+
+
+class TestRetryingFilesystem(OverFilesystem):
+    wrap = staticmethod(retrying)
+
+
+class TestThrottledMemory(OverMemory):
+    wrap = staticmethod(throttled)
+
+
+class TestThrottledFilesystem(OverFilesystem):
+    wrap = staticmethod(throttled)
+
+
+class TestMeteredMemory(OverMemory):
+    wrap = staticmethod(metered)
+
+
+class TestMeteredFilesystem(OverFilesystem):
+    wrap = staticmethod(metered)
+
+
+class TestStackedMemoryWithoutAppend(OverMemory):
+    append = False
+    wrap = staticmethod(stacked)
+
+
+class TestStackedFilesystem(OverFilesystem):
+    wrap = staticmethod(stacked)
+
+
+class InBadWeather(OverMemory):
+    """The whole contract holds although every third call fails once."""
+
+    lost = False
+    deletes_silently = True  # "not there" may be the work of an attempt whose reply was lost
+
+    @pytest.fixture(autouse=True)
+    def stormy(self) -> Iterator[None]:
+        yield
+        assert isinstance(self.made, RetryingChunkStorage)
+        if sum(self.flaky.failed.values()):
+            assert self.made.counts().given_up == {}
+
+    def make_storage(self, folder: Path) -> ChunkStorage:
+        self.inner = MemoryChunkStorage(f"memory://{folder}", append=self.append)
+        # Nothing tells whether a concat happened, and an append or a cut that did not happen is the caller's to repeat.
+        spared = ("concat",) if self.lost else ("concat", "write", "truncate")
+        self.flaky = Flaky(self.inner, every=3, lost=self.lost, spared=spared)
+        self.made = retrying(self.flaky)
+        return self.made
+
+    def test_capabilities_are_kept(self, storage: ChunkStorage) -> None:
+        assert storage.capabilities == self.inner.capabilities
+
+
+class TestNothingHappened(InBadWeather):
+    pass
+
+
+class TestNothingHappenedWithoutAppend(InBadWeather):
+    append = False
+
+
+class TestRepliesLost(InBadWeather):
+    lost = True
+
+
+class TestRepliesLostWithoutAppend(InBadWeather):
+    append = False
+    lost = True
+
+
+def test_layers_are_found(tmp_path: Path) -> None:
+    binding = FilesystemChunkStorage(tmp_path)
+    kinds = [type(layer) for layer in layers(stacked(binding))]
+    assert kinds == [
+        MeteredChunkStorage,
+        RetryingChunkStorage,
+        ThrottledChunkStorage,
+        MeteredChunkStorage,
+        FilesystemChunkStorage,
+    ]
+    binding.close()

@@ -1,0 +1,43 @@
+"""The engine's world over a real Hadoop: ``world``, in SLOT mode unless a test asks for ``append``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.config import Settings
+from chunkstore.registry import open_storage
+from chunkstore.storage import ChunkStorage
+from tests.support.servers.hdfs import HdfsCluster, hdfs, hdfs_or_end
+from tests.support.worlds import Mode, World
+
+__all__ = ["HdfsWorld", "hdfs", "world"]
+
+_numbers = itertools.count(1)
+
+
+class HdfsWorld(World):
+    """One folder of HDFS, several processes and machines; storages as production makes them."""
+
+    def __init__(self, cluster: HdfsCluster, mode: Mode, tmp_path: Path) -> None:
+        super().__init__("hdfs", mode, tmp_path)
+        self.url = cluster.root(f"world-{next(_numbers)}")
+
+    def raw_storage(self) -> ChunkStorage:
+        storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"]))
+        self._storages.append(storage)
+        return storage
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HdfsWorld]:
+    """A fresh world; closed at the end of the test."""
+    mode: Mode = getattr(request, "param", "slot")
+    made = HdfsWorld(hdfs_or_end(), mode, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,51 @@
+"""A share of the engine's own tests, unchanged, over a real Hadoop. (All of them run in the four worlds of ``tests/engine``.)
+
+With ``CHUNKSTORE_FAULTS=full`` the share is larger, and both kinds of journal take part.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from tests.engine import (
+    test_basic,
+    test_concat,
+    test_recovery,
+    test_replica,
+    test_rollover,
+    test_tables,
+    test_truncate,
+    test_upkeep,
+)
+from tests.faults.ground import FULL_RUN
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def suite(module: ModuleType, *names: str, mode: str = "slot") -> type:
+    """Functions of a module (default, and in a full run: all) as a class of tests, in the world of this folder."""
+    chosen = [name for name in vars(module) if name.startswith("test_") and (not names or FULL_RUN or name in names)]
+    tests = {name: staticmethod(getattr(module, name)) for name in chosen}
+    marks = [pytest.mark.parametrize("world", [mode], indirect=True)]
+    return type(module.__name__, (), {**tests, "pytestmark": marks})
+
+
+TestBasic = suite(test_basic)
+TestReplica = suite(test_replica)
+TestRecovery = suite(
+    test_recovery,
+    test_recovery.test_everything_is_there_again.__name__,
+    test_recovery.test_epochs_that_did_nothing.__name__,
+    test_recovery.test_bytes_without_a_record_are_cut_off.__name__,
+)
+TestRecoveryAppend = suite(test_recovery, test_recovery.test_everything_is_there_again.__name__, mode="append")
+
+if FULL_RUN:
+    TestConcat = suite(test_concat)
+    TestRollover = suite(test_rollover)
+    TestTables = suite(test_tables)
+    TestTruncate = suite(test_truncate)
+    TestUpkeep = suite(test_upkeep)
+    TestBasicAppend = suite(test_basic, mode="append")

@@ -1,0 +1,251 @@
+"""What the binding relies on, asked of a real Hadoop and of the model in the same words: both must answer the same."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+import requests
+
+from tests.support.fake_webhdfs import FakeWebHdfs
+from tests.support.servers.hdfs import hdfs_or_end
+
+pytestmark = pytest.mark.slow
+
+
+class Cluster:
+    """Raw WebHDFS below a folder of its own."""
+
+    def __init__(self, port: int, folder: str) -> None:
+        self._base = f"http://127.0.0.1:{port}/webhdfs/v1"
+        self.folder = folder
+        self._session = requests.Session()
+
+    def ask(self, method: str, path: str, op: str, **params: str | int) -> requests.Response:
+        query: dict[str, str | int] = {"op": op, "user.name": getpass.getuser(), "noredirect": "true", **params}
+        if "destination" in query:
+            query["destination"] = self.folder + str(query["destination"])
+        if "sources" in query:
+            query["sources"] = ",".join(self.folder + part for part in str(query["sources"]).split(","))
+        url = self._base + quote(self.folder + path, safe="/")
+        return self._session.request(method, url, params=query, timeout=30)
+
+    def place(self, method: str, path: str, op: str, **params: str | int) -> str:
+        answer = self.ask(method, path, op, **params)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["Location"])
+
+    def send(self, method: str, path: str, op: str, data: bytes = b"", **params: Any) -> requests.Response:
+        """Both steps; the answer that ended it."""
+        answer = self.ask(method, path, op, **params)
+        if answer.status_code != 200:
+            return answer
+        return requests.request(method, answer.json()["Location"], data=data, timeout=30)
+
+    def create(self, path: str, data: bytes = b"data", **params: Any) -> requests.Response:
+        return self.send("PUT", path, "CREATE", data=data, overwrite="false", **params)
+
+    def read(self, path: str, **params: Any) -> requests.Response:
+        return self.send("GET", path, "OPEN", **params)
+
+    def status(self, path: str) -> dict[str, object]:
+        return dict(self.ask("GET", path, "GETFILESTATUS").json()["FileStatus"])
+
+    def names(self, path: str, **params: str | int) -> tuple[list[str], int]:
+        listing = self.ask("GET", path, "LISTSTATUS_BATCH", **params).json()["DirectoryListing"]
+        statuses = listing["partialListing"]["FileStatuses"]["FileStatus"]
+        return [status["pathSuffix"] for status in statuses], listing["remainingEntries"]
+
+    def begin(self, path: str, op: str, size: int) -> socket.socket:
+        """Send the head of a CREATE or APPEND of ``size`` bytes to the data node, and nothing of the body yet."""
+        method = "PUT" if op == "CREATE" else "POST"
+        parts = urlsplit(self.place(method, path, op))
+        assert parts.port is not None
+        wire = socket.create_connection((parts.hostname, parts.port), timeout=10)
+        head = f"{method} {parts.path}?{parts.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+        wire.sendall(head.encode() + b"Content-Type: application/octet-stream\r\n\r\n")
+        return wire
+
+
+def said(answer: requests.Response) -> str:
+    """The exception's name, or the status."""
+    if answer.status_code < 300:
+        return str(answer.status_code)
+    return str(answer.json()["RemoteException"]["exception"])
+
+
+def final(wire: socket.socket) -> bytes:
+    """The answer behind the "100 Continue" that data nodes send unasked; the connection is closed then."""
+    with wire:
+        wire.settimeout(20)
+        text = b""
+        while block := wire.recv(1000):
+            text += block
+    return text.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+@pytest.fixture(params=["real", "model"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    if request.param == "real":
+        server = hdfs_or_end()
+        yield Cluster(server.port, server.root().rpartition(str(server.port))[2])
+        return
+    with FakeWebHdfs(truncate_s=0.2) as fake:
+        yield Cluster(fake.port, "/semantics")
+
+
+def test_create_is_exclusive(cluster: Cluster) -> None:
+    assert said(cluster.create("/a/b/c")) == "201"
+    assert said(cluster.create("/a/b/c")) == "FileAlreadyExistsException"
+    assert said(cluster.create("/a/b")) == "FileAlreadyExistsException"
+    assert said(cluster.create("/a/b/c/d")) == "ParentNotDirectoryException"
+    assert cluster.read("/a/b/c").content == b"data"
+
+
+def test_a_client_that_dies_leaves_a_shorter_file_that_looks_complete(cluster: Cluster) -> None:
+    wire = cluster.begin("/torn", "CREATE", 1_000_000)
+    wire.sendall(b"x" * 300_000)
+    wire.close()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        blocks = cluster.ask("GET", "/torn", "GET_BLOCK_LOCATIONS").json().get("LocatedBlocks")
+        if blocks is not None and not blocks["isUnderConstruction"]:
+            break
+        time.sleep(0.05)
+    length = cluster.status("/torn")["length"]
+    assert isinstance(length, int)
+    assert length < 1_000_000
+    assert len(cluster.read("/torn").content) == length
+
+
+def test_one_writer_at_a_time(cluster: Cluster) -> None:
+    cluster.create("/a")
+    wire = cluster.begin("/a", "APPEND", 10)
+    wire.sendall(b"01234")
+    deadline = time.monotonic() + 10
+    while (second := said(cluster.send("POST", "/a", "APPEND", b"second"))) == "200" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert second in ("AlreadyBeingCreatedException", "RecoveryInProgressException")
+    assert cluster.ask("GET", "/a", "GET_BLOCK_LOCATIONS").json()["LocatedBlocks"]["isUnderConstruction"] is True
+    wire.sendall(b"56789")
+    assert final(wire).startswith(b"HTTP/1.1 200")
+    assert cluster.read("/a").content.endswith(b"0123456789")
+    assert said(cluster.send("POST", "/none", "APPEND", b"x")) == "FileNotFoundException"
+
+
+def test_a_file_being_created_has_its_name_and_no_length(cluster: Cluster) -> None:
+    wire = cluster.begin("/a", "CREATE", 10)
+    deadline = time.monotonic() + 10
+    while cluster.ask("GET", "/a", "GETFILESTATUS").status_code != 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert cluster.status("/a")["length"] == 0
+    assert said(cluster.create("/a")) == "AlreadyBeingCreatedException"
+    wire.sendall(b"0123456789")
+    assert final(wire).startswith(b"HTTP/1.1 201")
+    assert cluster.status("/a")["length"] == 10
+
+
+def test_rename_without_replacing(cluster: Cluster) -> None:
+    def rename(source: str, target: str, option: str = "NONE") -> str:
+        return said(cluster.ask("PUT", source, "RENAME", destination=target, renameoptions=option))
+
+    cluster.create("/a", b"a")
+    number = cluster.status("/a")["fileId"]
+    cluster.create("/b", b"b")
+    assert rename("/a", "/b") == "FileAlreadyExistsException"
+    assert rename("/none", "/c") == "FileNotFoundException"
+    assert rename("/none", "/b") == "FileNotFoundException"
+    assert rename("/a", "/new/c") == "FileNotFoundException"
+    assert rename("/a", "/b/c") == "ParentNotDirectoryException"
+    cluster.ask("PUT", "/folder", "MKDIRS")
+    assert rename("/a", "/folder") == "IOException"
+    assert rename("/a", "/folder", "OVERWRITE") == "IOException"
+    assert rename("/a", "/c") == "200"
+    assert cluster.status("/c")["fileId"] == number
+    assert rename("/c", "/b", "OVERWRITE") == "200"
+    assert cluster.status("/b")["fileId"] == number
+    assert cluster.read("/b").content == b"a"
+    cluster.create("/a", b"again")
+    assert cluster.status("/a")["fileId"] != number
+
+
+def test_reading_at_the_end_is_an_error(cluster: Cluster) -> None:
+    cluster.create("/a", b"0123")
+    assert cluster.read("/a", offset=1, length=2).content == b"12"
+    assert cluster.read("/a", offset=1, length=(1 << 63) - 2).content == b"123"
+    assert said(cluster.read("/a", offset=4)) == "IOException"
+    assert said(cluster.read("/a", offset=9)) == "IOException"
+    cluster.create("/empty", b"")
+    assert cluster.read("/empty", offset=0, length=5).content == b""
+    assert said(cluster.read("/empty", offset=5)) == "EOFException"
+    assert said(cluster.read("/none")) == "FileNotFoundException"
+    cluster.ask("PUT", "/folder", "MKDIRS")
+    assert said(cluster.read("/folder")) == "FileNotFoundException"
+
+
+def test_looking_below_a_file(cluster: Cluster) -> None:
+    cluster.create("/a")
+    for op in ("GETFILESTATUS", "LISTSTATUS_BATCH"):
+        answer = cluster.ask("GET", "/a/b", op)
+        # The superuser is told the truth, others that they may not pass.
+        assert said(answer) == "FileNotFoundException" or "(is not a directory)" in answer.text
+    assert said(cluster.ask("GET", "/none", "GETFILESTATUS")) == "FileNotFoundException"
+
+
+def test_listing_is_in_order_of_signed_bytes(cluster: Cluster) -> None:
+    for name in ("a", "a-b", "a.b", "a0", "B", "ä", "\U0001f40d", "z"):
+        cluster.create(f"/l/{name}")
+    assert cluster.names("/l") == (["ä", "\U0001f40d", "B", "a", "a-b", "a.b", "a0", "z"], 0)
+    assert cluster.names("/l", startAfter="a-b") == (["a.b", "a0", "z"], 0)
+    assert cluster.names("/l", startAfter="a-a") == (["a-b", "a.b", "a0", "z"], 0)
+    assert cluster.names("/l/a") == ([""], 0)
+    assert said(cluster.ask("GET", "/l/none", "LISTSTATUS_BATCH")) == "FileNotFoundException"
+
+
+def test_delete(cluster: Cluster) -> None:
+    cluster.create("/f/a")
+    assert cluster.ask("DELETE", "/f/none", "DELETE").json() == {"boolean": False}
+    assert said(cluster.ask("DELETE", "/f", "DELETE")) == "PathIsNotEmptyDirectoryException"
+    assert cluster.ask("DELETE", "/f/a", "DELETE").json() == {"boolean": True}
+    assert cluster.ask("DELETE", "/f", "DELETE").json() == {"boolean": True}
+
+
+def test_truncate_inside_a_block_is_pending_first(cluster: Cluster) -> None:
+    cluster.create("/a", b"012345")
+    assert said(cluster.ask("POST", "/a", "TRUNCATE", newlength=9)) == "HadoopIllegalArgumentException"
+    assert cluster.ask("POST", "/a", "TRUNCATE", newlength=6).json() == {"boolean": True}
+    assert cluster.ask("POST", "/a", "TRUNCATE", newlength=3).json() == {"boolean": False}
+    assert said(cluster.send("POST", "/a", "APPEND", b"x")) == "RecoveryInProgressException"
+    assert said(cluster.ask("POST", "/a", "TRUNCATE", newlength=2)) == "AlreadyBeingCreatedException"
+    deadline = time.monotonic() + 20
+    while cluster.ask("GET", "/a", "GET_BLOCK_LOCATIONS").json()["LocatedBlocks"]["isUnderConstruction"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert cluster.status("/a")["length"] == 3
+    assert cluster.read("/a").content == b"012"
+    assert said(cluster.send("POST", "/a", "APPEND", b"x")) == "200"
+
+
+def test_concat_consumes_its_sources(cluster: Cluster) -> None:
+    for name in ("a", "b", "c", "other/d"):
+        cluster.create(f"/{name}", name.encode())
+    cluster.create("/empty", b"")
+
+    def concat(target: str, sources: str) -> str:
+        return said(cluster.ask("POST", target, "CONCAT", sources=sources))
+
+    assert concat("/a", "/b,/b") == "HadoopIllegalArgumentException"
+    assert concat("/a", "/other/d") == "HadoopIllegalArgumentException"
+    assert concat("/a", "/empty") == "HadoopIllegalArgumentException"
+    assert concat("/a", "/none") == "FileNotFoundException"
+    assert concat("/a", "/b,/c") == "200"
+    assert cluster.read("/a").content == b"abc"
+    assert said(cluster.ask("GET", "/b", "GETFILESTATUS")) == "FileNotFoundException"
+    cluster.create("/e", b"e")
+    assert concat("/empty", "/e") == "200"
+    assert cluster.read("/empty").content == b"e"

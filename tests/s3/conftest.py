@@ -1,0 +1,69 @@
+"""What the tests of the S3 binding share: storages and proxies in front of servers, closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chunkstore_bindings.s3.options import parse_root
+from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.support.servers.base import missing
+from tests.support.servers.faultproxy import FaultProxy
+from tests.support.servers.running import start
+from tests.support.servers.s3server import S3Server
+
+Connect = Callable[..., S3ChunkStorage]
+
+
+@pytest.fixture(params=["moto", "rgw"])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    """Both servers, one after the other."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, S3Server)
+    return found
+
+
+@pytest.fixture
+def look_alike(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3Server]:
+    """The look-alike that the test's parameter names."""
+    try:
+        from tests.support.servers.lookalike import LookAlike
+    except ImportError as why:
+        missing("moto", why)
+    found = start("moto", lambda: LookAlike(request.param))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """``connect(server, proxy=None, **options)``: a storage on a fresh bucket, or on ``bucket=``."""
+    opened: list[S3ChunkStorage] = []
+
+    def make(
+        server: S3Server, proxy: FaultProxy | None = None, bucket: str | None = None, **options: Any
+    ) -> S3ChunkStorage:
+        chosen = bucket if bucket is not None else server.make_bucket()
+        root = server.root(chosen, port=None if proxy is None else proxy.port, **options)
+        opened.append(S3ChunkStorage(parse_root(root)))
+        return opened[-1]
+
+    yield make
+    for storage in opened:
+        storage.close()
+
+
+@pytest.fixture
+def proxied() -> Iterator[Callable[[S3Server], FaultProxy]]:
+    """``proxied(server)``: a fault proxy in front of it."""
+    proxies: list[FaultProxy] = []
+
+    def make(server: S3Server) -> FaultProxy:
+        proxies.append(FaultProxy(server.port))
+        return proxies[-1]
+
+    yield make
+    for proxy in proxies:
+        proxy.close()

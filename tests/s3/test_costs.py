@@ -1,0 +1,118 @@
+"""What things cost in requests on S3: counted by the metered wrapper where calls are meant, by the binding where HTTP is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+import chunkstore
+from chunkstore.assembly import open_store_on
+from chunkstore.changes import Append
+from chunkstore.config import KIB, MIB, Settings
+from chunkstore.registry import open_storage
+from chunkstore.storage import ConcatArgument
+from chunkstore_bindings.metered import MeteredChunkStorage
+from chunkstore_bindings.s3.storage import S3ChunkStorage
+from chunkstore_bindings.wrapping import layers
+from tests.s3.conftest import Connect
+from tests.support.epochs import age
+from tests.support.servers.s3server import S3Server
+
+
+def settings(path: Path, **more: Any) -> Settings:
+    return Settings(cache_dir=str(path), lease_s=0, **more)
+
+
+def binding(storage: Any) -> S3ChunkStorage:
+    [found] = [layer for layer in layers(storage) if isinstance(layer, S3ChunkStorage)]
+    return found
+
+
+class Requests:
+    """The HTTP requests of a block, by verb, and the users' bytes."""
+
+    def __init__(self, storage: S3ChunkStorage) -> None:
+        self._storage = storage
+
+    def __enter__(self) -> Self:
+        self._before = self._storage.request_counts()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        after = self._storage.request_counts()
+        spent = {name: after[name] - self._before.get(name, 0) for name in after}
+        self.moved_bytes = spent.pop("sent_bytes") + spent.pop("received_bytes")
+        self.verbs = {verb: count for verb, count in spent.items() if count}
+        self.total = sum(spent.values())
+
+
+@pytest.mark.parametrize("segments", [1, 8])
+def test_a_group_commit_is_one_put_more_than_it_has_chunks(server: S3Server, tmp_path: Path, segments: int) -> None:
+    metered = MeteredChunkStorage(open_storage(server.root(server.make_bucket()), settings(tmp_path)))
+    store = open_store_on(metered, settings=settings(tmp_path), close_storage=True)
+    names = [f"s{number}" for number in range(segments)]
+    for name in names:
+        store.create(name)
+    with Requests(binding(metered)) as spent, metered.counting() as calls:
+        store.commit([Append(name, b"x" * 10 * KIB) for name in names])
+    assert calls.requests == {"create": segments, "create_if_absent": 1}
+    assert spent.verbs == {"PUT": segments + 1}
+    store.close()
+
+
+def test_a_read_is_one_get_and_a_look_at_the_fence(server: S3Server, tmp_path: Path) -> None:
+    root = server.root(server.make_bucket())
+    storage = open_storage(root, settings(tmp_path))
+    with open_store_on(storage, settings=settings(tmp_path), close_storage=True) as store:
+        store.create("s")
+        store.append("s", b"x" * MIB)
+        with Requests(binding(storage)) as spent:
+            assert len(store.read("s", 100, 1000)) == 1000
+        assert spent.verbs == {"GET": 1, "HEAD": 1}
+
+
+def test_concat_of_large_chunks_goes_past_the_client(rgw: S3Server, connect: Connect) -> None:
+    storage = connect(rgw, concurrency=8)
+    content = b"0123456789abcdef" * (5 * MIB // 16)
+    for number in range(100):
+        storage.create(f"c/{number:03}", content)
+    with Requests(storage) as spent:
+        assert storage.concat([ConcatArgument(f"c/{number:03}", 5 * MIB) for number in range(100)]) == 500 * MIB
+    assert spent.moved_bytes == 0
+    assert spent.total <= 110
+    assert storage.stat("c/000").length == 500 * MIB
+
+
+def test_concat_of_small_chunks_moves_them_once_each_way(rgw: S3Server, connect: Connect) -> None:
+    storage = connect(rgw, concurrency=8)
+    for number in range(1000):
+        storage.create(f"c/{number:04}", b"%04d" % number * (16 * KIB))
+    with Requests(storage) as spent:
+        storage.concat([ConcatArgument(f"c/{number:04}", 64 * KIB) for number in range(1000)])
+    assert spent.moved_bytes <= 2.1 * 1000 * 64 * KIB
+    assert storage.stat("c/0000").length == 1000 * 64 * KIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opened", [True, False], ids=["opened-and-empty", "claimed-and-never-opened"])
+def test_a_take_over_with_a_thousand_epochs_behind_it(rgw: S3Server, tmp_path: Path, opened: bool) -> None:
+    bucket = rgw.make_bucket()
+    root = rgw.root(bucket)
+    with chunkstore.open(root, settings=settings(tmp_path / "first")) as store:
+        store.create("s")
+        store.append("s", b"there")
+        store.snapshot()
+    storage = open_storage(root, settings(tmp_path))
+    age(storage, lambda name, data: rgw.client.put_object(Bucket=bucket, Key=name, Body=data), 1000, opened=opened)
+    storage.close()
+    for machine in ("first", "new"):
+        storage = open_storage(root, settings(tmp_path))
+        with Requests(binding(storage)) as spent:
+            store = open_store_on(storage, settings=settings(tmp_path / machine), close_storage=True)
+        assert store.epoch > 1001
+        assert store.read("s", 0, 10) == b"there"
+        assert spent.total <= 40, spent.verbs
+        assert "LIST" not in spent.verbs
+        store.close()

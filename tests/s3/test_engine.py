@@ -1,0 +1,77 @@
+"""A share of the engine's own tests, unchanged, on S3: over moto, and a larger one over Ceph's gateway.
+
+With ``CHUNKSTORE_FAULTS=full`` all of them run over both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from chunkstore.config import Settings
+from chunkstore.registry import open_storage
+from chunkstore.storage import ChunkStorage
+from tests.faults.ground import FULL_RUN
+from tests.support.servers.s3server import S3Server
+from tests.support.worlds import World
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_numbers = itertools.count(1)
+_HERE = Path(__file__).parent.parent / "engine"
+# They say what memory and files do, or bring a storage of their own.
+_NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
+_SHARES = {"moto": {"test_basic"}, "rgw": {"test_basic", "test_concat", "test_fencing", "test_recovery"}}
+
+
+class S3World(World):
+    """One prefix of a bucket, several processes and machines; storages as production makes them."""
+
+    def __init__(self, server: S3Server, tmp_path: Path) -> None:
+        super().__init__("s3", "slot", tmp_path)
+        self.url = server.root(server.make_bucket(), f"world-{next(_numbers)}")
+
+    @property
+    def appends(self) -> bool:
+        return False
+
+    def raw_storage(self) -> ChunkStorage:
+        storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"], io_workers=4))
+        self._storages.append(storage)
+        return storage
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A fresh world on the server that the class asks for."""
+    made = S3World(request.getfixturevalue(request.param), tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def suite(server: str, module: ModuleType) -> type:
+    """A module's tests of worlds as a class, in the worlds of this file."""
+    tests = {
+        name: staticmethod(function)
+        for name, function in vars(module).items()
+        if name.startswith("test_") and "world" in getattr(function, "__annotations__", {})
+    }
+    marks = [pytest.mark.parametrize("world", [server], indirect=True)]
+    return type(module.__name__, (), {**tests, "pytestmark": marks})
+
+
+for _path in sorted(_HERE.glob("test_*.py")):
+    _name = _path.stem
+    _title = _name.removeprefix("test_").title().replace("_", "")
+    for _server, _share in _SHARES.items():
+        if _name not in _NOT_HERE and (FULL_RUN or _name in _share):
+            globals()[f"Test{_server.title()}{_title}"] = suite(
+                _server, importlib.import_module(f"tests.engine.{_name}")
+            )

@@ -1,0 +1,313 @@
+"""The binding on honest servers: what it stores beside the bytes, what it costs, what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.checksum import crc32c
+from chunkstore.config import Settings
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    Closed,
+    Damaged,
+    InvalidArgument,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.names import ContainerNames
+from chunkstore.registry import open_storage
+from chunkstore.storage import ChunkHandle, ConcatArgument, ReadRange
+from chunkstore.testing.storage_basics import pattern
+from chunkstore_bindings.probe import PROBE_RACERS, confirm_storage, probe_storage
+from chunkstore_journal.container import read_format
+from tests.s3.conftest import Connect
+from tests.support.servers.s3server import CREDENTIALS, S3Server
+
+MIB = 1 << 20
+SMALL_PARTS = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}
+
+
+def counted(storage: Any, *verbs: str) -> dict[str, int]:
+    return {verb: count for verb, count in storage.request_counts().items() if count and not verb.endswith("_bytes")}
+
+
+def test_one_put_per_object(server: S3Server, connect: Connect) -> None:
+    storage = connect(server)
+    for number in range(5):
+        assert storage.create_if_absent(f"claim-{number}", b"x" * 100)
+        storage.create(f"chunk-{number}", b"y" * 100_000)
+        storage.put("hint", b"z")
+    assert counted(storage) == {"PUT": 15}
+    assert storage.request_counts()["sent_bytes"] == 5 * 100_101
+    assert storage.create_if_absent("claim-0", b"x" * 100) is False
+    assert counted(storage) == {"PUT": 16}
+    assert storage.read(ChunkHandle("claim-0", False), 0, 1 << 20) == b"x" * 100
+    assert counted(storage) == {"PUT": 16, "GET": 1}
+
+
+def test_checksums_are_kept_and_looked_at(server: S3Server, connect: Connect) -> None:
+    storage = connect(server, **SMALL_PARTS)
+    small, large = pattern(1000), pattern(65_521) * 200
+    storage.create("small", small)
+    storage.create("large", large)
+    storage.put("hint", small)
+    for name, data in (("small", small), ("large", large), ("hint", small)):
+        kept = server.client.head_object(Bucket=storage.options.bucket, Key=name)["Metadata"]
+        assert kept["chunkstore-crc32c"] == f"{crc32c(data):08x}"
+        assert storage.read(ChunkHandle(name, False), 0, 1 << 30) == data
+    # Somebody changes the bytes and keeps the metadata: a whole read notices, in one piece and in many.
+    for name, data in (("small", small), ("large", large)):
+        kept = server.client.head_object(Bucket=storage.options.bucket, Key=name)["Metadata"]
+        other = data[:-1] + bytes([data[-1] ^ 1])
+        server.client.put_object(Bucket=storage.options.bucket, Key=name, Body=other, Metadata=kept)
+        with pytest.raises(Damaged) as caught:
+            storage.read(ChunkHandle(name, False), 0, 1 << 30)
+        assert caught.value.object == name
+        with pytest.raises(Damaged):
+            storage.read_into(ChunkHandle(name, False), 0, bytearray(len(data) + 10))
+        assert storage.read(ChunkHandle(name, False), 1, 100) == data[1:101]
+
+
+def test_the_server_checks_what_arrives(rgw: S3Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = connect(rgw)
+    storage.put("first", b"teaches which checksum the server looks at")
+    real = hashlib.md5
+    monkeypatch.setattr(hashlib, "md5", lambda data=b"", **more: real(bytes(data) + b"!", **more))
+    for call in (storage.put, storage.create, storage.create_if_absent):
+        with pytest.raises(StorageUnavailable, match="BadDigest"):
+            call("x", b"damaged on the way")
+    monkeypatch.undo()
+    assert not storage.exists("x")
+
+
+def test_large_chunks_go_up_in_parts_and_leave_nothing(server: S3Server, connect: Connect) -> None:
+    storage = connect(server, concurrency=3, **SMALL_PARTS)
+    data = pattern(65_521) * 260
+    storage.create("large", memoryview(data))
+    assert storage.request_counts()["PUT"] == -(-len(data) // (5 * MIB))
+    with pytest.raises(ChunkExists):
+        storage.create("large", data)
+    assert storage.request_counts()["sent_bytes"] == len(data)
+    buffer = bytearray(len(data) - 5)
+    assert storage.read_into(ChunkHandle("large", False), 3, buffer) == len(buffer)
+    assert buffer == data[3:-2]
+    found = storage.read_ranges(
+        ChunkHandle("large", False), [ReadRange(0, 10), ReadRange(5 * MIB - 5, 10), ReadRange(len(data) - 5, 100)]
+    )
+    assert found == [data[:10], data[5 * MIB - 5 : 5 * MIB + 5], data[-5:]]
+    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
+
+
+def test_stale_uploads_are_swept_and_young_ones_spared(rgw: S3Server, connect: Connect) -> None:
+    server = rgw  # in moto every upload began in 2010
+    storage = connect(server, stale_upload_s=60)
+    bucket = storage.options.bucket
+    nested = connect(server, bucket=bucket)
+    server.client.create_multipart_upload(Bucket=bucket, Key="c/d/00/left-behind")
+    assert storage.sweep_uploads() == 0
+    assert len(server.client.list_multipart_uploads(Bucket=bucket)["Uploads"]) == 1
+    assert nested.sweep_uploads(-1) == 1
+    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=bucket)
+
+
+def test_concat_on_the_server(server: S3Server, connect: Connect) -> None:
+    storage = connect(server)
+    sizes = [5 * MIB, 100, 6 * MIB, 5 * MIB + 1, 3 * MIB, 7]
+    contents = [random.Random(size).randbytes(size) for size in sizes]
+    for number, content in enumerate(contents):
+        storage.create(f"c/{number}", content)
+    before = storage.request_counts()
+    arguments = [ConcatArgument(f"c/{number}", size) for number, size in enumerate(sizes)]
+    assert storage.concat(arguments) == sum(sizes)
+    after = storage.request_counts()
+    assert storage.read(ChunkHandle("c/0", False), 0, 1 << 30) == b"".join(contents)
+    moved = sum(after[name] - before.get(name, 0) for name in ("sent_bytes", "received_bytes"))
+    assert moved == 2 * (6 * MIB + 100 + 3 * MIB + 7)  # what is left of the third is too small to be copied
+    with pytest.raises(ChunkNotFound) as caught:
+        storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/none", 6 * MIB)])
+    assert caught.value.chunk == "c/none"
+    with pytest.raises(InvalidArgument):
+        storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/2", 6 * MIB + 1)])
+    assert storage.read(ChunkHandle("c/1", False), 0, 1000) == contents[1]
+    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
+
+
+# The probe
+
+
+def test_what_a_container_learns_about_its_server(server: S3Server, tmp_path: Any) -> None:
+    root = server.root(server.make_bucket(), "somewhere")
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
+    with chunkstore.open(root, settings=settings) as store:
+        store.create("s")
+        store.append("s", b"data")
+    storage = open_storage(root, settings)
+    found = read_format(storage, ContainerNames("default")).probe
+    assert (found["racers"], found["winners"], found["medium"], found["lifecycle"]) == (PROBE_RACERS, 1, "s3", "none")
+    assert found["endpoint"] == server.url
+    assert found["if_match"] in ("works", "unquoted")
+    assert not any(secret in repr(found) for secret in CREDENTIALS.values() if len(secret) > 10)
+    assert not storage.list("default/tmp/").items
+    storage.close()
+
+
+def test_every_open_asks_once_more(server: S3Server, connect: Connect) -> None:
+    storage = connect(server)
+    probed = probe_storage(storage, "c/tmp/")
+    assert storage.create_if_absent("c/FORMAT", b"format")
+    before = storage.request_counts()
+    confirm_storage(storage, "c/FORMAT", b"format", probed, "c/tmp/")
+    after = storage.request_counts()
+    assert {verb: after[verb] - before.get(verb, 0) for verb in ("PUT", "GET", "HEAD")} == {
+        "PUT": 1,
+        "GET": 1,
+        "HEAD": 0,
+    }
+    # Another server, or another way to it: everything again.
+    confirm_storage(storage, "c/FORMAT", b"format", {**probed, "endpoint": "http://elsewhere"}, "c/tmp/")
+    assert storage.request_counts()["PUT"] - after["PUT"] == 1 + 2 + PROBE_RACERS
+
+
+@pytest.mark.parametrize("look_alike", ["ignores", "races"], indirect=True)
+def test_a_look_alike_is_refused_and_can_be_read(look_alike: S3Server, moto: S3Server, tmp_path: Any) -> None:
+    bucket = look_alike.make_bucket()
+    root = look_alike.root(bucket)
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
+    with pytest.raises(Unsupported, match="put-if-absent does not hold here") as caught:
+        chunkstore.open(root, settings=settings)
+    assert caught.value.feature == "create_if_absent"
+    assert "read-only" in str(caught.value)
+    assert look_alike.client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+    # A container that was made while the server was honest is found out at the next open, and is still readable.
+    made = moto.make_bucket()
+    with chunkstore.open(moto.root(made), settings=settings) as store:
+        store.create("s")
+        store.append("s", b"data")
+    for item in moto.client.list_objects_v2(Bucket=made)["Contents"]:
+        body = moto.client.get_object(Bucket=made, Key=item["Key"])["Body"].read()
+        look_alike.client.put_object(Bucket=bucket, Key=item["Key"], Body=body)
+    with pytest.raises(Unsupported, match="put-if-absent does not hold here"):
+        chunkstore.open(root, settings=settings)
+    with chunkstore.open_replica(root, settings=settings) as replica:
+        assert replica.read("s", 0, 10) == b"data"
+
+
+def test_rules_that_expire_keys_are_refused_by_id(server: S3Server, tmp_path: Any) -> None:
+    bucket = server.make_bucket()
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
+    inside, beside = server.root(bucket, "logs"), server.root(bucket, "kept")
+    with chunkstore.open(inside, settings=settings) as store:
+        store.create("s")
+    rules = [
+        {
+            "ID": "tidy",
+            "Filter": {"Prefix": ""},
+            "Status": "Enabled",
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
+        },
+        {"ID": "thirty-days", "Filter": {"Prefix": "logs/"}, "Status": "Enabled", "Expiration": {"Days": 30}},
+    ]
+    server.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="'thirty-days'") as caught:
+            chunkstore.open(inside, settings=settings)
+        assert caught.value.feature == "lifecycle"
+    with chunkstore.open(beside, settings=settings) as store:
+        store.create("s")
+    with chunkstore.open_replica(inside, settings=settings) as replica:
+        assert replica.exists("s")
+
+
+@pytest.mark.parametrize("look_alike", ["throttles"], indirect=True)
+def test_a_server_that_asks_to_slow_down(look_alike: S3Server, connect: Connect) -> None:
+    bucket = "throttled"
+    while True:
+        try:
+            look_alike.client.create_bucket(Bucket=bucket)
+            break
+        except look_alike.client.exceptions.ClientError:
+            continue
+    storage = connect(look_alike, bucket=bucket, tries_max=20)
+    paces = []
+    for number in range(6):
+        assert storage.create_if_absent(f"n/{number}", b"x")
+        paces.append(storage.pace_s)
+    assert max(paces) > 0
+    assert [item.name for item in storage.list("n/").items] == [f"n/{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("look_alike", ["conflicts"], indirect=True)
+def test_a_conflict_decides_nothing(look_alike: S3Server, connect: Connect) -> None:
+    storage = connect(look_alike)
+    assert storage.create_if_absent("a", b"first") is True
+    assert storage.create_if_absent("a", b"second") is False
+    assert counted(storage) == {"PUT": 3}
+    assert storage.read(ChunkHandle("a", False), 0, 10) == b"first"
+
+
+@pytest.mark.parametrize("look_alike", ["corrupts"], indirect=True)
+def test_bytes_that_change_on_the_way(look_alike: S3Server, connect: Connect) -> None:
+    storage = connect(look_alike)
+    storage.create("corrupt-once", b"0123456789")
+    storage.create("corrupt", b"0123456789")
+    assert storage.read(ChunkHandle("corrupt-once", False), 0, 100) == b"0123456789"
+    with pytest.raises(Damaged):
+        storage.read(ChunkHandle("corrupt", False), 0, 100)
+
+
+# Mistakes, and secrets
+
+
+def test_mistakes_are_named_with_a_remedy(server: S3Server, rgw: S3Server, tmp_path: Any, monkeypatch: Any) -> None:
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0, retry_s_max=0)
+    with pytest.raises(InvalidArgument, match="NoSuchBucket"):
+        chunkstore.open(server.root("no-such-bucket"), settings=settings)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame-open")
+    with pytest.raises(StorageUnavailable, match="check credentials") as caught:
+        chunkstore.open(rgw.root("bucket"), settings=settings)
+    assert "sesame" not in str(caught.value)
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(StorageUnavailable, match="no usable credentials"):
+        chunkstore.open(rgw.root("bucket"), settings=settings)
+
+
+def test_no_credential_in_logs_objects_or_names(
+    server: S3Server, tmp_path: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "session-token-sesame")
+    bucket = server.make_bucket()
+    root = server.root(bucket)
+    secrets = [CREDENTIALS["AWS_SECRET_ACCESS_KEY"], "session-token-sesame"]
+    with caplog.at_level(logging.DEBUG):
+        try:
+            with chunkstore.open(root, settings=Settings(cache_dir=str(tmp_path), lease_s=0, retry_s_max=0)) as store:
+                store.create("s")
+                store.append("s", b"data")
+        except chunkstore.ChunkstoreError as error:  # a server that checks the token refuses it
+            assert not any(secret in f"{error} {error!r}" for secret in secrets)
+        storage = open_storage(root, Settings())
+        assert not any(secret in f"{storage!r} {storage.url} {vars(storage)}" for secret in secrets)
+        storage.close()
+    for record in caplog.records:
+        assert not any(secret in record.getMessage() for secret in secrets), record.name
+    for item in server.client.list_objects_v2(Bucket=bucket).get("Contents", []):
+        answer = server.client.get_object(Bucket=bucket, Key=item["Key"])
+        for secret in (*secrets, CREDENTIALS["AWS_ACCESS_KEY_ID"]):
+            assert secret.encode() not in answer["Body"].read()
+            assert secret not in repr(answer["Metadata"])
+
+
+def test_what_is_closed_says_so(server: S3Server, connect: Connect) -> None:
+    storage = connect(server)
+    storage.close()
+    for call in (storage.sweep_uploads, storage.check_root, lambda: storage.observe_server("x")):
+        with pytest.raises(Closed):
+            call()
