@@ -1,0 +1,180 @@
+"""Many seeds on several cores: ``make simulate``.
+
+Promises: every seed that was run is counted; what was violated is printed with the one line that replays it; totals are added
+to a file, so that campaigns add up. Rates are per core, in processor time: the machine may be shared.
+Leaves out: reducing what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chunkstore.testing.simulator.checks import Level
+from chunkstore.testing.simulator.stories import RunResult, run_seed
+
+__all__ = ["Tally", "campaign", "firing_rates", "measure", "save", "totals"]
+
+_BATCH_S = 2.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What some runs came to. Adds up."""
+
+    runs: int = 0
+    stories: int = 0
+    served: int = 0
+    points: int = 0
+    switches: int = 0
+    storage_calls: int = 0
+    events: int = 0
+    acknowledged: int = 0
+    cpu_s: float = 0.0
+    allowed: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, run: RunResult) -> None:
+        """Count one run."""
+        self.runs += 1
+        for name in ("stories", "served", "points", "switches", "storage_calls", "events", "acknowledged"):
+            setattr(self, name, getattr(self, name) + getattr(run, name))
+        self.kinds[f"{run.storage} {run.mode}{' lmdb' if run.lmdb else ''}"] += 1
+        self.allowed.update(run.allowed)
+        self.fired.update(name for name in run.allowed if run.fired.get(name))
+        if run.violations:
+            self.violations.append({"seed": run.seed, "what": run.violations[:5], "replay": run.replay()})
+
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has counted."""
+        self.runs += other.runs
+        for name in ("stories", "served", "points", "switches", "storage_calls", "events", "acknowledged", "cpu_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.kinds.update(other.kinds)
+        self.allowed.update(other.allowed)
+        self.fired.update(other.fired)
+        self.violations += other.violations
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        plain["cpu_s"] = round(self.cpu_s, 1)
+        for name in ("allowed", "fired", "kinds"):
+            plain[name] = dict(sorted(plain[name].items()))
+        if self.cpu_s:
+            plain["stories_per_core_hour"] = round(self.stories / self.cpu_s * 3600)
+            plain["points_per_core_s"] = round(self.points / self.cpu_s)
+        return plain
+
+
+def firing_rates(tally: Tally) -> list[tuple[str, int, float]]:
+    """(fault class, runs that allowed it, share of those in which it fired), rarest first."""
+    rates = [(name, count, tally.fired[name] / count) for name, count in tally.allowed.items()]
+    return sorted(rates, key=lambda item: (item[2], item[0]))
+
+
+def measure(seeds: range, *, stories: int, level: Level) -> Tally:
+    """Run seeds in this process."""
+    tally = Tally()
+    began = time.process_time()
+    for seed in seeds:
+        tally.add(run_seed(seed, stories=stories, level=level))
+    tally.cpu_s = time.process_time() - began
+    return tally
+
+
+def _batch(first: int, step: int, stories: int, level: Level) -> tuple[int, Tally]:
+    """Run seeds for a moment; returns how many."""
+    tally = Tally()
+    began, wall = time.process_time(), time.monotonic()
+    count = 0
+    while not count or time.monotonic() - wall < _BATCH_S:
+        tally.add(run_seed(first + count * step, stories=stories, level=level))
+        count += 1
+    tally.cpu_s = time.process_time() - began
+    return count, tally
+
+
+def campaign(
+    *,
+    first_seed: int,
+    jobs: int,
+    stories: int,
+    level: Level,
+    seconds: float | None = None,
+    total_stories: int | None = None,
+    progress: Callable[[Tally], None] = lambda _tally: None,
+) -> Tally:
+    """Run seeds ``first_seed``, ``first_seed + 1``, ... until the time is over or so many stories were told."""
+    whole = Tally()
+    end = None if seconds is None else time.monotonic() + seconds
+    # Fresh interpreters: what a fork would inherit (locks, environments) is no part of a run.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        # Worker k takes the seeds that leave the remainder k: all of them are run, and none twice.
+        next_seed = {worker: first_seed + worker for worker in range(jobs)}
+        running: dict[Future[tuple[int, Tally]], int] = {}
+        for worker in range(jobs):
+            running[pool.submit(_batch, next_seed[worker], jobs, stories, level)] = worker
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                worker = running.pop(future)
+                count, tally = future.result()
+                whole.merge(tally)
+                progress(whole)
+                next_seed[worker] += count * jobs
+                over = (end is not None and time.monotonic() >= end) or (
+                    total_stories is not None and whole.stories >= total_stories
+                )
+                if not over:
+                    running[pool.submit(_batch, next_seed[worker], jobs, stories, level)] = worker
+    return whole
+
+
+def totals(path: Path) -> dict[str, Any]:
+    """What all campaigns saved so far came to."""
+    saved = _load(path)
+    found: dict[str, Any] = {"campaigns": len(saved), "stories": 0, "runs": 0, "violations": 0, "cpu_s": 0.0}
+    for item in saved:
+        found["stories"] += item["stories"]
+        found["runs"] += item["runs"]
+        found["cpu_s"] = round(found["cpu_s"] + item["cpu_s"], 1)
+        found["violations"] += len(item["violations"])
+    return found
+
+
+def _load(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    loaded: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["campaigns"]
+    return loaded
+
+
+def save(path: Path, tally: Tally, **more: Any) -> None:
+    """Add a campaign to the file, atomically."""
+    saved = _load(path)
+    saved.append(
+        {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            **more,
+            **tally.to_plain(),
+        }
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"campaigns": saved}, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)

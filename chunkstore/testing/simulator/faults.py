@@ -1,0 +1,114 @@
+"""What may go wrong, how often, and how often it did: the weather of a run.
+
+Promises: every fault class has a name, a probability of its own in ``Weather`` and a counter in ``Faults.fired``. Chance comes
+from a seed of its own, so that the same weather over another schedule stays the same weather.
+Leaves out: what a fault does (``s3``, ``posix``, ``world``); what is never modelled (docs/fault-model.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from random import Random
+from typing import Final
+
+__all__ = ["CLASSES", "Faults", "Weather"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """Probabilities from 0 to 1: of the classes of calls per call they can hit, of the others per turn of the nemesis.
+
+    Calls to an S3 store: ``unavailable`` (5xx, no effect), ``lost_reply`` (effect, then a timeout), ``late_apply`` (timeout; the
+    effect comes within seconds), ``very_late_apply`` (the effect comes after minutes, perhaps after several owners),
+    ``duplicate`` (effect and reply; the request arrives a second time, later), ``conflict`` (409: nothing decided),
+    ``burst`` (nearly every call fails for a while), ``stale_list`` (recent names missing, deleted ones shown).
+    Calls to a POSIX store: ``io_error`` (no effect), ``short_write`` (a part arrives, then no space), ``disk_full`` (no space
+    for a while), ``sync_error`` (EIO on fsync: what was dirty is lost, and the next fsync says it is well).
+    Both: ``slow`` (one call takes very long), ``crash_at_call`` (the process dies just before or after the effect).
+    Processes and machines: ``crash``, ``torn_write`` (dying in the middle of a write), ``stall``, ``long_stall`` (until
+    somebody else has taken over), ``clock_jump``, ``power_cut``, ``machine_lost`` (its cache is gone), ``hang`` (a claimant
+    stops in the middle of its claim).
+    """
+
+    unavailable: float = 0.0
+    lost_reply: float = 0.0
+    late_apply: float = 0.0
+    very_late_apply: float = 0.0
+    duplicate: float = 0.0
+    conflict: float = 0.0
+    burst: float = 0.0
+    stale_list: float = 0.0
+    io_error: float = 0.0
+    short_write: float = 0.0
+    disk_full: float = 0.0
+    sync_error: float = 0.0
+    slow: float = 0.0
+    crash_at_call: float = 0.0
+    crash: float = 0.0
+    torn_write: float = 0.0
+    stall: float = 0.0
+    long_stall: float = 0.0
+    clock_jump: float = 0.0
+    power_cut: float = 0.0
+    machine_lost: float = 0.0
+    hang: float = 0.0
+
+
+CLASSES: Final = tuple(item.name for item in fields(Weather))
+
+
+class Faults:
+    """The dice of one run. While ``active`` is false, nothing goes wrong."""
+
+    __slots__ = ("_any", "_table", "active", "burst_until", "fired", "full_until", "random", "weather")
+
+    CALLS: Final = (
+        "unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst",
+        "io_error", "short_write", "disk_full", "sync_error", "slow", "crash_at_call",
+    )  # fmt: skip
+
+    def __init__(self, weather: Weather, seed: int | str) -> None:
+        self.weather = weather
+        self.random = Random(f"weather {seed}")
+        self.fired: dict[str, int] = {}
+        self.active = True
+        self.burst_until = -1
+        self.full_until = -1
+        self._table: list[tuple[float, str]] = []
+        total = 0.0
+        for name in self.CALLS:
+            chance: float = getattr(weather, name)
+            if chance:
+                total += chance
+                self._table.append((total, name))
+        self._any = total
+
+    def clear_up(self) -> None:
+        """The end of all bad weather. What is on its way already stays on its way."""
+        self.active = False
+        self.burst_until = self.full_until = -1
+
+    def draw(self) -> str:
+        """The fault that wants to happen at a call, or "". It counts only once ``note`` says that it did."""
+        if not self._any:
+            return ""
+        dice = self.random.random()
+        if dice >= self._any:
+            return ""
+        for limit, name in self._table:
+            if dice < limit:
+                return name
+        return ""
+
+    def note(self, name: str) -> None:
+        """A fault of this class has happened."""
+        self.fired[name] = self.fired.get(name, 0) + 1
+
+    def chance(self, name: str) -> bool:
+        """Whether a fault of a class outside of calls happens now; noted if so."""
+        if not self.active:
+            return False
+        if self.random.random() < getattr(self.weather, name):
+            self.note(name)
+            return True
+        return False

@@ -1,0 +1,86 @@
+"""A short run of the real chaos; ``make chaos`` runs it for half an hour."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.chaos.run import Options, run_chaos
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    result = run_chaos(Options(seconds=24, kills=16, rate=150, check_every_s=6, root=str(tmp_path)))
+    print(result.notes)
+    assert [violation for outcome in result.outcomes for violation in outcome.violations] == []
+    total = {
+        key: sum(outcome.figures[key] for outcome in result.outcomes)
+        for key in ("kills", "take_overs", "events_acknowledged")
+    }
+    assert total["kills"] >= 16
+    assert total["take_overs"] > 10
+    assert total["events_acknowledged"] > 200
+    assert all(outcome.figures["checks"] >= 1 for outcome in result.outcomes)
+    for key, value in total.items():
+        record_property(key, value)
+
+
+BROKEN = """
+import importlib.abc, importlib.util, sys
+
+class Breaker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "chunkstore_journal.append_stream":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def broken(module):
+            load(module)
+
+            def commit(stream, data):
+                start = stream.head.end
+                stream._storage.write(stream._handle, start, data)
+                stream._storage.sync(stream._synced)
+                return start + len(data)
+
+            module.AppendStream._commit = commit
+
+        spec.loader.exec_module = broken
+        return spec
+
+sys.meta_path.insert(0, Breaker())
+"""
+
+
+def test_an_owner_that_does_not_look_is_caught(tmp_path: Path) -> None:
+    """Commits that never look at the fence: the run must end with a violation and keep the evidence.
+
+    (Looking before the write only is found, too, within a minute or so: too long for a test that must not fail by chance.)
+    """
+    (tmp_path / "sitecustomize.py").write_text(BROKEN)
+    paths = [str(tmp_path), *(str(REPOSITORY / name) for name in (".", "bindings", "journal"))]
+    figures = tmp_path / "chaos.json"
+    options = f"--seconds 120 --kills 40 --mode append --full-disk no --check-every 6 --rate 400 --json {figures}"
+    done = subprocess.run(
+        [sys.executable, "-m", "chunkstore.testing.chaos", *options.split(), "--root", str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "VIOLATION" in done.stdout
+    assert json.loads(figures.read_text())["phases"][0]["violations"]
+    assert (tmp_path / "run" / "append" / "notes").is_dir()

@@ -1,0 +1,121 @@
+"""The named schedules can fail: with the planted bug that each is there for, what must hold does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.errors import Damaged
+from chunkstore.testing.simulator.mutants import MUTANTS, Mutant, Patch, planted
+from tests.simulation import test_schedules_cache as cache
+from tests.simulation import test_schedules_claims as claims
+from tests.simulation import test_schedules_fence as fence
+from tests.simulation import test_schedules_garbage as garbage
+from tests.simulation import test_schedules_replicas as replicas
+from tests.simulation import test_schedules_slots as slots
+from tests.simulation import test_schedules_snapshots as snapshots
+from tests.simulation import test_schedules_storage as storage
+from tests.simulation import test_schedules_tail as tail
+from tests.simulation.scene import APPEND, scene_of
+
+OWN = {
+    mutant.name: mutant
+    for mutant in (
+        Mutant(
+            "rot-as-tail",
+            "whatever is invalid is taken for the torn end of a file",
+            APPEND,
+            (Patch("chunkstore_journal.append_stream:judge_tail", "if later is not None:", "if False:"),),
+        ),
+    )
+}
+"""Bugs that these schedules are there for and that no random story needs to find."""
+
+Bite = tuple[str, str, Callable[..., None], dict[str, Any]]
+BITES: tuple[Bite, ...] = (
+    ("nocheck", "posix-append", fence.test_01_zombie_append_after_tail, {"held": "record"}),
+    ("checkbefore", "posix-append", fence.test_01_zombie_append_after_tail, {"held": "record"}),
+    ("nocheck", "posix-append", fence.test_02_zombie_append_during_tail, {"kept": 0.5}),
+    ("early-ack", "s3-slot", fence.test_01_zombie_append_after_tail, {"held": "record"}),
+    ("nextslot", "s3-slot", fence.test_01_zombie_append_after_tail, {"held": "record"}),
+    ("noseal", "s3-slot", fence.test_01_zombie_append_after_tail, {"held": "record"}),
+    ("noembed", "posix-append", fence.test_03_check_then_claim, {}),
+    ("noembed", "posix-append", fence.test_04_third_owner_longer_tail, {}),
+    ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True}),
+    (
+        "no-expected-offset",
+        "s3-slot",
+        fence.test_45_client_retry_across_failover,
+        {"by": "expected offset", "adopted": True},
+    ),
+    (
+        "no-event-number",
+        "posix-append",
+        fence.test_45_client_retry_across_failover,
+        {"by": "event number", "adopted": True},
+    ),
+    (
+        "unknown-as-failed",
+        "posix-append",
+        fence.test_45_client_retry_across_failover,
+        {"by": "event number", "adopted": True},
+    ),
+    ("novoid", "s3-slot", claims.test_05_open_race_void, {}),
+    ("novoid", "posix-slot", claims.test_06_delayed_open, {}),
+    ("novoid", "posix-append", claims.test_06_delayed_open, {}),
+    ("reclaim", "posix-append", claims.test_48_self_takeover_versus_claim, {"opened": True}),
+    ("reclaim", "s3-slot", claims.test_48_self_takeover_versus_claim, {"opened": True}),
+    ("nextslot", "s3-slot", slots.test_08_delayed_seal_on_live_stream, {"first": "seal"}),
+    ("lostwins", "s3-slot", slots.test_09_put_reply_lost, {}),
+    ("lostwins", "posix-append", slots.test_09_put_reply_lost_in_a_take_over, {"what": "claim"}),
+    ("lostwins", "s3-slot", slots.test_10_put_delayed_404, {"first": "late"}),
+    ("notthere", "s3-slot", slots.test_10_put_delayed_404, {"first": "late"}),
+    ("self-believes", "s3-slot", slots.test_10_put_delayed_404_until_the_owner_gives_up, {"lands": "after the seal"}),
+    ("self-forgets", "s3-slot", slots.test_10_put_delayed_404_until_the_owner_gives_up, {"lands": "before the seal"}),
+    ("rebatch", "s3-slot", slots.test_10_put_delayed_404_until_the_owner_gives_up, {"lands": "before the seal"}),
+    ("noseal", "s3-slot", slots.test_11_late_duplicate_put_after_seal_of_an_undecided_record, {}),
+    ("gcseal", "s3-slot", slots.test_11_late_duplicate_put_after_seal, {"collected": True}),
+    ("409-as-exists", "s3-slot", slots.test_40_409_storm, {}),
+    ("noembed", "posix-append", tail.test_18_power_cut_after_adopt, {}),
+    ("nofsync", "posix-append", tail.test_19_power_cut_dir_entry_that_was_acknowledged, {}),
+    ("journal-before-data", "posix-slot", tail.test_19_power_cut_dir_entry_that_was_acknowledged, {}),
+    ("self-forgets", "posix-append", tail.test_20_fsync_eio_then_ok, {"where": "record"}),
+    ("noembed", "posix-append", tail.test_20_fsync_eio_then_ok, {"where": "record"}),
+    ("reuse-chunk-after-failed-write", "posix-append", tail.test_20_fsync_eio_then_ok, {"where": "data"}),
+    ("gcseal", "s3-slot", garbage.test_12_gc_then_zombie_put, {}),
+    ("gcown", "s3-slot", garbage.test_13_gc_own_stream, {}),
+    ("trust-latest", "s3-slot", snapshots.test_15_bootstrap_vs_gc, {"told": True}),
+    ("trust-latest", "posix-append", snapshots.test_16_zombie_overwrites_latest, {"collected": False}),
+    ("trust-latest", "s3-slot", snapshots.test_17_zombie_snapshot_of_uncommitted, {}),
+    ("rnocheck", "posix-append", replicas.test_24_replica_ahead, {}),
+    ("rnofsync", "posix-append", replicas.test_24_replica_ahead_of_what_is_durable, {}),
+    ("lmdb-before-journal", "s3-slot", cache.test_35_two_processes_one_lmdb, {"cache": "memory"}),
+    ("trust-cache", "posix-append", cache.test_36_lmdb_ahead_of_a_history_that_went_on, {}),
+    ("reuse-chunk-after-failed-write", "posix-append", storage.test_49_late_data_write, {"lands": "behind the next"}),
+    ("gcseal", "s3-slot", garbage.test_14_doomed_claimant_seals_collected_slot, {}),
+    ("rot-as-tail", "posix-append", tail.test_21_torn_mid_file, {}),
+    ("noseal", "s3-slot", claims.test_38_claim_storm, {"seed": 0}),
+    ("early-ack", "posix-append", claims.test_38_claim_storm, {"seed": 0}),
+)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind", "schedule", "arguments"), BITES, ids=[f"{bite[2].__name__[5:]}-{bite[0]}" for bite in BITES]
+)
+def test_with_a_planted_bug_the_schedule_fails(
+    mutant: str, kind: str, schedule: Callable[..., None], arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    if "tmp_path" in schedule.__annotations__:
+        arguments = {**arguments, "tmp_path": tmp_path}
+    bug = {**MUTANTS, **OWN}[mutant]
+    assert kind in bug.kinds
+    # Damage that recovery itself finds is as good a verdict as the judge's.
+    with planted(bug), pytest.raises((AssertionError, pytest.fail.Exception, Damaged)):
+        if "kind" in schedule.__annotations__:
+            schedule(kind, **arguments)
+        else:
+            with scene_of(kind) as scene:
+                schedule(scene, **arguments)

@@ -1,0 +1,128 @@
+"""Named schedules: the metadata cache of a machine, and who may change it (protocol 3.18: 35 to 37; 3.8, P7)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.errors import Damaged, NotOwner
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.port import Commit, MetadataCache
+from chunkstore.testing.simulator import Process
+from tests.simulation.scene import ALL, Owner, Scene, scene_of, worlds
+
+
+def watch_apply(owner: Owner) -> list[bool]:
+    """What the owner's cache answers from now on when it is to apply a commit."""
+    answers: list[bool] = []
+    store = owner.store._core.store
+    apply = store.apply
+
+    def watched(commits: Sequence[Commit], **arguments: Any) -> bool:
+        answers.append(apply(commits, **arguments))
+        return answers[-1]
+
+    store.apply = watched  # type: ignore[method-assign]
+    return answers
+
+
+@pytest.mark.parametrize("cache", ["memory", "lmdb"])
+@pytest.mark.parametrize("kind", ALL)
+def test_35_two_processes_one_lmdb(kind: str, cache: str, tmp_path: Path) -> None:
+    with scene_of(kind, lmdb_folder=str(tmp_path) if cache == "lmdb" else None) as scene:
+        z = scene.first("z", "a")
+        answers = watch_apply(z)
+        event = z.begin("b")
+        call = z.until_decided()
+        n = scene.owner("n", "host")
+        assert n.store.report.source == "cache", "one cache for both"
+        head = n.store._core.store.head()
+        assert head.owner_epoch == 2
+        assert z.store._core.store.head() == head and answers == []
+        call.release()
+        event.acknowledged()
+        assert event.epoch == 1, "it was decided before the claim"
+        assert answers == [False], "and applied by its successor, not by z"
+        assert n.store._core.store.head() == head
+        assert isinstance(z.begin("c").failure(), NotOwner)
+        n.append("d")
+        assert scene.judge() == ["a", "b", "d"]
+
+
+def apply_too_early(scene: Scene, z: Owner) -> None:
+    """Planted: z's cache has a record that the journal never gets, because z dies."""
+    call = z.process.until_record("send")
+    commit = scene.commit_in(call)
+    core = z.store._core
+    assert z.process.run(lambda: core.store.apply([commit], owner_epoch=z.epoch, verify=True))
+    z.process.crash()
+
+
+@worlds(*ALL)
+def test_36_lmdb_ahead(scene: Scene) -> None:
+    """Nothing else has happened: the cache is a witness of records that are gone, and nobody sweeps that under the rug."""
+    z = scene.first("z", "a")
+    event = z.begin("phantom")
+    apply_too_early(scene, z)
+    assert event.outcome == "unknown"
+    _, opening = scene.opening("n", "host")
+    error = opening.failure()
+    assert isinstance(error, Damaged)
+    assert "delete the local cache to accept the loss" in error.message
+    assert not scene.slot or scene.seal(1) is None, "restoring the storage must stay possible"
+    scene.world.machine("host").shelf.clear()
+    assert scene.owner("m", "host").content() == ["a"]
+    assert scene.judge() == ["a"]
+
+
+@worlds(*ALL)
+def test_36_lmdb_ahead_of_a_history_that_went_on(scene: Scene) -> None:
+    z = scene.first("z", "a")
+    z.begin("phantom")
+    apply_too_early(scene, z)
+    m = scene.owner("m", "other")
+    m.append("b", "c")
+    n = scene.owner("n", "host")
+    assert n.store.report.source != "cache"
+    assert any("the local cache was discarded" in finding for finding in n.store.report.findings), "its hash differs"
+    assert n.content() == ["a", "b", "c"]
+    assert scene.judge() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("ended", ["closed", "killed", "power cut"])
+@pytest.mark.parametrize("kind", ALL)
+def test_37_lmdb_unclean_other_boot(kind: str, ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scene_of(kind) as scene:
+        world = scene.world
+
+        def one_folder_for_all_boots(process: Process, role: str) -> MetadataCache:
+            return LmdbMetadataCache(str(tmp_path / process.machine.name), world.format.uuid, role)
+
+        monkeypatch.setattr(world, "make_cache", one_folder_for_all_boots)
+        z = scene.first("z", "a", "b")
+        store = z.store._core.store.path  # type: ignore[attr-defined]
+        if ended == "closed":
+            z.run(lambda store: store.close())
+        before = z.process.world.runtime.identities[z.process].boot_id
+        if ended == "killed":
+            z.process.crash()
+        else:
+            world.machine("host").power_cut()
+            assert world.machine("host").boot_id != before
+        if ended == "power cut":
+            # What was not synced may be anything now; whoever looked at it would see it.
+            data = Path(store, "data.mdb")
+            with data.open("r+b") as file:
+                file.seek(0)
+                file.write(os.urandom(64 * 1024))
+        n = scene.owner("n", "host")
+        assert (n.store.report.source == "cache") is (ended != "power cut")
+        if ended == "power cut":
+            assert n.store._core.store.path != store  # type: ignore[attr-defined]
+        assert n.content() == ["a", "b"]
+        n.append("c")
+        assert scene.judge() == ["a", "b", "c"]

@@ -1,0 +1,129 @@
+"""Named schedules: collectors, zombies that come after them, and lists that lag (protocol 3.18: 12 to 14, 41, 51)."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.errors import InvalidArgument, NotOwner
+from chunkstore.testing.simulator import Weather
+from tests.simulation.scene import ALL, S3, SEGMENT, SLOT, Scene, scene_of, worlds
+
+
+@worlds(*ALL)
+def test_12_gc_then_zombie_put(scene: Scene) -> None:
+    z = scene.first("z", "a", "b")
+    late = z.begin("late")
+    call = z.process.until_record()
+    z.process.stall()
+    n = scene.owner("n", "other", snapshots_kept=1)
+    n.append("c")
+    n.run(lambda store: store.snapshot())
+    report = n.run(lambda store: store.collect())
+    assert report.journal_objects > 0 and scene.records(1) == [], "what z has written is gone"
+    if scene.slot:
+        assert scene.seal(1) == 4 and call.name == scene.names.slot(1, 4), "but for the SEAL in its next slot"
+    n.append("d")
+    z.process.wake(slept_s=7 * 86_400)
+    call.release()
+    assert isinstance(late.failure(), NotOwner)
+    assert isinstance(z.begin("later").failure(), NotOwner)
+    assert scene.judge() == ["a", "b", "c", "d"]
+
+
+@worlds(*ALL)
+def test_13_gc_own_stream(scene: Scene) -> None:
+    """Negative: the collector is told to trim the stream that it writes itself."""
+    z = scene.first("z", "a", snapshots_kept=1)
+    for tag in ("b", "c", "d"):
+        z.append(tag)
+        z.run(lambda store: store.snapshot())
+    core = z.store._core
+    for epoch in (0, 2, 3):
+        with pytest.raises(InvalidArgument):
+            z.run(lambda store, epoch=epoch: core.service.collect(head=core.store.head(), epoch=epoch, dry_run=False))  # type: ignore[misc]
+    before = scene.records(1)
+    z.run(lambda store: store.collect())
+    assert scene.records(1) == before, "every record is there that another claimant will count"
+    assert len([name for name in scene.world.backend.names() if name.endswith(".sn")]) == 1, "it did collect"
+    z.process.crash()
+    assert scene.judge() == ["a", "b", "c", "d"]
+
+
+@worlds(*SLOT)
+def test_14_doomed_claimant_seals_collected_slot(scene: Scene) -> None:
+    z = scene.first("z", "a")
+    r = scene.replica()
+    assert r.content() == ["a"]
+    z.process.stall()
+    doomed, opening = scene.opening("doomed", "third")
+    the_seal = doomed.until(op="create_if_absent", name=scene.names.slot(1, 3))
+    doomed.stall()
+    event = z.begin("b")
+    z.process.wake()
+    event.acknowledged()
+    m = scene.owner("m", "other", snapshots_kept=1)
+    assert m.epoch == 3 and scene.seal(1) == 4
+    m.append("c")
+    m.run(lambda store: store.snapshot())
+    m.run(lambda store: store.collect())
+    assert scene.records(1) == [] and not scene.there(the_seal.name), "a hole, in front of the SEAL that counts"
+    doomed.wake(slept_s=86_400)
+    the_seal.release()
+    assert isinstance(opening.failure(), NotOwner)
+    assert scene.seal(1) == 3, "its SEAL lies in the hole"
+    r.refresh()
+    assert r.content() == ["a", "b", "c"], "a replica that has not come beyond the hole is not misled"
+    m.append("d")
+    r.refresh()
+    head = m.store._core.store.head()
+    assert r.position() == (head.position.lsn, head.position.hash, head.digest)
+    assert scene.judge() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", S3)
+def test_41_list_lags(kind: str, seed: int) -> None:
+    """Whoever lists misses what is new and sees what was deleted: nobody decides by it."""
+    with scene_of(kind, seed, weather=Weather(stale_list=1.0)) as scene:
+        scene.world.faults.active = True
+        history: list[str] = []
+        for number in range(8):
+            owner = scene.owner(f"p{number}", f"machine {number}", snapshots_kept=1, gc_grace_s=0)
+            assert owner.epoch == number + 1
+            if number == 0:
+                owner.run(lambda store: store.create(SEGMENT))
+            else:
+                assert owner.content() == history
+            owner.run(lambda store, number=number: store.create(f"gone {number}"))  # type: ignore[misc]
+            owner.run(lambda store, number=number: store.append(f"gone {number}", b"x"))  # type: ignore[misc]
+            owner.run(lambda store, number=number: store.delete(f"gone {number}"))  # type: ignore[misc]
+            owner.append(f"{number}a", f"{number}b")
+            history += [f"{number}a", f"{number}b"]
+            if number % 2:
+                owner.run(lambda store: store.snapshot())
+            owner.run(lambda store: store.collect())
+            if number == 5:
+                # No hint left: only a list could show the snapshots now, and it lags.
+                scene.world.backend.remove(scene.names.latest)
+        assert scene.world.faults.fired["stale_list"] >= 10
+        assert scene.judge() == history
+
+
+@worlds(*S3)
+def test_51_late_put_after_deletion(scene: Scene) -> None:
+    """A duplicate request makes a deleted chunk again. Nothing refers to it; the sweep that removes it comes with Upkeep."""
+    z = scene.first("z", "a", gc_grace_s=0)
+    z.run(lambda store: store.create("gone"))
+    job = z.process.start(lambda: z.store.append("gone", b"of no use"))
+    call = z.process.until(op="create", name="*/d/*", stage="reply")
+    call.release()
+    job.result()
+    z.run(lambda store: store.delete("gone"))
+    assert z.run(lambda store: store.collect()).chunks == 1
+    assert not scene.there(call.name)
+    assert call.late() is True and scene.content(call.name) == b"of no use"
+    z.append("b")
+    n = scene.owner("n", "other")
+    named = n.run(lambda store: [chunk.name for info in store.segments() for chunk in store.layout(info.name)])
+    assert named and call.name not in named
+    assert scene.judge() == ["a", "b"]

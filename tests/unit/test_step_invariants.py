@@ -1,0 +1,569 @@
+"""The invariants of steps: each is shown a sequence that breaks it, and says so by its number; a right one leaves them silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.invariants import Finding
+from chunkstore.journal import OpCode, RecordKind
+from chunkstore.metadata.codec import encode_chunk, encode_garbage
+from chunkstore.metadata.keys import chunk_key, garbage_key
+from chunkstore.metadata.port import Head, Op, Position, RowChange
+from chunkstore.names import ContainerNames, chunk_id
+from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord
+from chunkstore.testing.events import Event
+from chunkstore.testing.step_invariants import StepInvariants
+from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
+from chunkstore_journal.payloads import BaseLink, OpenPayload, SealPayload, encode_open, encode_ops, encode_seal
+from chunkstore_journal.record import RecordHeader, encode_record
+
+UUID = bytes(range(16))
+NO_BASE = BaseLink(0, 0, 0, 0, bytes(16))
+Mode = Literal["slot", "append"]
+
+
+class Bench:
+    """A container written by hand: every method does what a right process would do, unless it is told otherwise."""
+
+    def __init__(self, mode: Mode = "slot") -> None:
+        self.mode: Mode = mode
+        self.names = ContainerNames("c")
+        self.objects: dict[str, bytes] = {}
+        format_ = ContainerFormat(UUID, 1, mode, "bench", {}, 0, "c")
+        self.steps = StepInvariants(self.names, format_, self.objects.get)
+        self.lsn, self.hash, self.digest, self.time_ms = 0, bytes(16), 0, 1000
+        self.index, self.end = 0, 0
+        self.rows: dict[bytes, bytes] = {}
+        self.clock = 0
+
+    @property
+    def found(self) -> set[int]:
+        return {violation.invariant for violation in self.steps.violations}
+
+    def token(self, epoch: int) -> bytes:
+        return bytes([epoch]) * 16
+
+    def claim(self, epoch: int, process: str | None = None) -> None:
+        name = self.names.epoch(epoch)
+        self.objects[name] = encode_claim(Claim(epoch, self.token(epoch), "host", 1, "boot", 0))
+        self.steps.put(process or f"p{epoch}", name, self.objects[name], done=True)
+
+    def put(self, process: str, name: str, data: bytes, *, done: bool = True) -> None:
+        if done:
+            self.objects[name] = data
+        self.steps.put(process, name, data, done=done)
+
+    def seal(self, epoch: int, index: int, by: int) -> None:
+        header = RecordHeader(RecordKind.SEAL, 0, UUID, epoch, index, 0, 0, bytes(16), 0, self.token(by), self.time_ms)
+        data, _ = encode_record(header, encode_seal(SealPayload(by, self.token(by), "host", 1)))
+        self.put(f"p{by}", self.names.slot(epoch, index), data)
+
+    def open(self, epoch: int, previous: int, *, process: str | None = None, seal: bool = True, **changes: Any) -> None:
+        """Take over: void, seal, OPEN."""
+        for between in range(previous + 1, epoch):
+            if self.names.slot(between, 0) not in self.objects and changes.pop("void", True):
+                self.seal(between, 0, epoch)
+        end_index = changes.pop("end_index", self.index if previous else 0)
+        if previous and seal and self.mode == "slot":
+            self.seal(previous, end_index, epoch)
+        token = changes.pop("token", self.token(epoch))
+        end_byte = changes.pop("end_byte", self.end if self.mode == "append" and previous else 0)
+        payload = OpenPayload(
+            epoch,
+            token,
+            previous,
+            end_index,
+            end_byte,
+            self.lsn,
+            self.hash,
+            b"",
+            NO_BASE,
+            None,
+            self.mode,
+            "host",
+            1,
+            "b",
+        )
+        header = self.header(RecordKind.OPEN, epoch, 0, token=token)
+        data, self.hash = encode_record(header, encode_open(payload))
+        self.lsn, self.index, self.end = self.lsn + 1, 1, 0
+        self.put(process or f"p{epoch}", self.names.slot(epoch, 0), data)
+
+    def header(self, kind: RecordKind, epoch: int, index: int, **changes: Any) -> RecordHeader:
+        self.time_ms = changes.get("time_ms", self.time_ms + 1)
+        return RecordHeader(
+            kind, 0, UUID, epoch, index, changes.get("lsn", self.lsn + 1), self.lsn,
+            changes.get("previous", self.hash), changes.get("digest", self.digest),
+            changes.get("token", self.token(epoch)), self.time_ms,
+        )  # fmt: skip
+
+    def record(self, epoch: int, ops: Sequence[Op] = (), rows: Sequence[RowChange] = (), **changes: Any) -> bytes:
+        """Write the next record of a stream; returns its bytes."""
+        for key, value in rows:
+            if key in self.rows:
+                self.digest -= row_digest(key, self.rows.pop(key))
+            if value is not None:
+                self.rows[key] = value
+                self.digest += row_digest(key, value)
+        self.digest %= DIGEST_MODULUS
+        index = changes.pop("index", self.index)
+        process = changes.pop("process", f"p{epoch}")
+        data, identity = encode_record(self.header(RecordKind.OPS, epoch, index, **changes), encode_ops(ops, rows))
+        if self.mode == "slot":
+            self.put(process, self.names.slot(epoch, index), data)
+        else:
+            name = self.names.log(epoch)
+            self.objects[name] = self.objects.get(name, b"") + data
+            self.steps.write(process, name, data)
+        self.lsn, self.hash, self.index, self.end = self.lsn + 1, identity, index + 1, self.end + len(data)
+        return data
+
+    def create(self, epoch: int, identity: int, name: str) -> None:
+        self.record(epoch, [(OpCode.CREATE, identity, name)])
+
+    def append(self, epoch: int, identity: int, offset: int, length: int, **changes: Any) -> bytes:
+        return self.record(epoch, [(OpCode.APPEND, identity, offset, length, ())], **changes)
+
+    def chunk(self, segment: int, epoch: int, number: int) -> tuple[bytes, RowChange]:
+        identity = chunk_id(segment, epoch, number, 7)
+        row = ChunkRecord("", 0, 3, 0, b"", b"", segment, epoch, CLOSED, KIND_OBJECT, 0)
+        return identity, (chunk_key(identity), encode_chunk(row))
+
+    def event(self, kind: str, name: str, args: tuple[Any, ...], result: Any, epoch: int, **changes: Any) -> Event:
+        self.clock += 10
+        invoked = changes.get("invoked", self.clock)
+        return Event(f"client{epoch}", kind, name, args, invoked, self.clock + 1, "ok", result, epoch)
+
+    def told(self, name: str, result: int, epoch: int, **changes: Any) -> None:
+        """A client was told the offset of an append."""
+        self.steps.acknowledged(self.event("append", name, (b"abc", None, None, None), result, epoch, **changes))
+
+
+def started(mode: Mode = "slot") -> Bench:
+    """Epoch 1 serves; segment 5 is "a" and has three bytes, acknowledged."""
+    bench = Bench(mode)
+    bench.claim(1)
+    bench.open(1, 0)
+    bench.create(1, 5, "a")
+    bench.append(1, 5, 0, 3)
+    bench.told("a", 0, 1)
+    return bench
+
+
+def with_chunk() -> tuple[Bench, bytes]:
+    """As ``started``, and the state refers to a chunk."""
+    bench = started()
+    identity, row = bench.chunk(5, 1, 1)
+    bench.put("p1", bench.names.chunk(identity), b"abc")
+    bench.record(1, [], [row])
+    return bench, identity
+
+
+@pytest.mark.parametrize("mode", ["slot", "append"])
+def test_what_is_right_is_not_remarked_upon(mode: Mode) -> None:
+    bench = started(mode)
+    for epoch in (2, 3):
+        bench.claim(epoch)
+    bench.open(3, 1)
+    bench.append(3, 5, 3, 3)
+    bench.told("a", 3, 3)
+    history = bench.steps.history
+    head = Head(Position(bench.lsn, bench.hash, 3, bench.index, 0), bench.digest, 3)
+    bench.steps.taken_over("p3", 3, head)
+    bench.steps.replica_at("r", bench.lsn - 1, history.entries[-2].hash)
+    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.steps.power_cut()
+    assert bench.steps.finish() == []
+    assert (history.top, history.lsn, history.segments[5].length) == (3, bench.lsn, 6)
+
+
+def undecided_slot() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.put("p2", bench.names.slot(2, 0), b"rubbish")
+    return bench
+
+
+def not_void() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.claim(3)
+    bench.open(3, 1, void=False)
+    return bench
+
+
+def hole() -> Bench:
+    bench = started()
+    bench.append(1, 5, 3, 3, index=bench.index + 1)
+    return bench
+
+
+def no_seal() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.open(2, 1, seal=False)
+    return bench
+
+
+def cut_behind_the_end() -> Bench:
+    bench = started("append")
+    bench.claim(2)
+    bench.open(2, 1, end_byte=bench.end + 1)
+    return bench
+
+
+def broken_chain() -> Bench:
+    bench = started()
+    bench.append(1, 5, 3, 3, previous=bytes([9]) * 16)
+    return bench
+
+
+def lost_acknowledgement() -> Bench:
+    bench = started("append")
+    bench.claim(2)
+    entries = bench.steps.history.entries
+    bench.lsn, bench.hash, bench.index, bench.end = entries[1].lsn, entries[1].hash, 2, entries[1].end
+    bench.open(2, 1)
+    return bench
+
+
+def never_written() -> Bench:
+    bench = started()
+    bench.told("a", 3, 1)
+    return bench
+
+
+def zombie_acknowledged() -> Bench:
+    bench = started("append")
+    bench.claim(2)
+    bench.open(2, 1)
+    lsn, identity, index, end = bench.lsn, bench.hash, bench.index, bench.end
+    bench.append(1, 5, 3, 3, index=3)
+    bench.lsn, bench.hash, bench.index, bench.end = lsn, identity, index, end
+    bench.told("a", 3, 1)
+    return bench
+
+
+def appended_twice() -> Bench:
+    bench = started()
+    bench.append(1, 5, 0, 3)
+    return bench
+
+
+def acknowledged_out_of_order() -> Bench:
+    bench = started()
+    bench.append(1, 5, 3, 3)
+    bench.append(1, 5, 6, 3)
+    bench.told("a", 6, 1)
+    bench.told("a", 3, 1)
+    return bench
+
+
+def forked() -> Bench:
+    bench = started()
+    for epoch in (2, 3):
+        bench.claim(epoch)
+    bench.open(2, 1)
+    bench.open(3, 1)
+    return bench
+
+
+def wrong_digest() -> Bench:
+    bench = started()
+    bench.append(1, 5, 3, 3, digest=1)
+    return bench
+
+
+def strange_cache() -> Bench:
+    bench = started()
+    bench.steps.cache_at("p1", Head(Position(bench.lsn, bytes(16), 1, 3, 0), bench.digest, 1))
+    return bench
+
+
+def cache_of_nobody() -> Bench:
+    bench = started()
+    bench.steps.cache_at("p1", Head(Position(bench.lsn, bench.hash, 1, 3, 0), bench.digest, 2))
+    return bench
+
+
+def replica_goes_back() -> Bench:
+    bench = started()
+    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.steps.replica_at("r", 1, bench.steps.history.entries[0].hash)
+    return bench
+
+
+def replica_ahead() -> Bench:
+    """It showed a record that the next owner cuts off."""
+    bench = started("append")
+    end, lsn, identity = bench.end, bench.lsn, bench.hash
+    bench.append(1, 5, 3, 3)
+    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.claim(2)
+    bench.lsn, bench.hash, bench.end, bench.index = lsn, identity, end, bench.index - 1
+    bench.open(2, 1)
+    return bench
+
+
+def foreign_chunk() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.put("p2", bench.names.chunk(chunk_id(5, 1, 1, 7)), b"abc")
+    return bench
+
+
+def replaced_chunk() -> Bench:
+    bench, identity = with_chunk()
+    bench.put("p1", bench.names.chunk(identity), b"xyz")
+    return bench
+
+
+def append_to_sealed() -> Bench:
+    bench = started()
+    bench.record(1, [(OpCode.SEAL, 5)])
+    bench.append(1, 5, 3, 3)
+    return bench
+
+
+def deleted_live_chunk() -> Bench:
+    bench, identity = with_chunk()
+    bench.steps.delete("p1", bench.names.chunk(identity))
+    return bench
+
+
+def deleted_before_it_was_decided() -> Bench:
+    bench = started("append")
+    identity, row = bench.chunk(5, 1, 1)
+    bench.put("p1", bench.names.chunk(identity), b"abc")
+    bench.record(1, [], [row])
+    lsn, last, index, end, digest = bench.lsn, bench.hash, bench.index, bench.end, bench.digest
+    garbage = GarbageRecord(identity, identity, 1, 3, lsn + 1, 0, 0)
+    bench.record(1, [], [(garbage_key(lsn + 1, 0), encode_garbage(garbage))])
+    bench.steps.delete("p1", bench.names.chunk(identity))
+    bench.claim(2)
+    bench.lsn, bench.hash, bench.index, bench.end, bench.digest = lsn, last, index, end, digest
+    bench.open(2, 1)
+    return bench
+
+
+def garbage_of_nothing() -> Bench:
+    bench = started()
+    identity = chunk_id(5, 1, 9, 7)
+    garbage = GarbageRecord(identity, identity, 1, 3, bench.lsn + 1, 0, 0)
+    bench.record(1, [], [(garbage_key(bench.lsn + 1, 0), encode_garbage(garbage))])
+    return bench
+
+
+def zombie_sweeps() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.open(2, 1)
+    name = bench.names.chunk(chunk_id(5, 2, 1, 7))
+    bench.put("p2", name, b"abc")
+    bench.steps.delete("p1", name)
+    return bench
+
+
+def deleted(name: Callable[[Bench], str]) -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.open(2, 1)
+    bench.steps.delete("p2", name(bench))
+    return bench
+
+
+def changed_slot() -> Bench:
+    bench = started()
+    data = bytearray(bench.objects[bench.names.slot(1, 2)])
+    data[-1] ^= 1
+    bench.put("p1", bench.names.slot(1, 2), bytes(data))
+    return bench
+
+
+def two_offers() -> Bench:
+    bench = started()
+    data = bench.append(1, 5, 3, 3)
+    bench.put("p1", bench.names.slot(1, bench.index - 1), data[:-1] + b"?", done=False)
+    return bench
+
+
+def foreign_stream() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.append(1, 5, 3, 3, process="p2")
+    return bench
+
+
+def stolen_open() -> Bench:
+    bench = started()
+    bench.claim(2)
+    bench.open(2, 1, token=bytes([77]) * 16)
+    return bench
+
+
+def acknowledged_behind_a_claim() -> Bench:
+    """The check after the write would have seen the claim."""
+    bench = started("append")
+    bench.claim(2)
+    bench.append(1, 5, 3, 3)
+    bench.told("a", 3, 1)
+    return bench
+
+
+def back_in_time() -> Bench:
+    bench = started()
+    bench.append(1, 5, 3, 3, time_ms=5)
+    return bench
+
+
+def claimed_twice() -> Bench:
+    bench = started()
+    bench.objects[bench.names.epoch(1)] = encode_claim(Claim(1, bytes([8]) * 16, "host", 1, "boot", 0))
+    bench.steps.put("p9", bench.names.epoch(1), None, done=True)
+    return bench
+
+
+def vanished() -> Bench:
+    """An acknowledged record was not durable."""
+    bench = started()
+    del bench.objects[bench.names.slot(1, 2)]
+    bench.steps.power_cut()
+    return bench
+
+
+def vanished_log() -> Bench:
+    bench = started("append")
+    name = bench.names.log(1)
+    bench.objects[name] = bench.objects[name][:-3]
+    bench.steps.power_cut()
+    return bench
+
+
+def found_by_check() -> Bench:
+    bench = started()
+    head = Head(Position(bench.lsn, bench.hash, 1, bench.index, 0), bench.digest, 1)
+    bench.steps.taken_over(
+        "p1", 1, head, [Finding(15, "damage", "a", "", "", 0, "gap"), Finding(17, "leak", "a", "", "", 0, "x")]
+    )
+    return bench
+
+
+CASES: list[tuple[int, str, Callable[[], Bench]]] = [
+    (1, "claimed twice", claimed_twice),
+    (2, "undecided slot", undecided_slot),
+    (3, "not void", not_void),
+    (4, "hole", hole),
+    (5, "no seal", no_seal),
+    (5, "cut behind the end", cut_behind_the_end),
+    (6, "broken chain", broken_chain),
+    (7, "lost acknowledgement", lost_acknowledgement),
+    (7, "never written", never_written),
+    (7, "zombie acknowledged", zombie_acknowledged),
+    (7, "vanished slot", vanished),
+    (7, "vanished log", vanished_log),
+    (8, "appended twice", appended_twice),
+    (8, "acknowledged out of order", acknowledged_out_of_order),
+    (9, "forked", forked),
+    (10, "wrong digest", wrong_digest),
+    (12, "strange cache", strange_cache),
+    (12, "cache of nobody", cache_of_nobody),
+    (13, "replica goes back", replica_goes_back),
+    (13, "replica ahead", replica_ahead),
+    (15, "found by check", found_by_check),
+    (18, "foreign chunk", foreign_chunk),
+    (18, "replaced chunk", replaced_chunk),
+    (19, "append to sealed", append_to_sealed),
+    (21, "deleted live chunk", deleted_live_chunk),
+    (21, "deleted before it was decided", deleted_before_it_was_decided),
+    (22, "garbage of nothing", garbage_of_nothing),
+    (24, "zombie sweeps", zombie_sweeps),
+    (25, "deleted FORMAT", lambda: deleted(lambda bench: bench.names.format)),
+    (25, "deleted claim", lambda: deleted(lambda bench: bench.names.epoch(1))),
+    (25, "deleted slot 0", lambda: deleted(lambda bench: bench.names.slot(1, 0))),
+    (25, "deleted SEAL", lambda: deleted(lambda bench: bench.names.slot(1, 3))),
+    (26, "deleted own record", lambda: deleted(lambda bench: bench.names.slot(2, 1))),
+    (26, "changed slot", changed_slot),
+    (26, "foreign stream", foreign_stream),
+    (27, "two offers", two_offers),
+    (28, "stolen open", stolen_open),
+    (29, "acknowledged behind a claim", acknowledged_behind_a_claim),
+    (30, "back in time", back_in_time),
+]
+
+
+@pytest.mark.parametrize(("invariant", "what", "make"), CASES, ids=[f"{number}: {what}" for number, what, _ in CASES])
+def test_each_is_found_by_its_number(invariant: int, what: str, make: Callable[[], Bench]) -> None:
+    bench = make()
+    bench.steps.finish()
+    assert invariant in bench.found, bench.steps.violations
+
+
+def test_what_a_successor_adopted_may_be_acknowledged_behind_its_claim() -> None:
+    for own in (True, False):
+        bench = started("append")
+        bench.claim(2, "p1" if own else "p2")
+        bench.append(1, 5, 3, 3)
+        if own:
+            bench.told("a", 3, 1)
+        bench.open(2, 1, process="p1" if own else "p2")
+        bench.told("a", 3, 1)
+        assert bench.steps.finish() == []
+
+
+def test_collecting_what_is_sealed_is_right() -> None:
+    bench = started()
+    bench.claim(2)
+    bench.open(2, 1)
+    for index in (1, 2):
+        del bench.objects[bench.names.slot(1, index)]
+        bench.steps.delete("p2", bench.names.slot(1, index))
+    assert bench.steps.finish() == []
+
+
+def test_a_claimant_may_take_its_empty_log_back() -> None:
+    """Its sync failed before OPEN; a stranger, or a log with a record, is another matter."""
+    for process, right in (("p2", True), ("p1", False)):
+        bench = started("append")
+        bench.claim(2)
+        bench.put("p2", bench.names.log(2), b"")
+        bench.steps.delete(process, bench.names.log(2))
+        assert (bench.found == set()) == right
+
+
+def test_a_record_that_was_not_durable_may_vanish_if_nobody_was_told() -> None:
+    modes: tuple[Mode, Mode] = ("slot", "append")
+    for mode in modes:
+        bench = started(mode)
+        before = (bench.lsn, bench.hash, bench.index, bench.end)
+        bench.append(1, 5, 3, 3)
+        if mode == "slot":
+            del bench.objects[bench.names.slot(1, bench.index - 1)]
+        else:
+            name = bench.names.log(1)
+            bench.objects[name] = bench.objects[name][: before[3]]
+        bench.steps.power_cut()
+        assert bench.steps.history.lsn == before[0]
+        bench.lsn, bench.hash, bench.index, bench.end = before
+        bench.claim(2)
+        bench.open(2, 1)
+        bench.append(2, 5, 3, 4)
+        bench.told("a", 3, 2)
+        assert bench.steps.finish() == []
+
+
+def test_an_open_that_was_not_durable_may_vanish_with_its_claim() -> None:
+    bench = started()
+    before = (bench.lsn, bench.hash, bench.index, bench.end)
+    bench.claim(2)
+    bench.open(2, 1)
+    del bench.objects[bench.names.slot(2, 0)]
+    bench.steps.power_cut()
+    assert (bench.steps.history.top, bench.steps.history.lsn) == (1, before[0])
+    bench.lsn, bench.hash, bench.index, bench.end = before
+    bench.claim(3)
+    bench.open(3, 1, seal=False)  # the SEAL is there already
+    assert bench.steps.finish() == []
