@@ -8,13 +8,24 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.keys import SESSION
 from chunkstore.records import AttributeValue
-from tests.support.faulty import FaultyChunkStorage
-from tests.support.worlds import Kind, Mode, World
+from tests.support.disk import Disk, DiskStorage
+from tests.support.faulty import FaultyChunkStorage, Outcome
+from tests.support.worlds import VARIANTS, Kind, Mode, World
+
+__all__ = [
+    "FULL_RUN", "GROUNDS", "WRITER", "Ground", "Place", "SegmentView", "State", "Wire", "fast_folder", "observe", "work",
+]  # fmt: skip
+
+Place = Kind | Literal["disk"]
+"""Where a container lies: as the worlds have it, or on a disk that can lose its power."""
+GROUNDS: tuple[tuple[Place, Mode], ...] = (*VARIANTS, ("disk", "slot"), ("disk", "append"))
+Wire = FaultyChunkStorage | DiskStorage
+"""A process's way to the storage, with faults."""
 
 FULL_RUN = os.environ.get("CHUNKSTORE_FAULTS", "") == "full"
 """Whether every case runs, instead of a fixed share of them."""
@@ -92,20 +103,43 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class DiskWorld(World):
+    """A world on a disk whose power can be cut; the metadata cache lies on the machine's shelf."""
+
+    def __init__(self, mode: Mode, tmp_path: Path) -> None:
+        super().__init__("memory", mode, tmp_path)
+        self.disk = Disk()
+
+    @property
+    def appends(self) -> bool:
+        return True
+
+    def raw_storage(self) -> DiskStorage:
+        storage = DiskStorage(self.disk)
+        self._storages.append(storage)
+        return storage
+
+
 class Ground:
     """A world for one case."""
 
-    def __init__(self, kind: Kind, mode: Mode, folder: Path, **settings: object) -> None:
+    def __init__(self, kind: Place, mode: Mode, folder: Path, **settings: object) -> None:
         self.folder = folder
-        self.world = World(kind, mode, folder)
+        self.world = DiskWorld(mode, folder) if kind == "disk" else World(kind, mode, folder)
         self.world.defaults = {**self.world.defaults, **FAST, **settings}
         self.wire = self.new_wire()
 
-    def new_wire(self) -> FaultyChunkStorage:
+    def new_wire(self) -> Wire:
         """A process's way to the storage."""
-        return FaultyChunkStorage(self.world.raw_storage())
+        raw = self.world.raw_storage()
+        return raw if isinstance(raw, DiskStorage) else FaultyChunkStorage(raw)
 
-    def open(self, wire: FaultyChunkStorage | None = None) -> ChunkedSegmentStorage:
+    def power_cut(self, outcome: Outcome, seed: int) -> None:
+        """The power goes after a call. All processes must be dead."""
+        assert isinstance(self.world, DiskWorld)
+        self.world.disk.power_cut(outcome, seed)
+
+    def open(self, wire: Wire | None = None) -> ChunkedSegmentStorage:
         """Open behind ``wire``, or directly on a storage object of its own."""
         return self.world.open(storage=wire if wire is not None else self.world.raw_storage())
 
@@ -117,7 +151,7 @@ class Ground:
             lifecycle._keeper.join(5)
         store._core.pool.close()
         store._core.closed = True
-        for item in (store._core.store, *store._core._retired):
+        for item in (store._core.store, *(retired for _, retired in store._core._retired)):
             item.close(clean=False)
         if store in self.world._open:
             self.world._open.remove(store)

@@ -13,9 +13,9 @@ from chunkstore import changes
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.operations.session import SessionChunk
 from tests.faults.ground import WRITER, Ground
-from tests.support.faulty import Dead, Outcome
+from tests.support.faulty import Dead, Outcome, When
 
-__all__ = ["OPENINGS", "OPERATIONS", "Opening", "Operation", "is_opening", "is_record"]
+__all__ = ["LAST_WORDS", "OPENINGS", "OPERATIONS", "Opening", "Operation", "is_opening", "is_record"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Operation:
     settings: dict[str, object] = field(default_factory=dict)
     repeatable: bool = True
     """Whether doing it again after "it did not happen" is the same operation."""
+    first: tuple[When, Outcome] | None = None
+    """A fault that belongs to the scenario: what is interrupted is what follows it."""
 
 
 def _fill(store: ChunkedSegmentStorage) -> None:
@@ -116,7 +118,25 @@ def _append_for_writer(store: ChunkedSegmentStorage, prepared: object) -> None:
 
 
 SLOT_0 = "/0000000000000000.s"
+
+
+def is_record(operation: str, name: str) -> bool:
+    """Whether a call writes a record of an owned stream."""
+    return "/j/" in name and (operation == "write" or (operation == "create_if_absent" and not name.endswith(SLOT_0)))
+
+
+def is_opening(operation: str, name: str) -> bool:
+    """Whether a call decides slot 0 of a stream."""
+    return operation == "create_if_absent" and "/j/" in name and name.endswith(SLOT_0)
+
+
+def is_sync_of_log(operation: str, name: str) -> bool:
+    """Whether a call syncs a stream's file."""
+    return operation == "sync" and name.endswith("/log.a")
+
+
 SMALL: dict[str, object] = {"rolling": 32}
+LAST_WORDS = b"the last words"
 ROLL: dict[str, object] = {"log_roll_bytes": 1024, "slot_roll_records": 2, "roll_interval_s_min": 0.0}
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -144,6 +164,20 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("snapshot", lambda store, _: store.snapshot(), _garbage, SMALL),
     Operation("collect", lambda store, _: store.collect(), _due_garbage, {**SMALL, "snapshots_kept": 1}),
     Operation("roll", lambda store, _: store.append("log", b"this makes the journal roll"), _chunks, {**SMALL, **ROLL}),
+    Operation(
+        "self-take-over",
+        lambda store, _: store.append("log", b"while the journal breaks"),
+        _chunks,
+        SMALL,
+        first=(is_record, Outcome.ERROR_BEFORE),
+    ),
+    Operation(
+        "self-take-over-lost-reply",
+        lambda store, _: store.append("log", b"while a reply is lost"),
+        _chunks,
+        SMALL,
+        first=(is_record, Outcome.ERROR_AFTER),
+    ),
     Operation("close", lambda store, _: store.close(), _chunks, SMALL, repeatable=False),
 )
 
@@ -156,6 +190,8 @@ class Opening:
     leave: Callable[[Ground, ChunkedSegmentStorage], None] | None
     prepare: Callable[[ChunkedSegmentStorage], object] = _garbage
     settings: dict[str, object] = field(default_factory=lambda: dict(SMALL))
+    undecided: bool = False
+    """Whether it left ``LAST_WORDS`` in a record that nobody has decided yet."""
 
 
 def _close(ground: Ground, store: ChunkedSegmentStorage) -> None:
@@ -174,20 +210,10 @@ def _kill_when(outcome: Outcome) -> Callable[[Ground, ChunkedSegmentStorage], No
         torn = outcome is Outcome.TORN and ground.world.mode == "append"
         ground.wire.inject(is_record, Outcome.TORN if torn else Outcome.CRASH_AFTER)
         with pytest.raises(Dead):
-            store.append("log", b"the last words")
+            store.append("log", LAST_WORDS)
         ground.abandon(store)
 
     return leave
-
-
-def is_record(operation: str, name: str) -> bool:
-    """Whether a call writes a record of an owned stream."""
-    return "/j/" in name and (operation == "write" or (operation == "create_if_absent" and not name.endswith(SLOT_0)))
-
-
-def is_opening(operation: str, name: str) -> bool:
-    """Whether a call decides slot 0 of a stream."""
-    return operation == "create_if_absent" and "/j/" in name and name.endswith(SLOT_0)
 
 
 def _other_machine(ground: Ground, store: ChunkedSegmentStorage) -> None:
@@ -219,8 +245,8 @@ OPENINGS: tuple[Opening, ...] = (
     Opening("first", None),
     Opening("after-close", _close),
     Opening("after-kill", _kill),
-    Opening("after-kill-behind-record", _kill_when(Outcome.CRASH_AFTER)),
-    Opening("after-kill-in-record", _kill_when(Outcome.TORN)),
+    Opening("after-kill-behind-record", _kill_when(Outcome.CRASH_AFTER), undecided=True),
+    Opening("after-kill-in-record", _kill_when(Outcome.TORN), undecided=True),
     Opening("elsewhere", _other_machine),
     Opening("elsewhere-without-snapshot", _other_machine, _concat),
     Opening("old-cache", _old_cache),

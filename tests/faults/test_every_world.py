@@ -31,7 +31,8 @@ def test_nothing_is_left_out(request: pytest.FixtureRequest) -> None:
         if item.path.name == "test_two_owners.py":
             owners[item.originalname].add(str(item.callspec.params["mode"]))
     for function, variants in found.items():
-        assert variants == set(VARIANT_IDS), function
+        # Crash points also run on a simulated disk that can lose its power.
+        assert variants - {"disk-append", "disk-slot"} == set(VARIANT_IDS), function
     if owners:
         # Processes are the filesystem worlds, stores of one process the memory worlds.
         assert owners == {"test_processes": {"slot", "append"}, "test_stores_of_one_process": {"slot", "append"}}

@@ -95,13 +95,14 @@ class OwnerProcess:
 
 
 class Duel:
-    """Rounds between two processes."""
+    """Rounds between two processes. ``root``: default a folder of files; ``busy_s``: how long an owner works at most."""
 
-    def __init__(self, folder: Path, mode: Mode, seed: int) -> None:
+    def __init__(self, folder: Path, mode: Mode, seed: int, *, root: str | None = None, busy_s: float = 0.12) -> None:
         self.chance = random.Random(seed)
         self.folder = folder
         self.mode: Mode = mode
-        self.root = f"file://{folder / 'root'}"
+        self.root = root if root is not None else f"file://{folder / 'root'}"
+        self.busy_s = busy_s
         self.settings = Settings(journal_mode=mode, cache_dir=str(folder / "cache-first"), **SETTINGS)
         self.processes: list[OwnerProcess] = []
         with open_store(self.root, settings=self.settings) as store:
@@ -126,7 +127,7 @@ class Duel:
         for number in range(1, rounds + 1):
             kind = chance.choices(("live", "zombie", "killed"), (6, 3, 1))[0]
             kinds[kind] += 1
-            time.sleep(chance.uniform(0.0, 0.12))
+            time.sleep(chance.uniform(0.0, self.busy_s))
             if kind == "zombie":
                 owner.send(signal.SIGSTOP)
             elif kind == "killed":

@@ -1,0 +1,377 @@
+"""The journal's decoders: records, payloads, logs, small objects, frames, snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
+from typing import Any, cast
+
+import msgpack
+
+from chunkstore.config import LIMITS
+from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument
+from chunkstore.journal import RecordKind
+from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore_journal import objects, payloads, record, snapshot_reader
+from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
+from chunkstore_journal.record import HEADER_BYTES, LogReader, decode_slot, peek_length
+from chunkstore_journal.snapshot_reader import SnapshotReader, decode_snapshot_header
+from tests.fuzz.chance import Chance, Tree, grafted, mangled, packed, wire
+from tests.fuzz.sealing import Fields, digest_of, sealed_frame, sealed_record, sealed_snapshot
+from tests.fuzz.target import Gate, Spy, Target
+from tests.golden.journal_samples import CONTAINER, DIGEST, HASH, OBJECTS, RECORDS, TOKEN
+
+__all__ = ["JOURNAL_TARGETS"]
+
+_DIGEST = DIGEST.to_bytes(32, "big")
+_FIELDS = Fields(3, CONTAINER, 4, 44, 44, 43, HASH, _DIGEST, TOKEN, 1_700_000_000_000)
+_KINDS = {"open": (1,), "seal": (2,), "ops": (3, 6, 7), "note": (4, 5, 8, 9, 10)}
+_DAMAGED = (Damaged,)
+
+
+def _tree(raw: bytes) -> Tree:
+    return msgpack.unpackb(raw, use_list=False)
+
+
+_PAYLOADS: dict[str, tuple[Tree, ...]] = {
+    name: tuple(_tree(sample.payload) for sample in RECORDS.values() if sample.header.kind in kinds)
+    for name, kinds in _KINDS.items()
+}
+_ALL = tuple(tree for trees in _PAYLOADS.values() for tree in trees)
+
+
+def _within(error: Damaged, data: bytes) -> None:
+    """An error says where: somewhere in what was given, or right behind it."""
+    assert 0 <= error.position <= len(data), f"position {error.position} in {len(data)} bytes"
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _some_fields(chance: Chance) -> Fields:
+    fields = _FIELDS._replace(kind=chance.below(12))
+    for _ in range(chance.below(3)):
+        name = chance.one_of(Fields._fields)
+        old = getattr(fields, name)
+        if type(old) is bytes:
+            changed: Any = chance.randbytes(len(old))
+        elif name == "length":
+            changed = chance.number(100)
+        elif name in ("version", "algorithm"):
+            changed = chance.one_of((1, 1, 0, 2, 255))
+        else:
+            changed = chance.number(old)
+        fields = fields._replace(**{name: changed})
+    return fields
+
+
+def _make_record(chance: Chance) -> bytes:
+    payload = chance.randbytes(chance.below(90)) if chance.random() < 0.3 else wire(chance, chance.one_of(_ALL))
+    raw = sealed_record(_some_fields(chance), payload)
+    return mangled(chance, raw, raw) if chance.random() < 0.25 else raw
+
+
+def _decode_record(data: bytes, gate: Gate) -> None:
+    size = peek_length(data, 0)
+    if size is not None:
+        gate.past()  # magic and header CRC are right, the version and the type are known
+    container = CONTAINER if data[16:32] == CONTAINER else None
+    try:
+        found = decode_slot(data, object="slot", container=container)
+    except Damaged as error:
+        _within(error, data)
+        return
+    assert size == found.size == len(data)
+    assert len(found.payload) == size - HEADER_BYTES - 16
+    # A view is read like bytes, and at any offset.
+    again = record.decode_record(memoryview(b"\0" + data), 1, object="slot", container=container)
+    assert again == found
+
+
+def _payload_maker(name: str, chance: Chance) -> bytes:
+    trees, kinds = _PAYLOADS[name], _KINDS[name]
+    payload = wire(chance, chance.one_of(trees), chance.one_of(_ALL))
+    raw = sealed_record(_FIELDS._replace(kind=chance.one_of(kinds)), payload)
+    return mangled(chance, raw) if chance.random() < 0.05 else raw
+
+
+def _open_again(found: object, embedded: bool = True) -> None:
+    value = cast("payloads.OpenPayload", found)
+    assert payloads.decode_open(payloads.encode_open(value), object="again", position=0) == value
+    if value.embedded:
+        try:
+            record.decode_record(value.embedded, 0, object="embedded", container=None)
+        except Damaged as error:
+            _within(error, value.embedded)
+
+
+def _seal_again(found: object) -> None:
+    value = cast("payloads.SealPayload", found)
+    assert payloads.decode_seal(payloads.encode_seal(value), object="again", position=0) == value
+
+
+def _ops_again(found: object) -> None:
+    ops, rows = cast("tuple[tuple[Any, ...], list[Any]]", found)
+    assert payloads.decode_ops(payloads.encode_ops(ops, rows), object="again", position=0) == (ops, rows)
+
+
+def _decode_payload(
+    decode: Callable[..., object], again: Callable[[Any], None], data: bytes, gate: Gate
+) -> Callable[[], None]:
+    found = decode_slot(data, object="slot", container=CONTAINER)
+    gate.past()
+    return partial(again, decode(found.payload, object="slot", position=HEADER_BYTES))
+
+
+def _decode_note(data: bytes, gate: Gate) -> Callable[[], None] | None:
+    found = decode_slot(data, object="slot", container=CONTAINER)
+    gate.past()
+    kind = found.header.kind
+    note = payloads.decode_note(kind, found.payload, object="slot", position=HEADER_BYTES)
+    payloads.decode_ops(found.payload, object="slot", position=HEADER_BYTES)
+    if kind not in (RecordKind.SNAPSHOT_NOTE, RecordKind.GC_NOTE):
+        return None
+
+    def again() -> None:
+        raw = payloads.encode_note(kind, note)
+        assert payloads.decode_note(kind, raw, object="again", position=0) == note
+
+    return again
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+
+def _make_log(chance: Chance) -> bytes:
+    pieces = [bytes((chance.below(256),))]  # chooses the window
+    for number in range(chance.below(5)):
+        fields = _FIELDS._replace(kind=chance.one_of((3, 3, 6, 7, 4)), place=number + 1, lsn=50 + number)
+        if chance.random() < 0.2:
+            fields = _some_fields(chance)
+        payload = chance.randbytes(chance.below(60)) if chance.random() < 0.7 else packed(chance.one_of(_ALL))
+        raw = sealed_record(fields, payload)
+        what = chance.below(10)
+        if what == 0:
+            raw = mangled(chance, raw, raw)
+        elif what == 1:
+            raw = raw[: chance.below(len(raw))]
+        elif what == 2:
+            raw = chance.one_of((bytes(300), b"CKSJ" * 30, chance.randbytes(50))) + raw
+        pieces.append(raw)
+    raw = b"".join(pieces)
+    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
+
+
+def _decode_log(data: bytes, gate: Gate) -> None:
+    window = 150 + 8 * (data[0] if data else 0)
+    data = data[1:]
+    reader = LogReader(
+        lambda at, length: data[at : at + length], object="log", container=CONTAINER, window_bytes=window
+    )
+    size, lsn = 0, 0
+    try:
+        for found in reader:
+            gate.past()
+            size += found.size
+            lsn = found.header.lsn
+    except Damaged as error:
+        assert error.position == size
+        return
+    assert reader.offset == size
+    assert reader.ended == ("tail" if reader.tail_bytes else "clean")
+    assert size + reader.tail_bytes == len(data)
+    if reader.tail_bytes:
+        behind = reader.find_record_after(size, lsn=lsn, epoch=4)
+        if behind is not None:
+            gate.past()
+            at, header = behind
+            assert size < at < len(data)
+            assert header.lsn > lsn
+            assert header.epoch == 4
+
+
+# --- small objects and frames ----------------------------------------------------------------------------------------
+
+_OBJECT_TREES = {name: _tree(sample.raw[FRAME_HEADER_BYTES:]) for name, sample in OBJECTS.items()}
+_OBJECT_KINDS = {"format": 1, "claim": 2, "voided": 3, "latest": 4, "lease": 5}
+_ENCODERS: dict[str, Callable[[Any], bytes]] = {
+    "format": objects.encode_format,
+    "claim": objects.encode_claim,
+    "voided": objects.encode_voided,
+    "latest": objects.encode_latest,
+    "lease": objects.encode_lease,
+}
+
+
+def _make_object(name: str, chance: Chance) -> bytes:
+    body = wire(chance, _OBJECT_TREES[name], chance.one_of(tuple(_OBJECT_TREES.values())))
+    kind = _OBJECT_KINDS[name] if chance.random() < 0.97 else chance.below(256)
+    version = 1 if chance.random() < 0.97 else chance.below(256)
+    length = None if chance.random() < 0.97 else chance.number(len(body))
+    raw = sealed_frame(b"CKSO", version, kind, body, length=length)
+    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
+
+
+def _decode_object(name: str, data: bytes, gate: Gate) -> Callable[[], None] | None:
+    try:
+        found = OBJECTS[name].decode(data, object=name)
+    except Damaged as error:
+        _within(error, data)
+        return None
+    return partial(_object_again, name, found, len(data))
+
+
+def _object_again(name: str, found: object, length: int) -> None:
+    try:
+        raw = _ENCODERS[name](found)
+    except InvalidArgument:
+        # Only what has no more room may be refused: a longer spelling of a number, in an object at its limit.
+        assert length > LIMITS.small_object_bytes_max // 2
+        return
+    assert OBJECTS[name].decode(raw, object="again") == found
+
+
+def _make_frame(chance: Chance) -> bytes:
+    body = chance.randbytes(chance.below(200))
+    zero = 0 if chance.random() < 0.9 else chance.below(1 << 16)
+    length = None if chance.random() < 0.8 else chance.number(len(body))
+    raw = sealed_frame(b"CKSS", chance.one_of((1, 1, 1, 2)), chance.below(256), body, zero=zero, length=length)
+    return mangled(chance, raw, raw) if chance.random() < 0.3 else raw
+
+
+def _decode_frame(data: bytes, gate: Gate) -> None:
+    try:
+        header = decode_frame_header(data, b"CKSS", 4096, object="frame", position=0)
+        gate.past()
+        body = data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_bytes]
+        check_frame(data[:FRAME_HEADER_BYTES], body, version=1, object="frame", position=0)
+    except Damaged as error:
+        _within(error, data)
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+_HEADER_TREE: Tree = (CONTAINER, 4, (41, HASH, 3, 42, 9000), _DIGEST, 1_700_000_000_000)
+_PAIRS = [
+    (b"C" + bytes(28), b"chunk 0"),
+    (b"C" + bytes(27) + b"\1", b""),
+    (b"Sorders-0", b"segment"),
+    (b"T\x01nkey", b"value"),
+    (b"r" + bytes(16), bytes(16)),
+    (b"x" + bytes(16), bytes(28)),
+]
+
+
+def _make_snapshot_header(chance: Chance) -> bytes:
+    body = wire(chance, _HEADER_TREE, _ALL[0])
+    raw = sealed_frame(b"CKSS", 1, chance.one_of((1, 1, 1, 1, 1, 1, 1, 2, 3, 9)), body)
+    raw += chance.randbytes(chance.below(40))
+    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
+
+
+def _decode_snapshot_header(data: bytes, gate: Gate) -> None:
+    try:
+        header = decode_snapshot_header(data, object="snapshot", container=None)
+    except Damaged as error:
+        _within(error, data)
+        return
+    assert header.link("name").lsn == header.position.lsn
+
+
+def _make_snapshot(chance: Chance) -> bytes:
+    """The length of part 0 in four bytes, the part, the snapshot itself: one input must be one string of bytes."""
+    pairs = [pair for pair in _PAIRS if chance.random() < 0.8]
+    if chance.random() < 0.15:
+        at = chance.below(len(pairs) + 1)
+        pairs[at:at] = [(chance.randbytes(chance.below(30)), chance.randbytes(chance.below(30)))]
+    cut = chance.below(len(pairs) + 1) if chance.random() < 0.7 else len(pairs)
+    groups = [group for group in (pairs[:cut], pairs[cut:]) if group]
+    trees: list[Tree] = [
+        (number, tuple(item for pair in group for item in pair)) for number, group in enumerate(groups)
+    ]
+    if trees and chance.random() < 0.25:
+        at = chance.below(len(trees))
+        trees[at] = grafted(chance, trees[at], _ALL[0])
+    blocks = [
+        sealed_frame(b"CKSS", 1, 3 if chance.random() < 0.98 else chance.below(6), packed(tree)) for tree in trees
+    ]
+    rows = sum(key[:1] in (b"C", b"S", b"T") for key, _ in pairs)
+    counts = (len(blocks), rows, len(pairs) - rows)
+    if chance.random() < 0.1:
+        counts = (chance.number(counts[0]), counts[1], counts[2])
+    digest = digest_of(pairs).to_bytes(32, "big") if chance.random() < 0.95 else chance.randbytes(32)
+    header_tree = (*cast("tuple[Tree, ...]", _HEADER_TREE)[:3], digest, 1)
+    body = packed(header_tree) if chance.random() < 0.9 else wire(chance, header_tree)
+    header = sealed_frame(b"CKSS", 1, 1, body)
+    part = b""
+    if blocks and chance.random() < 0.3:
+        part = blocks[0]
+        listed: Tree = ((len(part), blake2b(part, digest_size=32).digest()),)
+        blocks[0] = sealed_frame(b"CKSS", 1, 2, wire(chance, listed) if chance.random() < 0.4 else packed(listed))
+    raw = sealed_snapshot(header, blocks, counts, digest)
+    if chance.random() < 0.1:
+        raw = mangled(chance, raw, raw)
+    return len(part).to_bytes(4, "big") + part + raw
+
+
+class _Objects:
+    """As much of a storage as reading snapshots needs: two objects."""
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        self._contents = contents
+
+    def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        data = self._contents.get(handle.name)
+        if data is None:
+            raise ChunkNotFound(handle.name)
+        return data[offset : offset + length]
+
+
+def _decode_snapshot(data: bytes, gate: Gate) -> None:
+    end = 4 + int.from_bytes(data[:4], "big")
+    contents = {"snapshot": data[end:]}
+    if end > 4:
+        contents["snapshot.p0000"] = data[4:end]
+    storage = cast("ChunkStorage", _Objects(contents))
+    try:
+        reader = SnapshotReader(storage, "snapshot", container=CONTAINER)
+        pairs = list(reader)
+    except Damaged as error:
+        _within(error, data)
+        return
+    assert reader.verified
+    assert pairs == sorted(pairs)
+    assert digest_of(pairs) == reader.header.digest
+    assert reader.rows + reader.index_entries == len(pairs)
+
+
+JOURNAL_TARGETS: tuple[Target, ...] = (
+    Target("record", "magic, header CRC, version, type", _make_record, _decode_record, ()),
+    *(
+        Target(name, "every checksum of the record around it", partial(_payload_maker, name), decode, _DAMAGED)
+        for name, decode in (
+            ("open", partial(_decode_payload, payloads.decode_open, _open_again)),
+            ("seal", partial(_decode_payload, payloads.decode_seal, _seal_again)),
+            ("ops", partial(_decode_payload, payloads.decode_ops, _ops_again)),
+            ("note", _decode_note),
+        )
+    ),
+    Target("log", "every checksum of one record", _make_log, _decode_log, ()),
+    *(
+        Target(
+            name, "the frame and its CRC", partial(_make_object, name), partial(_decode_object, name), (),
+            (Spy(objects, "unpack"),),
+        )
+        for name in _OBJECT_KINDS
+    ),
+    Target("frame", "magic and length", _make_frame, _decode_frame, ()),
+    Target(
+        "snapshot-header", "the frame and its CRC", _make_snapshot_header, _decode_snapshot_header, (),
+        (Spy(snapshot_reader, "unpack"),),
+    ),
+    Target(
+        "snapshot", "the header of a snapshot of this container", _make_snapshot, _decode_snapshot, (ChunkNotFound,),
+        (Spy(SnapshotReader, "_block"), Spy(SnapshotReader, "_parts"), Spy(SnapshotReader, "_finish")),
+    ),
+)  # fmt: skip

@@ -1,0 +1,20 @@
+"""All decoders that are fuzzed. What has no decoder in this version (pins of outsiders) has no target."""
+
+from __future__ import annotations
+
+from tests.fuzz.journal_targets import JOURNAL_TARGETS
+from tests.fuzz.metadata_targets import METADATA_TARGETS
+from tests.fuzz.offload_targets import OFFLOAD_TARGETS
+from tests.fuzz.target import Target
+
+__all__ = ["TARGETS", "target_named"]
+
+TARGETS: tuple[Target, ...] = JOURNAL_TARGETS + METADATA_TARGETS + OFFLOAD_TARGETS
+
+
+def target_named(name: str) -> Target:
+    """The target of this name. Raises ``LookupError``."""
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise LookupError(f"no target {name!r}; there are {', '.join(target.name for target in TARGETS)}")
