@@ -17,7 +17,6 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +25,6 @@ from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
-from chunkstore.invariants import Finding
 from chunkstore.journal import JournalService, Ownership, SnapshotReport, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.port import MetadataStore
@@ -42,7 +40,15 @@ from chunkstore.operations.read import ReadContext, check_range, find_segment
 from chunkstore.operations.session import SessionWriter, plan_end, plan_open
 from chunkstore.operations.table import PendingTables, check_key, check_value, check_version, plan_delete, plan_put
 from chunkstore.operations.transact import transact
-from chunkstore.reading import ReadingHalf, SegmentHandle, SegmentRef, TableReader, resolve
+from chunkstore.reading import (
+    JournalFindings,
+    ReadingHalf,
+    SegmentHandle,
+    SegmentRef,
+    TableReader,
+    no_findings,
+    resolve,
+)
 from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
 from chunkstore.writer import StorageWriter, check_buffering
@@ -118,7 +124,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         settings: Settings,
         service: JournalService,
         ownership: Ownership,
-        journal_findings: Callable[[], list[Finding]] = list,
+        journal_findings: JournalFindings = no_findings,
         snapshot_worker: Callable[[int], SnapshotReport] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
@@ -137,6 +143,7 @@ class ChunkedSegmentStorage(ReadingHalf):
             names=names,
             pool=core.pool,
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            op_deadline_s=settings.op_deadline_s,
             store=self._store,
             check_open=core.check_owner if settings.read_fence == "fenced" else core.check_open,
             check=core.check_fence if settings.read_fence == "fenced" else core.check_open,
@@ -406,8 +413,7 @@ class ChunkedSegmentStorage(ReadingHalf):
                 return
             self._core.lifecycle.close()
             for callback in self._on_close:
-                with suppress(Exception):
-                    callback()
+                runtime.run_within(callback, self._core.settings.op_deadline_s)
 
     def wrap_unexpected(self, error: BaseException) -> ChunkstoreError:
         """For ``StorageWriter``: an error of chunkstore's own kind around something unforeseen."""

@@ -16,7 +16,11 @@ __all__ = ["Finding", "segment_findings"]
 
 
 class Finding(NamedTuple):
-    """One violated invariant. ``severity`` is "damage" (data or safety), "warning" (remarkable) or "leak" (space only)."""
+    """One violated invariant, or something that whoever checks wants to know.
+
+    ``severity`` is "damage" (data or safety), "warning" (remarkable), "leak" (rows that only cost space) or "info" (nothing is
+    wrong: objects that only cost space).
+    """
 
     invariant: int
     severity: str

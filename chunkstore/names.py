@@ -40,6 +40,7 @@ __all__ = [
     "chunk_id",
     "chunk_rest",
     "chunk_segment",
+    "chunk_session",
     "parse_chunk_rest",
     "session_chunk_id",
     "utf8_bytes",
@@ -127,6 +128,12 @@ def chunk_segment(identity: bytes) -> int | None:
     """The id of the segment that created the chunk; None for a session's chunk."""
     first = int(_ID.unpack(identity)[0])
     return None if first & _SESSION_BIT else first
+
+
+def chunk_session(identity: bytes) -> int | None:
+    """The id of the session that wrote the chunk; None for an owner's chunk."""
+    first = int(_ID.unpack(identity)[0])
+    return first & ~_SESSION_BIT if first & _SESSION_BIT else None
 
 
 def chunk_rest(identity: bytes) -> str:

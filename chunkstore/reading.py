@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 from chunkstore import runtime
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.invariants import Finding
+from chunkstore.metadata.port import Head
 from chunkstore.names import check_segment_name
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
@@ -21,9 +22,17 @@ from chunkstore.operations.table import TableEntry, check_key, check_namespace, 
 from chunkstore.reader import StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
 
-__all__ = ["ReadingHalf", "SegmentHandle", "SegmentRef", "TableReader"]
+__all__ = ["JournalFindings", "ReadingHalf", "SegmentHandle", "SegmentRef", "TableReader", "no_findings"]
 
 _POLL_S = 0.05
+
+JournalFindings: TypeAlias = Callable[[CheckLevel, Head], list[Finding]]
+"""What the journal says of itself, at a level of ``check``, and of a metadata cache that stands at a head."""
+
+
+def no_findings(_level: CheckLevel, _head: Head) -> list[Finding]:
+    """For a store without a journal of ours."""
+    return []
 
 
 class SegmentHandle(NamedTuple):
@@ -82,7 +91,7 @@ class ReadingHalf:
     """See the module. Subclasses set ``_context`` and ``_journal_findings``."""
 
     _context: ReadContext
-    _journal_findings: Callable[[], list[Finding]]
+    _journal_findings: JournalFindings
 
     def _present_epoch(self) -> int:
         raise NotImplementedError
@@ -226,6 +235,7 @@ class ReadingHalf:
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
         self._context.check_open()
-        findings = [*self._journal_findings(), *check(self._context, level, epoch=self._present_epoch())]
+        head = self._context.store().head()
+        findings = [*self._journal_findings(level, head), *check(self._context, level, epoch=self._present_epoch())]
         self._context.check()
         return findings

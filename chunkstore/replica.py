@@ -13,12 +13,11 @@ from typing import Protocol, Self
 from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import Closed
-from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.table import check_namespace
-from chunkstore.reading import ReadingHalf, TableReader
+from chunkstore.reading import JournalFindings, ReadingHalf, TableReader, no_findings
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["JournalFollower", "Replica"]
@@ -48,7 +47,7 @@ class Replica(ReadingHalf):
         names: ContainerNames,
         settings: Settings,
         follower: JournalFollower,
-        journal_findings: Callable[[], list[Finding]] = list,
+        journal_findings: JournalFindings = no_findings,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._names = names
@@ -64,6 +63,7 @@ class Replica(ReadingHalf):
             names=names,
             pool=self._pool,
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            op_deadline_s=settings.op_deadline_s,
             store=lambda: self._follower.store,
             check_open=self._check_open,
             check=self._check_open,

@@ -19,8 +19,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 __all__ = [
     "Condition",
@@ -33,12 +34,14 @@ __all__ = [
     "Task",
     "condition",
     "event",
+    "future",
     "identity",
     "install",
     "lock",
     "monotonic_s",
     "now_ms",
     "pool",
+    "run_within",
     "sleep_s",
     "spawn",
     "token",
@@ -92,7 +95,8 @@ class Pool(Protocol):
     """A bounded pool for parallel chunk I/O."""
 
     def run_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Run all calls, the first in the caller's own thread, and return their results in order.
+        """Run all calls, the first in the caller's own thread, and return their results in order. All see the caller's
+        context variables.
 
         If some fail, the first failure (in order) is raised after all have ended.
         """
@@ -136,12 +140,18 @@ class Runtime(ABC):
     @abstractmethod
     def identity(self) -> ProcessIdentity: ...
 
+    def future(self) -> Future[Any]:
+        """A fresh future; waiting for it must be a wait of this runtime."""
+        return Future()
+
 
 class _Call:
-    __slots__ = ("call", "done", "error", "result")
+    __slots__ = ("call", "context", "done", "error", "result")
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
+        # What was said about the operation under way (its deadline) holds in the threads that work for it, too.
+        self.context = copy_context()
         self.result: object = None
         self.error: BaseException | None = None
         self.done = threading.Lock()
@@ -149,7 +159,7 @@ class _Call:
 
     def run(self) -> None:
         try:
-            self.result = self.call()
+            self.result = self.context.run(self.call)
         except BaseException as error:  # noqa: BLE001  (carried to the waiting thread)
             self.error = error
         finally:
@@ -290,9 +300,32 @@ def condition() -> Condition:
     return _active.condition()
 
 
+def future() -> Future[Any]:
+    """A new future."""
+    return _active.future()
+
+
 def spawn(call: Callable[[], None], name: str) -> Task:
     """Run ``call`` in the background; it must end by itself when its owner closes."""
     return _active.spawn(call, name)
+
+
+def run_within(call: Callable[[], None], wait_s: float) -> None:
+    """Run ``call``, and wait for its end no longer than ``wait_s``. For the last things of a close: errors are of no use to
+    anybody by then, and what hangs is left to itself."""
+    interrupted: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001, S110
+            pass
+        except BaseException as error:  # noqa: BLE001  (carried to the waiting thread)
+            interrupted.append(error)
+
+    spawn(run, "chunkstore-last").join(wait_s)
+    if interrupted:
+        raise interrupted[0]
 
 
 def pool(name: str, workers: int) -> Pool:

@@ -90,7 +90,7 @@ class StorageWriter:
         payload = bytes(check_data(data))
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
-        future: Future[int] = Future()
+        future: Future[int] = runtime.future()
         # Queued is as good as running: it cannot be cancelled any more.
         future.set_running_or_notify_cancel()
         with self._condition:

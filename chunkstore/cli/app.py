@@ -20,7 +20,7 @@ import typer
 from chunkstore.cli import change, ledgers, look, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
 
 __all__ = ["app", "main"]
 
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (_Interrupted, KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except ChunkstoreError as error:
-        print_error(error, as_json=as_json)
+        print_error(_in_words_of_the_command_line(error), as_json=as_json)
         return MISUSE if isinstance(error, InvalidArgument) else FAILED
     except _USAGE_ERROR as error:
         _print_misuse(error, as_json=as_json)
@@ -137,6 +137,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(error, as_json=True)
         return FAILED
     return result if isinstance(result, int) else DONE
+
+
+def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
+    """The library's remedy is a keyword argument, which nobody can give here."""
+    if not isinstance(error, ContainerNotFound):
+        return error
+    where = f" under {error.root}" if error.root else ""
+    told = error.copy()
+    text = (
+        f"no container {error.container!r}{where}: 'chunkstore containers ROOT' lists those that are there "
+        "(--container chooses one); the first 'chunkstore put' makes it"
+    )
+    told.args = (text,)
+    return told
 
 
 def _print_misuse(error: Exception, *, as_json: bool) -> None:

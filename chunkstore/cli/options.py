@@ -11,7 +11,14 @@ import typer
 
 __all__ = ["AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "TakeOver"]
 
-Root = Annotated[str, typer.Argument(metavar="ROOT", help="file:///PATH or memory://NAME.", show_default=False)]
+Root = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROOT",
+        help="file:///PATH, s3://BUCKET/PREFIX, hdfs://HOST:HTTPPORT/PATH or memory://NAME.",
+        show_default=False,
+    ),
+]
 Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.", show_default=False)]
 Container = Annotated[str, typer.Option("--container", metavar="NAME", help="Container under the root.")]
 CacheDir = Annotated[

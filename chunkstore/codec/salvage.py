@@ -34,7 +34,7 @@ __all__ = ["SkippedBytes", "salvage_entries"]
 
 _FRAME = Struct(">iq")
 _RESERVED = bytes(92)
-_PADDING_LOOK_BYTES = 64 * KIB
+_LOOK_BYTES = 64 * KIB
 _GAP_MAX = 1 << 32
 """Entry ids that leap further are taken for bytes that are no entry."""
 
@@ -93,6 +93,7 @@ class _Scan:
         self._entry_bytes_max = entry_bytes_max
         self._data = memoryview(b"")
         self._begin = 0
+        self._owned = False
         self.length = source.length
 
     def _at(self, position: int, length: int) -> memoryview:
@@ -102,13 +103,35 @@ class _Scan:
         if offset < 0 or offset + length > len(self._data):
             want = min(max(length, WINDOW_BYTES), self.length - position)
             self._data, self._begin, offset = memoryview(self._source.read(position, want)), position, 0
+            self._owned = False
             if len(self._data) < want:
                 self.length = position + len(self._data)
         return self._data[offset : offset + length]
 
+    def _peek(self, position: int, length: int) -> memoryview:
+        """As ``_at``, for a few bytes that an entry leads to, however far away: the window stays where it is.
+
+        What is no entry may lead anywhere, and there may be one every 140 bytes: moving the window each time would read the
+        object thousands of times over.
+        """
+        length = min(length, self.length - position)
+        offset = position - self._begin
+        end = self._begin + len(self._data)
+        if length <= 0 or position <= end or offset < 0:
+            return self._at(position, length)
+        if not self._owned:
+            # The source may reuse its buffer for the next read.
+            self._data, self._owned = memoryview(bytes(self._data)), True
+        data = memoryview(self._source.read(position, length))
+        if len(data) < length:
+            self.length = position + len(data)
+        return data[:length]
+
     def header(self, position: int) -> BlockHeader | None:
         """The block header at ``position``, if all of its 128 bytes look like one."""
-        data = self._at(position, BLOCK_HEADER_BYTES)
+        return self._header_in(self._at(position, BLOCK_HEADER_BYTES), position)
+
+    def _header_in(self, data: memoryview, position: int) -> BlockHeader | None:
         if (
             data[: len(BLOCK_HEADER_BEGIN)] != BLOCK_HEADER_BEGIN
             or data[BLOCK_HEADER_BYTES - len(_RESERVED) :] != _RESERVED
@@ -123,13 +146,14 @@ class _Scan:
     def find_header(self, position: int) -> int:
         """Where the next block header begins, from ``position`` on; the object's length if there is none."""
         while position < self.length:
-            data = bytes(self._at(position, WINDOW_BYTES))
+            # Less than a window at a time: what follows the next header is most often in the window already.
+            data = bytes(self._at(position, _LOOK_BYTES))
             found = data.find(BLOCK_HEADER_BEGIN)
             while found >= 0:
                 if self.header(position + found) is not None:
                     return position + found
                 found = data.find(BLOCK_HEADER_BEGIN, found + 1)
-            # The beginning of a header may stand at the end of this window.
+            # The beginning of a header may stand at the end of this look.
             position += max(1, len(data) - len(BLOCK_HEADER_BEGIN) + 1)
         return self.length
 
@@ -137,7 +161,7 @@ class _Scan:
         """Where the padding that begins at ``position`` ends: at the first byte that is none."""
         while position < self.length:
             # A multiple of the pattern, so that each look begins with the pattern's first byte.
-            data = bytes(self._at(position, _PADDING_LOOK_BYTES))
+            data = bytes(self._at(position, _LOOK_BYTES))
             pattern = padding(len(data))
             if data != pattern:
                 return position + next(at for at in range(len(data)) if data[at] != pattern[at])
@@ -162,17 +186,21 @@ class _Scan:
 
     def _framed(self, at: int, entry_min: int, entry_max: int) -> _Framed | None:
         """What stands at ``at``, if it looks like an entry with such an id; it may reach beyond the object's end."""
-        data = self._at(at, ENTRY_HEADER_BYTES)
-        if len(data) < ENTRY_HEADER_BYTES or self.header(at) is not None:
+        data = self._peek(at, BLOCK_HEADER_BYTES)
+        if len(data) < ENTRY_HEADER_BYTES or self._header_in(data, at) is not None:
             return None
-        length, entry = _FRAME.unpack(data)
+        length, entry = _FRAME.unpack_from(data)
         if not 0 <= length <= self._entry_bytes_max or not entry_min <= entry <= entry_max:
             return None
         return _Framed(entry, at, at + ENTRY_HEADER_BYTES + length)
 
     def _ends_block(self, at: int) -> bool:
         """Whether a block may end at ``at``: a whole turn of padding, or less and then a block or the object's end."""
-        after = self.skip_padding(at)
-        if after - at >= len(PADDING_PATTERN) or self.length - after < ENTRY_HEADER_BYTES:
+        turn = len(PADDING_PATTERN)
+        data = self._peek(at, turn + BLOCK_HEADER_BYTES)
+        skipped = 0
+        while skipped < min(turn, len(data)) and data[skipped] == PADDING_PATTERN[skipped]:
+            skipped += 1
+        if skipped == turn or self.length - at - skipped < ENTRY_HEADER_BYTES:
             return True
-        return self.header(after) is not None
+        return self._header_in(data[skipped : skipped + BLOCK_HEADER_BYTES], at + skipped) is not None

@@ -43,6 +43,7 @@ __all__ = [
     "encode_segment",
     "encode_session",
     "encode_table",
+    "unpack_row",
 ]
 
 MAJOR = 1
@@ -58,6 +59,8 @@ _ARRAY_MAX = 2 * LIMITS.attribute_count_max + FIELDS_MAX
 _ROW_MAX = LIMITS.row_bytes_max
 _pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
 _unpack = msgpack.unpackb
+_SHORT_ARRAY = 32
+"""An array of so many elements is believed at once, however deep it lies."""
 _new = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
 _POINTER_LENGTHS = frozenset((0, CHUNK_ID_BYTES))
 _STATES = frozenset((ACTIVE, CLOSED))
@@ -113,7 +116,10 @@ def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
     """The record of a segment row. ``key`` (or the name) only names the row in ``Damaged``."""
     extra: tuple[object, ...] = ()
     try:
-        row = _unpack(value, use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0)
+        try:
+            row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
+        except ValueError:
+            row = unpack_row(value, _ARRAY_MAX)
         if len(row) != _SEGMENT_WIDTH:
             row, extra = row[:_SEGMENT_WIDTH], row[_SEGMENT_WIDTH:]
         (
@@ -154,7 +160,10 @@ def decode_chunk(key: bytes | str, value: bytes) -> ChunkRecord:
     """The record of a chunk row. Raises ``Damaged``."""
     extra: tuple[object, ...] = ()
     try:
-        row = _unpack(value, use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0)
+        try:
+            row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
+        except ValueError:
+            row = unpack_row(value, _ARRAY_MAX)
         if len(row) != _CHUNK_WIDTH:
             row, extra = row[:_CHUNK_WIDTH], row[_CHUNK_WIDTH:]
         major, minor, name, offset, length, crc, previous, following, segment_id, epoch, state, kind, created_ms = row
@@ -200,15 +209,34 @@ def decode_session(key: bytes | str, value: bytes) -> SessionRecord:
     return _new(SessionRecord, (*row[:3], row[3:]))
 
 
+def unpack_row(value: bytes, array_max: int) -> Any:
+    """The msgpack value in ``value``: arrays (as tuples) of at most ``array_max`` elements, no maps, no extensions.
+
+    Memory in proportion to ``value``, whatever it claims. Raises ``ValueError`` for anything else.
+    """
+    try:
+        return _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
+    except ValueError:
+        pass
+    # The unpacker reserves room for as many elements as an array claims, once per level of nesting. Skipping builds nothing,
+    # and proves that the claims are honest.
+    scout = msgpack.Unpacker(max_buffer_size=max(len(value), 1))
+    scout.feed(value)
+    try:
+        scout.skip()
+    except msgpack.UnpackException as error:
+        raise ValueError("not a complete msgpack value") from error
+    return _unpack(value, use_list=False, max_array_len=array_max, max_map_len=0, max_ext_len=0)
+
+
 def _checked(key: bytes | str, value: bytes, fields: Fields) -> tuple[Any, ...]:
     """All fields of a row, checked one by one: fast enough for the kinds that are not on the way of every append."""
     try:
-        row = _unpack(value, use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0)
-        major, minor, *values = row
+        major, minor, *values = unpack_row(value, _ARRAY_MAX)
         if (
             type(major) is type(minor) is int
             and major == MAJOR
-            and minor == len(values) - len(fields) <= FIELDS_MAX
+            and 0 <= minor == len(values) - len(fields) <= FIELDS_MAX
             and len(value) <= _ROW_MAX
             and all(field.holds(item) for field, item in zip(fields, values, strict=False))
         ):
@@ -343,29 +371,31 @@ def _damage(key: bytes | str, value: bytes, fields: Fields) -> Damaged:
     subject = f"metadata row {key!r}"
     if len(value) > _ROW_MAX:
         return Damaged(f"{len(value)} bytes are too many; a row has at most {_ROW_MAX}", object=subject)
-    reader = msgpack.Unpacker(
-        use_list=False, max_array_len=_ARRAY_MAX, max_map_len=0, max_ext_len=0, max_buffer_size=_ROW_MAX + 1
-    )
+    reader = msgpack.Unpacker(max_buffer_size=max(len(value), 1))
     reader.feed(value)
     position = 0
+
+    def element() -> Any:
+        """The next element; ``position`` is where it begins."""
+        nonlocal position
+        position = reader.tell()
+        reader.skip()
+        return unpack_row(value[position : reader.tell()], _ARRAY_MAX)
+
     try:
         count = reader.read_array_header()
-        position = reader.tell()
-        major = reader.unpack()
+        major = element()
         if type(major) is not int or major != MAJOR:
             words = f"major version {major!r} is not {MAJOR}: written by another version of chunkstore, or damaged"
             return Damaged(words, object=subject, position=position)
-        position = reader.tell()
-        minor = reader.unpack()
+        minor = element()
         if type(minor) is not int or not 0 <= minor <= FIELDS_MAX or count != 2 + len(fields) + minor:
             return Damaged(f"minor version {minor!r} does not have {count} fields", object=subject, position=position)
         for field in fields:
-            position = reader.tell()
-            if not field.holds(reader.unpack()):
+            if not field.holds(element()):
                 return Damaged(f"field {field.name!r} is not a valid {field.rule}", object=subject, position=position)
         for _ in range(minor):
-            position = reader.tell()
-            reader.unpack()
+            element()
         position = reader.tell()
     except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
         damage = Damaged("not a complete msgpack row here", object=subject, position=position)

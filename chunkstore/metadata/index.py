@@ -63,6 +63,7 @@ _TARGET = Struct(">QQ")
 _U64 = Struct(">Q")
 _PREFIX_BYTES = _PREFIX.size
 _U64_MAX = (1 << 64) - 1
+_OFFSET_MAX = (1 << 63) - 1
 _CHUNK_KIND = CHUNK[0]
 _DROP_SLACK = 64
 
@@ -120,14 +121,28 @@ def locate(floor: Floor, segment_id: int, offset: int) -> tuple[bytes, int] | No
     row = floor(key)
     if row is None or row[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
         return None
-    run, base = _TARGET.unpack(row[1])
-    shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]
-    key = _KEY.pack(EXTENT, run, offset + shift)
-    extent = floor(key)
-    if extent is None or extent[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
+    try:
+        run, base = _TARGET.unpack(row[1])
+        shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]
+        key = _KEY.pack(EXTENT, run, offset + shift)
+        extent = floor(key)
+        if extent is None or extent[0][:_PREFIX_BYTES] != key[:_PREFIX_BYTES]:
+            return None
+        begin = _U64.unpack_from(extent[0], _PREFIX_BYTES)[0]
+    except StructError as error:
+        raise _malformed(segment_id) from error
+    if begin < base:
         return None
-    begin = _U64.unpack_from(extent[0], _PREFIX_BYTES)[0]
-    return None if begin < base else (extent[1], begin - shift)
+    if len(extent[1]) != CHUNK_ID_BYTES:
+        raise _malformed(segment_id)
+    return extent[1], begin - shift
+
+
+def _malformed(segment_id: int) -> Damaged:
+    return Damaged(
+        "an entry has a wrong length or leads beyond all offsets; drop the metadata cache and open again",
+        object=f"offset index of segment {segment_id}",
+    )
 
 
 def count_chunks(
@@ -144,13 +159,16 @@ def count_chunks(
         begin = first[0]
     rows = list(reader(begin, _KEY.pack(RUN, segment_id, stop)))
     count = 0
-    for number, (key, value) in enumerate(rows):
-        row_start = _U64.unpack_from(key, _PREFIX_BYTES)[0]
-        row_stop = _U64.unpack_from(rows[number + 1][0], _PREFIX_BYTES)[0] if number + 1 < len(rows) else stop
-        run, base = _TARGET.unpack(value)
-        low = max(start, row_start) - row_start + base
-        high = row_stop - row_start + base
-        count += sum(1 for _ in reader(_KEY.pack(EXTENT, run, low), _extent_stop(run, high)))
+    try:
+        for number, (key, value) in enumerate(rows):
+            row_start = _U64.unpack_from(key, _PREFIX_BYTES)[0]
+            row_stop = _U64.unpack_from(rows[number + 1][0], _PREFIX_BYTES)[0] if number + 1 < len(rows) else stop
+            run, base = _TARGET.unpack(value)
+            low = max(start, row_start) - row_start + base
+            high = row_stop - row_start + base
+            count += sum(1 for _ in reader(_KEY.pack(EXTENT, run, low), _extent_stop(run, high)))
+    except StructError as error:
+        raise _malformed(segment_id) from error
     return count
 
 
@@ -315,15 +333,31 @@ def drop_dead_extents(txn: IndexTransaction, runs: set[int], count_max: int) -> 
 # ---- against the list
 
 
+def _data_start(segment: SegmentRecord) -> int:
+    """The offset of the first chunk's first byte."""
+    offset = segment.start_offset - segment.first_chunk_skip
+    if offset < 0:
+        raise Damaged("its first chunk begins below offset 0", object=f"segment {segment.name!r}")
+    return offset
+
+
 def walk(get: Callable[[bytes], bytes | None], segment: SegmentRecord) -> Iterator[tuple[int, bytes, ChunkRecord]]:
     """The segment's chunks by their next pointers: (segment offset of the first byte, chunk id, record).
 
     Raises: ``Damaged`` where a pointer leads nowhere, or the list is longer or shorter than the segment says.
     """
-    offset = segment.start_offset - segment.first_chunk_skip
+    offset = _data_start(segment)
     identity = segment.first_chunk
     count = 0
+    # A cycle comes back to one of these: each is twice as far along as the one before. What the segment says of its number
+    # of chunks is no bound, because a row is believed up to 2**63.
+    mark, mark_at = NO_CHUNK, 1
     while identity != NO_CHUNK:
+        if identity == mark or offset > _OFFSET_MAX:
+            what = "leads back to itself" if identity == mark else "goes beyond all offsets"
+            raise Damaged(f"the list of chunks {what}", object=f"segment {segment.name!r}", position=offset)
+        if count == mark_at:
+            mark, mark_at = identity, 2 * mark_at
         key = chunk_key(identity)
         value = get(key)
         if value is None or count == segment.chunk_count:
@@ -353,7 +387,7 @@ def rebuild_index(reader: RowReader) -> Iterator[Pair]:
     segments.sort(key=lambda segment: segment.id)
     for segment in segments:
         if segment.first_chunk != NO_CHUNK:
-            start = segment.start_offset - segment.first_chunk_skip
+            start = _data_start(segment)
             yield _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
     for segment in segments:
         for offset, identity, _ in walk(reader.get, segment):

@@ -123,6 +123,11 @@ class MemoryMetadataView(MetadataView):
         self._open = True
 
     @property
+    def is_open(self) -> bool:
+        """Whether ``close`` has not been called yet."""
+        return self._open
+
+    @property
     def head(self) -> Head:
         return self._head
 
@@ -293,6 +298,11 @@ class MemoryShelf:
         """Forget every store, as when the machine's disk is lost. Stores that are open go on alone."""
         with self._lock:
             self._current.clear()
+
+    def forget_closed_views(self) -> None:
+        """Views that were ended without being able to say so: their process died in a simulation."""
+        for content in self._current.values():
+            content.views = {view for view in content.views if view.is_open}
 
     def take_role(self, container_uuid: bytes, role: str) -> str:
         """The role's shelf place: itself for ``owner``, for a replica the first ``replica-<n>`` that is free."""

@@ -13,6 +13,7 @@ import msgpack
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
+from chunkstore.metadata.codec import unpack_row
 from chunkstore.names import utf8_bytes
 from chunkstore.replica import Replica
 
@@ -129,7 +130,7 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
     """The context of a row. Raises ``Damaged`` naming the row."""
     try:
         topic = key[:-9].decode()
-        row = msgpack.unpackb(value, use_list=False, max_array_len=3 * LEDGERS_MAX, max_map_len=0, max_ext_len=0)
+        row = unpack_row(value, 3 * LEDGERS_MAX)
         if type(row) is not tuple or not _FIELDS <= len(row) <= _FIELDS_MAX or row[0] != MAJOR:
             raise _damage(key, f"not a context of major version {MAJOR}")
         _, _, uuid, state, data_length, index_length, flat = row[:_FIELDS]

@@ -19,11 +19,13 @@ from typing import NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
 from chunkstore.config import LIMITS
+from chunkstore.deadline import until
 from chunkstore.errors import (
     BadOffset,
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
+    Damaged,
     InvalidArgument,
     InvalidOffset,
     SegmentSealed,
@@ -33,7 +35,7 @@ from chunkstore.layout import AppendPiece, plan_append
 from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
-from chunkstore.operations.core import Core, Outdated
+from chunkstore.operations.core import Core, Outdated, Undecided
 from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.pending import PendingOp, RowRecord, SegmentState
 from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, KIND_OBJECT, ChunkRecord, SegmentRecord
@@ -109,10 +111,20 @@ def append(
             op, offset = _reserve(core, state, request)
         except Outdated:
             continue
+        except Damaged as damage:
+            if core.rows_moved_on(damage):
+                continue
+            raise
+        except Undecided as earlier:
+            core.wait_for(earlier.op, deadline_s)
+            continue
         finally:
             core.states.release(state)
         if op is not None:
             core.committer.wait(op, deadline_s)
+        else:
+            # "Nothing to write" is an answer about the present state: a deposed owner must not give it.
+            core.check_fence()
         return offset
 
 
@@ -133,8 +145,7 @@ def settle(core: Core, name: str) -> None:
         finally:
             core.states.release(state)
         if undecided is not None:
-            if not core.committer.wait_decided(undecided, deadline_s):
-                core.raise_deadline("waiting for an earlier operation")
+            core.wait_for(undecided, deadline_s)
         elif not outdated:
             return
 
@@ -163,10 +174,11 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         if request.writer_id is not None:
             remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
         if core.appendable:
-            _write_under_lock(core, state, planned, data)
+            _write_under_lock(core, state, planned, data, request.deadline_s)
             _advance(state, planned, growing=True)
             state.last = op
-            core.committer.enter(op, reserve=True)
+            if not core.committer.enter(op, reserve=True):
+                core.refuse(op)
             return op, segment.length
         core.committer.reserve()
         _advance(state, planned, growing=False)
@@ -174,7 +186,7 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
     finally:
         lock.release()
     try:
-        write_pieces(core, planned, data)
+        write_pieces(core, planned, data, request.deadline_s)
     except BaseException as error:
         _fail_reserved(core, state, op, error)
         raise
@@ -184,19 +196,13 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
 
 def _admit(core: Core, state: SegmentState, request: _Request) -> SegmentRecord | int:
     """With the lock held: the segment to append to, or the offset to answer when there is nothing to write."""
-    while True:
-        if state.dead:
-            core.load(state, request.deadline_s)
-        segment = core.require(state.segment, state.name, request.identity)
-        if request.writer_id is None:
-            break
-        known = known_event(core, state, segment, request.writer_id, request.deadline_s)
-        if state.dead or state.segment is not segment:
-            # The lock was released meanwhile: look again.
-            continue
+    if state.dead:
+        core.load(state)
+    segment = core.require(state.segment, state.name, request.identity)
+    if request.writer_id is not None:
+        known = known_event(core, state, segment, request.writer_id)
         if known is not None and request.event_number <= known[0]:
             return known[1]
-        break
     if segment.flags & FLAG_SEALED:
         raise SegmentSealed(state.name)
     offset = segment.length
@@ -210,9 +216,12 @@ def _admit(core: Core, state: SegmentState, request: _Request) -> SegmentRecord 
     return segment
 
 
-def _write_under_lock(core: Core, state: SegmentState, planned: PlannedAppend, data: BytesLike) -> None:
+def _write_under_lock(
+    core: Core, state: SegmentState, planned: PlannedAppend, data: BytesLike, deadline_s: float
+) -> None:
+    state.writing = planned.rows
     try:
-        write_pieces(core, planned, data)
+        write_pieces(core, planned, data, deadline_s)
     except BaseException as error:
         # Nothing was planned behind it, so falling back is enough.
         written = {key[1:] for key in planned.rows if key[:1] == CHUNK}
@@ -228,10 +237,10 @@ def _write_under_lock(core: Core, state: SegmentState, planned: PlannedAppend, d
 
 def _lock_within(core: Core, state: SegmentState, deadline_s: float) -> None:
     if not state.turn.acquire(False):
-        core.acquire_within(state.turn, deadline_s, state.name)
+        core.acquire_within(state.turn, deadline_s, f"segment {state.name!r}")
     try:
         if not state.lock.acquire(False):
-            core.acquire_within(state.lock, deadline_s, state.name)
+            core.acquire_within(state.lock, deadline_s, f"segment {state.name!r}")
     finally:
         state.turn.release()
 
@@ -266,7 +275,8 @@ def _enter_written(core: Core, state: SegmentState, op: PendingOp) -> None:
         while reserved and reserved[0].written:
             head = reserved.pop(0)
             state.last = head
-            core.committer.enter(head)
+            if not core.committer.enter(head):
+                core.committer.fail_reserved([head], core.left_behind(head))
 
 
 # Planning an append on a segment's tail; also used for commits of several changes.
@@ -393,8 +403,19 @@ def _plan_rollover(
     )
 
 
-def write_pieces(core: Core, planned: PlannedAppend, data: BytesLike) -> None:
-    """Write every piece to its chunk: one in the caller's thread, several in parallel. Raises what the storage raises."""
+def write_pieces(core: Core, planned: PlannedAppend, data: BytesLike, deadline_s: float) -> None:
+    """Write every piece to its chunk: one in the caller's thread, several in parallel. Raises what the storage raises.
+
+    A remote storage is told when the operation has to be over (``chunkstore.deadline``).
+    """
+    if core.remote:
+        with until(deadline_s):
+            _write_pieces(core, planned, data)
+    else:
+        _write_pieces(core, planned, data)
+
+
+def _write_pieces(core: Core, planned: PlannedAppend, data: BytesLike) -> None:
     pieces = planned.pieces
     if len(pieces) == 1:
         piece = pieces[0]

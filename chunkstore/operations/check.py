@@ -2,8 +2,9 @@
 
 Promises: read-only, from one consistent view, bounded memory but for one set of chunk ids; every problem becomes a
 ``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22 and the offset index); ``exists`` adds
-a stat of every referenced chunk (20); ``deep`` adds reading every byte and comparing CRCs.
-Leaves out: repair; the journal's own invariants (1 to 6, 11, 25, 28), which ``chunkstore_journal`` checks.
+a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds reading every byte and comparing CRCs.
+Beside an owner that truncates and collects, a chunk that is gone is looked up in the present metadata before it is reported.
+Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30), which ``chunkstore_journal`` checks.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Literal, TypeAlias
 
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, SegmentNotFound
 from chunkstore.invariants import Finding, segment_findings
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.read import ReadContext
+from chunkstore.operations.orphans import orphan_findings
+from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import KIND_FOREIGN, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle
 
@@ -44,6 +46,8 @@ def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Fi
             yield from _check_segment(context, view, segment, seen, level, epoch)
         yield from _check_garbage(context, view, seen)
         yield from _check_strays(context, view, seen)
+        if level != "quick":
+            yield from orphan_findings(context, view, epoch=epoch)
 
 
 def _of_error(segment: str, error: ChunkstoreError) -> Finding:
@@ -89,13 +93,27 @@ def _check_segment(
         yield Finding(15, "damage", segment.name, "", "offset index", item.offset, item.message)
     if level == "quick":
         return
-    identity = segment.first_chunk
+    identity, offset = segment.first_chunk, segment.start_offset - segment.first_chunk_skip
     while identity:
         record = find(identity)
         if record is None:
             return
-        yield from _check_object(context, segment, identity, record, deep=level == "deep")
+        offset += record.length
+        for finding in _check_object(context, segment, identity, record, deep=level == "deep"):
+            if _is_still_wanted(context, segment, identity, offset):
+                yield finding
         identity = record.next
+
+
+def _is_still_wanted(context: ReadContext, segment: SegmentRecord, identity: bytes, stop: int) -> bool:
+    """Whether the present metadata refers to the chunk, which ends at ``stop``: it may have been truncated away and collected."""
+    context.recheck()
+    with context.store().view() as view:
+        try:
+            present = find_segment(view, segment.name, segment.id)
+        except SegmentNotFound:
+            return False
+        return present.start_offset < stop and view.get(chunk_key(identity)) is not None
 
 
 def _check_object(

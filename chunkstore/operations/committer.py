@@ -53,6 +53,8 @@ class Committer:
         """The batch taken last; its operations may be undecided still."""
         self._notes_queued = 0
         self._leading = False
+        self._elsewhere = core.storage.capabilities.remote
+        """Whether commits are led in the background: a caller inside a call that hangs could not keep its deadline."""
         self._gathering: Waiter | None = None
         self._gather_target = 0
         self._last_crowd = 1
@@ -75,13 +77,25 @@ class Committer:
         with self._lock:
             self._inflight -= 1
 
-    def enter(self, op: PendingOp, *, reserve: bool = False) -> None:
-        """Put an operation into the queue. Called in reservation order, under its segments' locks.
+    def refuse(self, state: SegmentState, twin: SegmentState) -> bool:
+        """From now on ``twin`` takes the state's place, and nothing planned on the state enters the queue. False: it has one."""
+        with self._lock:
+            if state.twin is not None:
+                return False
+            state.twin = twin
+            return True
+
+    def enter(self, op: PendingOp, *, reserve: bool = False) -> bool:
+        """Put an operation into the queue. Called in reservation order, under its segments' locks. False: it was left behind
+        (``Core.abandon``), and did not enter.
 
         After ``reserve``, or with ``reserve`` by who has held the segment's lock since before anything was written: whoever
         shuts the gate takes that lock, so it waits for the entering.
         """
         with self._lock:
+            for state in op.states:
+                if state.twin is not None:
+                    return False
             if reserve:
                 self._inflight += 1
             op.entered = True
@@ -98,6 +112,7 @@ class Committer:
                 op.leads = True
                 waiter, op.waiter = op.waiter, None
                 waiter.wake()
+            return True
 
     def inflight(self) -> int:
         """Operations reserved and not decided."""
@@ -132,8 +147,11 @@ class Committer:
                     self._leading = True
                     op.leads = False
                     op.waiter = None
-                else:
+                if not lead or self._elsewhere:
                     waiter = op.waiter = Waiter()
+            if lead and self._elsewhere:
+                lead = False
+                runtime.spawn(self._lead_in_background, "chunkstore-committer")
             if lead:
                 self._lead(op)
                 waited = op.decided or runtime.monotonic_s() < deadline_s
@@ -193,14 +211,14 @@ class Committer:
         with self._lock:
             if self._leading or not self._queue:
                 return
-            for op in self._queue:
+            for op in self._queue if not self._elsewhere else ():
                 if op.waiter is not None:
                     self._leading = True
                     op.leads = True
                     waiter, op.waiter = op.waiter, None
                     waiter.wake()
                     return
-            if not all(op.abandoned for op in self._queue):
+            if not self._elsewhere and not all(op.abandoned for op in self._queue):
                 # Its caller has not begun to wait yet and will lead then.
                 return
             self._leading = True
@@ -208,8 +226,12 @@ class Committer:
 
     def _lead_in_background(self) -> None:
         try:
+            if self._elsewhere:
+                self._gather()
             while batch := self._take():
                 self._commit(batch)
+                if self._elsewhere:
+                    self._gather()
         finally:
             with self._lock:
                 self._leading = False
@@ -387,11 +409,7 @@ class Committer:
         while grew:
             grew = False
             for state in list(states.values()):
-                with state.lock:
-                    state.dead = True
-                    state.writers.clear()
-                    victims += state.reserved
-                    state.reserved.clear()
+                victims += self._end_state(state)
             with self._lock:
                 kept: list[PendingOp] = []
                 for op in self._queue:
@@ -412,16 +430,38 @@ class Committer:
                 self._core.tables.forget(op)
         self._decide(victims, error, 0)
 
-    @staticmethod
-    def _step_back(states: Iterable[SegmentState], victims: Sequence[PendingOp], taken: Sequence[PendingOp]) -> None:
+    def _end_state(self, state: SegmentState) -> list[PendingOp]:
+        """The pending fields are not to be used any more; returns what was reserved. Somebody whose data write hangs is left
+        behind."""
+        core = self._core
+        if state.twin is not None:
+            return []
+        if not state.lock.acquire(True, core.patience_s):
+            core.abandon(state)
+            return []
+        state.dead = True
+        state.writers.clear()
+        reserved, state.reserved = state.reserved, []
+        state.lock.release()
+        return reserved
+
+    def _step_back(
+        self, states: Iterable[SegmentState], victims: Sequence[PendingOp], taken: Sequence[PendingOp]
+    ) -> None:
         """Before the newest operation of a segment fails: one before it may be in the batch that is being committed, and
         nobody may plan upon the committed state until that one is decided, too."""
         failing = {id(op) for op in victims}
         for state in states:
-            with state.lock:
-                if state.last is not None and id(state.last) in failing:
-                    earlier = [op for op in taken if state in op.states and id(op) not in failing]
-                    state.last = earlier[-1] if earlier else None
+            current = state.twin or state
+            # Nobody plans on a segment before what is failing here is decided. Whoever holds its lock for long has found nothing
+            # undecided there, so there is nothing to step back from; and a twin needs no lock.
+            if current is state and not state.lock.acquire(True, self._core.patience_s):
+                continue
+            if current.last is not None and id(current.last) in failing:
+                earlier = [op for op in taken if state in op.states and id(op) not in failing]
+                current.last = earlier[-1] if earlier else None
+            if current is state:
+                state.lock.release()
 
     def fail_reserved(self, victims: Sequence[PendingOp], error: ChunkstoreError) -> None:
         """Fail operations that never entered the queue. What is queued on their segments was reserved before them and goes on."""

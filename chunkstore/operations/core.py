@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from chunkstore import runtime
@@ -28,7 +29,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import Journal, JournalService, Ownership, RecordKind, SnapshotReport
 from chunkstore.metadata.codec import decode_chunk, decode_segment
-from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name, chunk_epoch, chunk_id
 from chunkstore.operations.committer import Committer
@@ -40,9 +41,12 @@ if TYPE_CHECKING:
     from chunkstore.operations.lifecycle import Lifecycle
     from chunkstore.operations.table import PendingTables
 
-__all__ = ["Core", "Outdated", "decode_found_chunk"]
+__all__ = ["Core", "Outdated", "Undecided", "decode_found_chunk"]
 
 _SPACE_CHECK_S = 0.05
+_RETIRED_MAX = 16
+_PATIENCE_S_MAX = 5.0
+_MOMENT_S = 0.05
 
 
 class Core:
@@ -65,6 +69,9 @@ class Core:
         self.settings = settings
         self.service = service
         self.appendable = storage.capabilities.append
+        self.remote = storage.capabilities.remote
+        self.patience_s = min(_PATIENCE_S_MAX, settings.op_deadline_s / 2)
+        """How long who recovers waits for somebody else's data write, before it goes on without."""
         self.states = SegmentStates()
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.committer = Committer(self)
@@ -75,6 +82,8 @@ class Core:
         self.garbage_noticed_s: dict[bytes, float] = {}
         """When garbage with a label of the future was first seen here, by its row's key."""
         self.closed = False
+        self.ended = False
+        """Whether everything has been released, too: what hung until then must not take over any more."""
         self.inherited = False
         """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""
         self.fenced: NotOwner | None = None
@@ -84,7 +93,8 @@ class Core:
         self._gate_open = runtime.event()
         self._gate_open.set()
         self._space_checked_s = -1.0
-        self._retired: list[MetadataStore] = []
+        self._retired: deque[tuple[float, MetadataStore]] = deque()
+        """Replaced stores, and when they were replaced."""
         self.adopt(ownership)
         _cores.add(self)
 
@@ -103,13 +113,18 @@ class Core:
         self.broken = None
 
     def retire(self, store: MetadataStore) -> None:
-        """Keep a replaced store open for the views that readers still have; ``close_stores`` ends it."""
-        self._retired.append(store)
+        """Keep a replaced store open for readers that still hold it: until their operation has ended for certain."""
+        now_s = runtime.monotonic_s()
+        self._retired.append((now_s, store))
+        while len(self._retired) > _RETIRED_MAX and now_s - self._retired[0][0] > self.settings.op_deadline_s:
+            _, outlived = self._retired.popleft()
+            if outlived is not self.store:
+                outlived.close(clean=False)
 
     def close_stores(self) -> None:
         """Close the present store and the retired ones."""
         self.store.close(clean=True)
-        for store in self._retired:
+        for _, store in self._retired:
             if store is not self.store:
                 store.close(clean=False)
 
@@ -149,9 +164,34 @@ class Core:
                 return
             # The gate is shut from before a take-over of our own claims until its journal is the present one.
             if self.gate_is_open() and self.journal is journal:
-                raise NotOwner(epoch=journal.epoch, owner=owner)
+                # A1: whoever has seen a higher claim halts; it does not go on committing until that claimant gets to the seal.
+                error = NotOwner(epoch=journal.epoch, owner=owner)
+                self.fence(error)
+                raise error
             self.wait_gate(deadline_s)
             self.check_owner()
+
+    def give_way(self) -> None:
+        """Stop owning if a newer claim is there already. Asks the storage once; never waits, never writes."""
+        journal = self.journal
+        if self.broken is None and self.gate_is_open():
+            owner = self._newer_owner(journal)
+            if owner is not None and self.gate_is_open() and self.journal is journal:
+                self.fence(NotOwner(epoch=journal.epoch, owner=owner))
+
+    def rows_moved_on(self, damage: Damaged) -> bool:
+        """Whether rows that contradicted what we remember are those of a later epoch: True for our own next one (look again).
+
+        Owners on one machine share the metadata cache. Raises ``NotOwner`` when the rows are a newer owner's.
+        """
+        owner = self.store.head().owner_epoch
+        if owner <= self.epoch:
+            return False
+        if not self.gate_is_open():
+            return True
+        error = NotOwner(epoch=self.epoch, owner=owner)
+        self.fence(error)
+        raise error from damage
 
     def _newer_owner(self, journal: Journal) -> int | None:
         """The epoch of a claim above ours that does not seem to be our own, or None."""
@@ -186,19 +226,44 @@ class Core:
         if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
             raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
 
-    def shut_gate(self) -> None:
-        """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate."""
+    def shut_gate(self) -> list[SegmentState]:
+        """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate.
+
+        Returns the states under whose lock a data write is still going on after ``patience_s``: these are as they were.
+        """
         if self._gate_open.is_set():
             self._gate_open = runtime.event()
+        end_s = runtime.monotonic_s() + self.patience_s
+        held: list[SegmentState] = []
         for state in self.states.all():
-            with state.lock:
-                state.dead = True
-                state.writers.clear()
+            if not state.lock.acquire(True, max(_MOMENT_S, end_s - runtime.monotonic_s())):
+                held.append(state)
+                continue
+            state.dead = True
+            state.writers.clear()
+            state.lock.release()
+        return held
 
-    def open_gate(self) -> None:
-        """Serve again, with fresh pending states."""
-        poisoned = {state.name: state.poisoned for state in self.states.all() if state.poisoned}
-        self.states = SegmentStates()
+    def abandon(self, state: SegmentState) -> None:
+        """Go on without whoever hangs in a data write under the state's lock: what is planned there has missed its turn.
+
+        The chunks that are being written may grow at any time from now on, so they are never written again (protocol A2).
+        """
+        twin = SegmentState(state.name)
+        twin.poisoned = {key[1:] for key in state.writing if key[:1] == CHUNK} | (state.poisoned or set())
+        twin.last = state.last
+        if self.committer.refuse(state, twin):
+            state.dead = True
+            self.states.replace(state, twin)
+
+    def open_gate(self, kept: Sequence[SegmentState] = ()) -> None:
+        """Serve again, with fresh pending states, except those ``kept``; but nothing that is undecided is forgotten, nor what was
+        poisoned."""
+        former = self.states.all()
+        # A roll that gave up waiting leaves reservations behind: who plans next on their segments has to wait for them.
+        lasting = [state for state in former if state in kept or state.undecided() is not None]
+        poisoned = {state.name: state.poisoned for state in former if state.poisoned and state not in lasting}
+        self.states = SegmentStates(lasting)
         for name, chunks in poisoned.items():
             state = self.states.acquire(name)
             state.poisoned = chunks
@@ -234,29 +299,24 @@ class Core:
 
     # Segments
 
-    def load(self, state: SegmentState, deadline_s: float) -> None:
-        """With ``state.lock`` held: make the pending fields usable, waiting for what is undecided. May release the lock."""
-        while state.dead:
-            if not self._gate_open.is_set() or self.states_outdated(state):
-                state.lock.release()
-                try:
-                    self.pass_gate(deadline_s)
-                finally:
-                    state.lock.acquire()
-                if self.states_outdated(state):
-                    raise Outdated
-                continue
-            undecided = state.undecided()
-            if undecided is not None:
-                self.wait_unlocked(state, undecided, deadline_s)
-                continue
-            raw = self.store.get(segment_key(state.name))
-            if raw is None:
-                state.segment, state.tail, state.growing = None, None, False
-            else:
-                state.segment = decode_segment(state.name, raw)
-                self._load_tail(state, state.segment)
-            state.dead = False
+    def load(self, state: SegmentState) -> None:
+        """With ``state.lock`` held: make the pending fields usable.
+
+        Raises ``Outdated`` (pass the gate, and look the state up again), ``Undecided`` (wait for that first). Nobody waits
+        here: who lets go of a lock to wait may find it in the hands of somebody who hangs.
+        """
+        if not self._gate_open.is_set() or self.states_outdated(state):
+            raise Outdated
+        undecided = state.undecided()
+        if undecided is not None:
+            raise Undecided(undecided)
+        raw = self.store.get(segment_key(state.name))
+        if raw is None:
+            state.segment, state.tail, state.growing = None, None, False
+        else:
+            state.segment = decode_segment(state.name, raw)
+            self._load_tail(state, state.segment)
+        state.dead = False
 
     def _load_tail(self, state: SegmentState, segment: SegmentRecord) -> None:
         last = segment.last_chunk
@@ -281,14 +341,10 @@ class Core:
         """Whether a take-over has replaced the registry this state belonged to."""
         return self.states.peek(state.name) is not state
 
-    def wait_unlocked(self, state: SegmentState, op: PendingOp, deadline_s: float) -> None:
-        """Release ``state.lock``, wait until ``op`` is decided, take the lock again. Raises ``DeadlineExceeded``."""
-        state.lock.release()
-        try:
-            if not self.committer.wait_decided(op, deadline_s):
-                raise DeadlineExceeded("waiting for an earlier operation", deadline_s=self.settings.op_deadline_s)
-        finally:
-            state.lock.acquire()
+    def wait_for(self, op: PendingOp, deadline_s: float) -> None:
+        """Wait until an operation of somebody else is decided. Raises ``DeadlineExceeded``."""
+        if not self.committer.wait_decided(op, deadline_s):
+            self.raise_deadline("waiting for an earlier operation")
 
     def chunk(self, identity: bytes) -> ChunkRecord:
         """A chunk's committed record. Raises ``Damaged`` if it is missing or unreadable."""
@@ -322,9 +378,21 @@ class Core:
         return state_segment
 
     def acquire_within(self, lock: runtime.Lock, deadline_s: float, name: str) -> None:
-        """Take a lock of segment ``name``. Raises ``DeadlineExceeded``: nothing was done."""
+        """Take the lock of ``name``. Raises ``DeadlineExceeded``: nothing was done."""
         if not lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
-            self.raise_deadline(f"waiting for the lock of segment {name!r}")
+            self.raise_deadline(f"waiting for the lock of {name}")
+
+    @staticmethod
+    def left_behind(op: PendingOp) -> StorageUnavailable:
+        """A data write took so long that others had to go on without it."""
+        names = ", ".join(state.name for state in op.states)
+        return StorageUnavailable(f"writing to {names} took too long, and others had to go on without it; retry")
+
+    def refuse(self, op: PendingOp) -> NoReturn:
+        """Raise ``left_behind`` for an operation that was not counted: also who takes it for the newest of its segment hears."""
+        error = op.error = self.left_behind(op)
+        op.decided = True
+        raise error
 
     def raise_deadline(self, what: str) -> NoReturn:
         """Raise ``DeadlineExceeded``: nothing was done."""
@@ -366,6 +434,14 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Undecided(Exception):
+    """Something of somebody else has to be decided first."""
+
+    def __init__(self, op: PendingOp) -> None:
+        super().__init__("undecided")
+        self.op = op
 
 
 class Outdated(Exception):

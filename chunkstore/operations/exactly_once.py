@@ -14,7 +14,7 @@ from struct import Struct
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import writer_key
-from chunkstore.operations.core import Core
+from chunkstore.operations.core import Core, Undecided
 from chunkstore.operations.pending import PendingOp, SegmentState
 from chunkstore.records import SegmentRecord, TableRecord
 
@@ -33,25 +33,19 @@ def decode_writer_row(name: str, raw: bytes) -> tuple[int, int]:
     return number, offset
 
 
-def known_event(
-    core: Core, state: SegmentState, segment: SegmentRecord, writer_id: bytes, deadline_s: float
-) -> tuple[int, int] | None:
+def known_event(core: Core, state: SegmentState, segment: SegmentRecord, writer_id: bytes) -> tuple[int, int] | None:
     """The writer's last event number and its offset; None for a new writer.
 
-    Called with ``state.lock`` held, which is released while that event is undecided: the caller looks at the state again.
-    Raises ``DeadlineExceeded``, ``Damaged``.
+    Called with ``state.lock`` held. Raises ``Undecided`` (that event has to be decided first), ``Damaged``.
     """
-    while True:
-        pending = state.writers.get(writer_id)
-        if pending is None:
-            raw = core.store.get(writer_key(segment.id, writer_id))
-            return None if raw is None else decode_writer_row(state.name, raw)
-        number, offset, op = pending
-        if op.decided:
-            return number, offset
-        core.wait_unlocked(state, op, deadline_s)
-        if state.dead:
-            return None
+    pending = state.writers.get(writer_id)
+    if pending is None:
+        raw = core.store.get(writer_key(segment.id, writer_id))
+        return None if raw is None else decode_writer_row(state.name, raw)
+    number, offset, op = pending
+    if not op.decided:
+        raise Undecided(op)
+    return number, offset
 
 
 def remember_event(

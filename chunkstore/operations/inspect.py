@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, utf8_bytes
-from chunkstore.operations.read import ReadContext, find_chunk, find_segment
+from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import (
     ACTIVE,
     KIND_FOREIGN,
@@ -79,10 +80,7 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
 
 def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int) -> Iterator[LayoutChunk]:
     """The chunks of a segment in order. Raises ``Damaged`` where the list is broken."""
-    identity = segment.first_chunk
-    offset = segment.start_offset - segment.first_chunk_skip
-    for _ in range(segment.chunk_count):
-        record = find_chunk(view, names, identity)
+    for offset, identity, record in walk(view.get, segment):
         growing = record.state == ACTIVE and record.epoch == epoch and identity == segment.last_chunk
         yield LayoutChunk(
             name=record.object or names.chunk(identity),
@@ -93,7 +91,6 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
             state="active" if growing else "closed",
             kind=_KINDS.get(record.kind, str(record.kind)),
         )
-        identity, offset = record.next, offset + record.length
 
 
 def layout(context: ReadContext, name: str, identity: int | None, epoch: int) -> Iterator[LayoutChunk]:
@@ -119,11 +116,8 @@ def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: in
         finally:
             context.check()
         best = segment.start_offset
-        chunk, offset = segment.first_chunk, segment.start_offset - segment.first_chunk_skip
-        for _ in range(segment.chunk_count):
-            record = find_chunk(view, context.names, chunk)
+        for offset, _, record in walk(view.get, segment):
             if record.created_ms > time_ms:
                 break
             best = max(segment.start_offset, offset)
-            chunk, offset = record.next, offset + record.length
         return best

@@ -28,7 +28,7 @@ from chunkstore.errors import (
 from chunkstore.journal import JournalBroken, RecordKind, SnapshotReport
 from chunkstore.metadata.port import Commit, Position
 from chunkstore.operations.core import Core
-from chunkstore.operations.pending import PendingOp
+from chunkstore.operations.pending import PendingOp, SegmentState
 
 __all__ = ["Lifecycle"]
 
@@ -59,6 +59,7 @@ class Lifecycle:
         self._bytes_of_former_streams = 0
         self._snapshot_wanted = self._replayed_much()
         self._heartbeat_lsn = core.journal.head.lsn
+        self._looked_lsn = core.journal.head.lsn
 
     # Faults on the commit path; always called by the thread that leads the committer.
 
@@ -108,7 +109,7 @@ class Lifecycle:
                 self._decide_by_successor(batch, lsn, error)
                 return
             except ChunkstoreError as error:
-                if runtime.monotonic_s() > deadline_s:
+                if core.ended or runtime.monotonic_s() > deadline_s:
                     unknown = OutcomeUnknown(
                         "the journal failed and could not be taken over in time; it may still happen"
                     )
@@ -200,6 +201,26 @@ class Lifecycle:
 
         Raises ``NotOwner`` (fenced; the core knows), ``DeadlineExceeded``, or why it cannot be done now.
         """
+        if not self._core.remote:
+            self._mend(deadline_s)
+            return
+        # Elsewhere: whoever is inside a call that hangs cannot keep his deadline.
+        failures: list[Exception] = []
+
+        def mend() -> None:
+            try:
+                self._mend(deadline_s)
+            except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
+                failures.append(error)
+
+        task = runtime.spawn(mend, "chunkstore-mend")
+        task.join(max(0.0, deadline_s - runtime.monotonic_s()))
+        if task.is_alive():
+            self._core.raise_deadline("waiting for recovery")
+        if failures:
+            raise failures[0]
+
+    def _mend(self, deadline_s: float) -> None:
         core = self._core
         if not self._recovery_lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
             core.raise_deadline("waiting for recovery")
@@ -215,8 +236,12 @@ class Lifecycle:
         Everything reserved (but ``keep``) fails: its data lies in chunks of the former epoch.
         """
         core = self._core
-        core.shut_gate()
+        if core.ended:
+            core.check_open()
+        held = core.shut_gate()
         try:
+            for state in held:
+                core.abandon(state)
             reason = core.broken or StorageUnavailable("the journal was taken over; retry")
             told = isinstance(reason, (StorageUnavailable, StorageFull))
             lost = reason if told else StorageUnavailable(f"not committed: {reason}")
@@ -224,6 +249,7 @@ class Lifecycle:
                 lost.__cause__ = reason
             core.committer.fail_everything(lost)
             for state in core.states.all():
+                # Behind the gate nobody writes under a lock any more, and who was left behind has nothing reserved.
                 with state.lock:
                     victims = [op for op in state.reserved if op not in keep]
                     state.reserved.clear()
@@ -272,12 +298,17 @@ class Lifecycle:
         core = self._core
         core.maintaining = True
         epoch = core.epoch
+        held: list[SegmentState] = []
         try:
-            core.shut_gate()
+            held = core.shut_gate()
+            if held:
+                # Somebody hangs in a data write: the stream may grow on for a while.
+                self._rolled_s = runtime.monotonic_s()
+                return
             try:
                 core.committer.drain(core.deadline_s())
             except DeadlineExceeded:
-                # Something reserved hangs in its data write: the stream may grow on for a while.
+                # Something reserved hangs in its data write.
                 self._rolled_s = runtime.monotonic_s()
             with self._recovery_lock:
                 # A commit on the way may have recovered already: that was a roll, too.
@@ -289,7 +320,7 @@ class Lifecycle:
                 ):
                     self._roll()
         finally:
-            core.open_gate()
+            core.open_gate(held)
             core.maintaining = False
 
     def _roll(self) -> None:
@@ -307,9 +338,14 @@ class Lifecycle:
     # Snapshots
 
     def snapshot(self) -> SnapshotReport:
-        """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits."""
+        """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits.
+
+        Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
+        """
         core = self._core
-        with self._snapshot_lock:
+        if not self._snapshot_lock.acquire(True, core.settings.op_deadline_s):
+            core.raise_deadline("waiting for another snapshot")
+        try:
             records, size_bytes = core.committer.records_committed, self._journal_bytes()
             report = self._write_snapshot()
             self.note(RecordKind.SNAPSHOT_NOTE, report.note)
@@ -320,6 +356,8 @@ class Lifecycle:
             self._snapshot_s = runtime.monotonic_s()
             self._snapshot_wanted = False
             return report
+        finally:
+            self._snapshot_lock.release()
 
     def _journal_bytes(self) -> int:
         """Journal bytes committed since this store was opened."""
@@ -397,12 +435,22 @@ class Lifecycle:
                 with suppress(Exception):
                     core.service.renew_lease(core.epoch, released=False)
             try:
+                self._look_up()
                 self._heartbeat(now_s)
                 if core.gate_is_open() and core.broken is None and self.snapshot_due():
                     self.snapshot()
             except Exception:  # noqa: BLE001, S112  (a bug of a binding must not end it)
                 # Nobody waits for these; the next tick tries again, and operations report their own errors.
                 continue
+
+    def _look_up(self) -> None:
+        """While we write slots, look for a newer claim: its maker needs several requests for each slot that we take with one,
+        and would lose the race for the next one for ever (protocol 3.4)."""
+        core = self._core
+        head = core.journal.head.lsn
+        if core.journal.mode == "slot" and head != self._looked_lsn:
+            self._looked_lsn = head
+            core.give_way()
 
     def _heartbeat(self, now_s: float) -> None:
         """One empty record a second after the last one, so that replicas need not wait for the next commit (A15)."""
@@ -418,29 +466,33 @@ class Lifecycle:
             self._heartbeat_lsn = self.note(RecordKind.HEARTBEAT, ())
 
     def close(self) -> None:
-        """Finish what is under way, write CLOSE, release the lease and all resources. Never raises."""
+        """Finish what is under way, write CLOSE, release the lease and all resources. Never raises.
+
+        Takes a few times ``op_deadline_s`` at most: what hangs then is left to itself, and can change nothing any more.
+        """
         core = self._core
         core.closed = True
         self._stopping.set()
         # From here on an operation is either reserved, and waited for below, or refused.
-        core.shut_gate()
+        for state in core.shut_gate():
+            core.abandon(state)
         core.committer.notify()
+        deadline_s = core.deadline_s()
         if self._keeper is not None:
             self._keeper.join(timeout=core.settings.op_deadline_s)
-        deadline_s = core.deadline_s()
         while core.committer.inflight() and runtime.monotonic_s() < deadline_s:
             # Callers that were let in before finish by themselves.
             runtime.sleep_s(0.001)
-        clean = core.fenced is None and core.broken is None
-        if clean:
-            try:
-                self._note(RecordKind.CLOSE, ())
-                if core.settings.lease_s:
-                    core.service.renew_lease(core.epoch, released=True)
-            except Exception:  # noqa: BLE001, S110  (whatever a binding raises: a close that is not clean costs a replay)
-                pass
+        if core.fenced is None and core.broken is None:
+            runtime.run_within(self._say_goodbye, core.settings.op_deadline_s)
         core.journal.close()
-        for release in (core.close_stores, core.pool.close):
-            with suppress(Exception):
-                release()
+        core.ended = True
+        runtime.run_within(core.close_stores, core.settings.op_deadline_s)
+        runtime.run_within(core.pool.close, core.settings.op_deadline_s)
         core.open_gate()
+
+    def _say_goodbye(self) -> None:
+        core = self._core
+        self._note(RecordKind.CLOSE, ())
+        if core.settings.lease_s:
+            core.service.renew_lease(core.epoch, released=True)

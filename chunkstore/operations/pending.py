@@ -9,6 +9,7 @@ Leaves out: committing (``committer``), planning (``append``, ``draft``).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from chunkstore import runtime
@@ -23,6 +24,7 @@ __all__ = ["PendingOp", "RowRecord", "SegmentState", "SegmentStates", "Waiter"]
 RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | None
 
 _IDLE_STATES_MAX: Final = 32_768
+_NOTHING: Final[Mapping[bytes, RowRecord]] = {}
 
 
 class Waiter:
@@ -104,6 +106,8 @@ class PendingOp:
             return
         written = {key[1:] for key in self.rows if key[:1] == CHUNK}
         for state in self.states:
+            while state.twin is not None:
+                state = state.twin
             state.poisoned = written if state.poisoned is None else state.poisoned | written
 
     def size_bytes_estimate(self) -> int:
@@ -129,6 +133,8 @@ class SegmentState:
     ``turn`` is taken before ``lock`` by whoever wants to reserve, and kept by changes of structure while they wait, without
     ``lock``, until nothing is undecided: appends queue up behind them instead of overtaking them for ever, and a take-over,
     which needs only ``lock``, is never in anybody's way.
+    ``writing`` are the rows of what was written last under the lock. If that hangs, others go on with a ``twin`` (which is set
+    under the committer's lock), and what is planned on this state enters the queue no more.
     ``reserved`` holds operations whose data is still being written, in order (only storages without append let several
     of them write at once). ``last`` is the newest operation that entered the commit queue.
     """
@@ -145,12 +151,16 @@ class SegmentState:
         "tail",
         "tail_name",
         "turn",
+        "twin",
         "users",
         "writers",
+        "writing",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.twin: SegmentState | None = None
+        self.writing: Mapping[bytes, RowRecord] = _NOTHING
         self.lock = runtime.lock()
         self.turn = runtime.lock()
         self.segment: SegmentRecord | None = None
@@ -174,11 +184,14 @@ class SegmentState:
 
 
 class SegmentStates:
-    """The pending states in use, by name. Idle ones are forgotten, least recently used first."""
+    """The pending states in use, by name. Idle ones are forgotten, least recently used first.
 
-    def __init__(self) -> None:
+    ``kept``: states of a former registry that stay in use.
+    """
+
+    def __init__(self, kept: Iterable[SegmentState] = ()) -> None:
         self._lock = runtime.lock()
-        self._states: OrderedDict[str, SegmentState] = OrderedDict()
+        self._states: OrderedDict[str, SegmentState] = OrderedDict((state.name, state) for state in kept)
 
     def acquire(self, name: str) -> SegmentState:
         """The state of ``name``, protected from being forgotten until ``release``. Not loaded yet if it is ``dead``."""
@@ -206,6 +219,12 @@ class SegmentStates:
         """Every state in use, for take-overs."""
         with self._lock:
             return list(self._states.values())
+
+    def replace(self, state: SegmentState, twin: SegmentState) -> None:
+        """Whoever asks for the name from now on gets ``twin``."""
+        with self._lock:
+            if self._states.get(state.name) is state:
+                self._states[state.name] = twin
 
     def _forget_idle(self) -> None:
         # A poisoned tail must be remembered: nothing in the metadata says yet that its chunk is closed for ever.

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import crc32c
+from chunkstore.deadline import until
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
 from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.codec import decode_segment
@@ -36,6 +37,8 @@ class ReadContext(NamedTuple):
     names: ContainerNames
     pool: runtime.Pool
     parallel_read_bytes_min: int
+    op_deadline_s: float
+    """A remote storage is told to have answered by then (``chunkstore.deadline``)."""
     store: Callable[[], MetadataStore]
     check_open: Callable[[], None]
     """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
@@ -138,6 +141,13 @@ def check_range(offset: object, length: object) -> None:
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
+    if not context.storage.capabilities.remote:
+        return _read(context, name, identity, offset, length)
+    with until(runtime.monotonic_s() + context.op_deadline_s):
+        return _read(context, name, identity, offset, length)
+
+
+def _read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     plan = _plan_fenced(context, name, identity, offset, length)
     if not plan.slices:
         return b""
@@ -170,6 +180,13 @@ def check_buffer(buffer: object) -> memoryview:
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
+    if not context.storage.capabilities.remote:
+        return _read_into(context, name, identity, offset, target)
+    with until(runtime.monotonic_s() + context.op_deadline_s):
+        return _read_into(context, name, identity, offset, target)
+
+
+def _read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     plan = _plan_fenced(context, name, identity, offset, len(target))
     if plan.slices:
         _fill(context, plan, name, identity, offset, target)

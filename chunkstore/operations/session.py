@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c
-from chunkstore.errors import BadOffset, Conflict, InvalidArgument, SegmentSealed
+from chunkstore.errors import BadOffset, ChunkNotFound, Conflict, InvalidArgument, SegmentSealed
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.names import NO_CHUNK, ContainerNames, session_chunk_id
@@ -113,6 +113,39 @@ def plan_end(draft: Draft, session_id: int) -> None:
     draft.headers.append((int(OpCode.SESSION_END), session_id))
 
 
+def _require_stored(core: Core, chunks: tuple[SessionChunk, ...]) -> None:
+    """Every chunk is there in its length.
+
+    A row that is gone says nothing: the chunk may have been attached, removed and collected since it was written. Objects are
+    deleted before their rows, so whoever sees neither row nor object sees the truth.
+    """
+    found = core.pool.run_all([_StoredLength(core, item) for item in chunks])
+    for position, (item, length) in enumerate(zip(chunks, found, strict=True)):
+        if length is None:
+            raise InvalidArgument(
+                f"chunk {position} is not in the storage: it was never written here, or was attached, removed and collected",
+                argument="chunks",
+            )
+        if length != item.length:
+            raise InvalidArgument(
+                f"chunk {position} has {length} bytes in the storage, not {item.length}", argument="chunks"
+            )
+
+
+class _StoredLength:
+    __slots__ = ("core", "item")
+
+    def __init__(self, core: Core, item: SessionChunk) -> None:
+        self.core = core
+        self.item = item
+
+    def __call__(self) -> int | None:
+        try:
+            return self.core.storage.stat(self.core.names.chunk(self.item.id)).length
+        except ChunkNotFound:
+            return None
+
+
 def plan_attach(
     core: Core,
     draft: Draft,
@@ -125,8 +158,8 @@ def plan_attach(
 ) -> int:
     """Plan appending chunks that a session wrote; returns their offset in the segment.
 
-    Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk is attached already).
-    ``check_session_chunks`` has seen them.
+    Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk is attached already, is
+    not there, or has another length), and what the storage raises. ``check_session_chunks`` has seen them.
     """
     segment = draft.segment(name, identity)
     if segment.sealed:
@@ -143,6 +176,9 @@ def plan_attach(
         key = chunk_key(item.id)
         if key in draft.rows or draft.settled(key) is not None:
             raise InvalidArgument(f"chunk {position} is attached already", argument="chunks")
+    _require_stored(core, chunks)
+    for position, item in enumerate(chunks):
+        key = chunk_key(item.id)
         before = chunks[position - 1].id if position else segment.last_chunk
         after = chunks[position + 1].id if position + 1 < len(chunks) else NO_CHUNK
         draft.rows[key] = ChunkRecord(

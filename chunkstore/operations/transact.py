@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidOffset
+from chunkstore.errors import ChunkExists, ChunkNotFound, Damaged, InvalidOffset
 from chunkstore.operations.append import write_pieces
 from chunkstore.operations.core import Core, Outdated
 from chunkstore.operations.draft import Draft
@@ -37,6 +37,10 @@ def transact(core: Core, names: Iterable[str], plan: Callable[[Draft], T], *, ta
             op, result = _attempt(core, states, plan, deadline_s, tables=tables)
         except Outdated:
             continue
+        except Damaged as damage:
+            if core.rows_moved_on(damage):
+                continue
+            raise
         except KeyBusy as busy:
             if not core.committer.wait_decided(busy.op, deadline_s):
                 core.raise_deadline("waiting for an earlier change of the same table row")
@@ -46,6 +50,9 @@ def transact(core: Core, names: Iterable[str], plan: Callable[[Draft], T], *, ta
                 core.states.release(state)
         if op is not None:
             core.committer.wait(op, deadline_s)
+        else:
+            # "Nothing to do" is an answer about the present state: a deposed owner must not give it.
+            core.check_fence()
         return result
 
 
@@ -55,20 +62,22 @@ def _attempt(
     turns: list[SegmentState] = []
     try:
         for state in states:
-            core.acquire_within(state.turn, deadline_s, state.name)
+            core.acquire_within(state.turn, deadline_s, f"segment {state.name!r}")
             turns.append(state)
         while True:
             undecided = _lock_settled(core, states, deadline_s)
             if undecided is None:
                 break
             # Without any lock: whoever recovers a broken journal needs them all.
-            if not core.committer.wait_decided(undecided, deadline_s):
-                core.raise_deadline("waiting for an earlier operation")
+            core.wait_for(undecided, deadline_s)
         try:
             if not tables:
-                return _plan_and_enter(core, states, plan)
-            with core.tables.lock:
-                return _plan_and_enter(core, states, plan)
+                return _plan_and_enter(core, states, plan, deadline_s)
+            core.acquire_within(core.tables.lock, deadline_s, "the tables")
+            try:
+                return _plan_and_enter(core, states, plan, deadline_s)
+            finally:
+                core.tables.lock.release()
         finally:
             for state in states:
                 state.lock.release()
@@ -85,7 +94,7 @@ def _lock_settled(core: Core, states: list[SegmentState], deadline_s: float) -> 
     held: list[SegmentState] = []
     try:
         for state in states:
-            core.acquire_within(state.lock, deadline_s, state.name)
+            core.acquire_within(state.lock, deadline_s, f"segment {state.name!r}")
             held.append(state)
         undecided = next((op for op in (state.undecided() for state in states) if op is not None), None)
         if undecided is None:
@@ -98,17 +107,19 @@ def _lock_settled(core: Core, states: list[SegmentState], deadline_s: float) -> 
             state.lock.release()
 
 
-def _plan_and_enter(core: Core, states: list[SegmentState], plan: Callable[[Draft], T]) -> tuple[PendingOp | None, T]:
+def _plan_and_enter(
+    core: Core, states: list[SegmentState], plan: Callable[[Draft], T], deadline_s: float
+) -> tuple[PendingOp | None, T]:
     with core.store.view() as view:
         draft = Draft(core, view, {state.name: state for state in states})
         result = plan(draft)
         if not draft.headers:
             return None, result
-        op = _write_and_enter(core, states, draft)
+        op = _write_and_enter(core, states, draft, deadline_s)
     return op, result
 
 
-def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> PendingOp:
+def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft, deadline_s: float) -> PendingOp:
     sync_names: list[str] = []
     core.committer.reserve()
     if not core.gate_is_open():
@@ -116,8 +127,10 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> Pe
         core.committer.give_up()
         raise Outdated
     try:
+        for state in states:
+            state.writing = draft.rows
         for planned, data in draft.appends:
-            write_pieces(core, planned, data)
+            write_pieces(core, planned, data, deadline_s)
             sync_names.extend(planned.targets)
         for state in states:
             draft.hand_over(state)
@@ -140,5 +153,8 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft) -> Pe
     if draft.table_keys:
         op.table_keys = tuple(draft.table_keys)
         core.tables.remember(op)
-    core.committer.enter(op)
+    if not core.committer.enter(op):
+        core.tables.forget(op)
+        core.committer.give_up()
+        core.refuse(op)
     return op

@@ -6,26 +6,29 @@ readable bytes are all wanted is verified by exactly one task: by the one that r
 
 A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first
 byte, and a row never spans two chunks. Partitions are cut between chunks; inside chunks (at ends of rows) only where there
-are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batches``), what ledgers are (``ledgers``).
+are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batches``), what ledgers are (``chunkstore.offload``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, SegmentTruncated, Unsupported
 from chunkstore.reading import ReadingHalf
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.ledgers import Block, LedgerPart, LedgerPlanner
 from chunkstore.spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    from chunkstore.offload.planning import Block, LedgerRange  # raw segments need neither it nor the codec
 
 __all__ = [
     "PARTITION_BYTES",
     "ROW_BYTES",
+    "LedgerPlanner",
     "LedgerRun",
     "Piece",
     "ReadTask",
@@ -35,10 +38,20 @@ __all__ = [
     "share",
 ]
 
-PARTITION_BYTES: Final = 64 * MIB
+PARTITION_BYTES: Final = 128 * MIB
 """Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
 ROW_BYTES: Final = 1 * MIB
 """The longest row of a raw segment."""
+
+
+class LedgerPlanner(Protocol):
+    """Finds the parts of a topic's ledgers by reading tables and index segments of one snapshot: ``chunkstore.offload.plan``."""
+
+    def __call__(self, replica: Replica, topic: str, ledgers: Sequence[int] | None, /) -> Sequence[LedgerRange]:
+        """The parts of these ledgers (None: all of the topic's), in the order rows are wanted: by ledger, then by entry.
+
+        No entry is in two parts. Raises a ``ChunkstoreError`` that names the topic or the ledger which is not there.
+        """
 
 
 class Piece(NamedTuple):
@@ -232,7 +245,7 @@ class _Stored:
 
 
 def _plan_ledgers(
-    replica: ReadingHalf, topic: str, parts: Sequence[LedgerPart], min_partitions: int
+    replica: ReadingHalf, topic: str, parts: Sequence[LedgerRange], min_partitions: int
 ) -> list[list[LedgerRun]]:
     """Partitions over blocks of ledgers; a block is never cut."""
     stored: dict[str, _Stored] = {}
@@ -260,9 +273,9 @@ def _plan_ledgers(
     return groups
 
 
-def _rows_of_blocks(blocks: Sequence[tuple[LedgerPart, Block]]) -> list[tuple[LedgerPart, list[Block]]]:
+def _rows_of_blocks(blocks: Sequence[tuple[LedgerRange, Block]]) -> list[tuple[LedgerRange, list[Block]]]:
     """Neighbouring blocks of one part that follow each other without a hole, together."""
-    rows: list[tuple[LedgerPart, list[Block]]] = []
+    rows: list[tuple[LedgerRange, list[Block]]] = []
     for part, block in blocks:
         if rows and rows[-1][0] is part and rows[-1][1][-1].stop == block.start:
             rows[-1][1].append(block)

@@ -14,11 +14,11 @@ from chunkstore.metadata.port import Position
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.claim import ClosedStream
 from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.record import Record, encode_record
+from chunkstore_journal.record import LogReader, Record, encode_record
 from chunkstore_journal.slots import Backoff
 from chunkstore_journal.stream import OwnedStream
 
-__all__ = ["AppendStream", "judge_tail", "read_tail"]
+__all__ = ["AppendStream", "is_suspect", "judge_tail", "read_tail"]
 
 
 class AppendStream(OwnedStream):
@@ -111,6 +111,23 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None) -> Cl
     if record is None:
         return ClosedStream(_end(start), tail_cut=tail_cut)
     return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)
+
+
+def is_suspect(streams: Streams, opened: Opened, last: Position, reader: LogReader, suspected: int | None) -> bool:
+    """For readers beside an owner that may be alive: whether to read on, because a record seems to lie behind broken bytes.
+
+    What was half a record a moment ago may be whole, and have another one behind it, by now. ``suspected``: the index at
+    which this was asked before; damage that is still there is damage.
+
+    Raises: ``Damaged``.
+    """
+    try:
+        judge_tail(streams, opened, last, reader.tail_bytes, reader.reason)
+    except Damaged:
+        if suspected == last.index:
+            raise
+        return True
+    return False
 
 
 def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int, reason: str) -> TailCut | None:

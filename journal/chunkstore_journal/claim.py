@@ -64,6 +64,8 @@ class ClaimAttempt:
     closed: ClosedStream | None = None
     open_data: bytes = b""
     """The OPEN record, once built: its fate may be unknown, so no other may be offered."""
+    log_is_durable: bool = False
+    """APPEND: our stream's file was created and synced. Only then may OPEN be offered."""
     findings: list[str] = field(default_factory=list)
 
     @property
@@ -116,7 +118,7 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
         try:
             decision = put_decided(storage, names.epoch(epoch), attempt.data, deadline_s=deadline_s)
         except Undecided as undecided:
-            raise undecided.error from undecided
+            raise undecided.error.copy() from undecided
         if isinstance(decision, Mine):
             return attempt
         # Somebody else claims at this very moment: duels cost only time, and the pause ends them.
@@ -133,7 +135,7 @@ def claim_own_next(storage: ChunkStorage, names: ContainerNames, attempt: ClaimA
     try:
         decision = put_decided(storage, names.epoch(attempt.epoch), attempt.data, deadline_s=deadline_s)
     except Undecided as undecided:
-        raise undecided.error from undecided
+        raise undecided.error.copy() from undecided
     if not isinstance(decision, Mine):
         raise NotOwner(epoch=attempt.epoch - 1, owner=attempt.epoch)
 

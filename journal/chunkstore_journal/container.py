@@ -123,7 +123,7 @@ def create_container(
     try:
         decision = put_decided(storage, names.format, data, deadline_s=settings.op_deadline_s)
     except Undecided as undecided:
-        raise undecided.error from undecided
+        raise undecided.error.copy() from undecided
     return wanted if isinstance(decision, Mine) else _checked(names, decision.data)
 
 

@@ -9,16 +9,15 @@ Leaves out: when to poll; serving reads (``store`` gives views).
 from __future__ import annotations
 
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.append_stream import judge_tail
+from chunkstore_journal.append_stream import is_suspect
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, check_link, probe_dense
 from chunkstore_journal.objects import ContainerFormat
-from chunkstore_journal.record import LogReader
 from chunkstore_journal.recovery import materialise
 
 __all__ = ["Follower"]
@@ -43,12 +42,18 @@ class Follower:
         self._top = 0
         self._newest: Opened | None = None
         self._store = cache.open_current()
+        self._lost: ChunkstoreError | None = None
         self.findings: tuple[str, ...] = ()
         """What the last rebuild had to work around, one sentence each."""
 
     @property
     def store(self) -> MetadataStore:
-        """The store at the position ``catch_up`` last reached; ask again after each call, a rebuild replaces it."""
+        """The store at the position ``catch_up`` last reached; ask again after each call, a rebuild replaces it.
+
+        Raises what ``catch_up`` raised last if it had to throw the store away and has found no other.
+        """
+        if self._lost is not None:
+            raise self._lost.copy()
         if self._store is None:
             self._store = self._cache.create()
             self._cache.make_current(self._store)
@@ -74,10 +79,25 @@ class Follower:
         head = self._store.head() if self._store is not None else None
         if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
             return head
-        found = materialise(self._streams, self._cache, leg, current=self._store)
+        try:
+            found = materialise(self._streams, self._cache, leg, current=self._store)
+        except ChunkstoreError as error:
+            self._drop_if_discarded(error)
+            raise
         self._store = found.store
+        self._lost = None
         self.findings = found.findings
         return found.store.head()
+
+    def _drop_if_discarded(self, error: ChunkstoreError) -> None:
+        """An empty store instead of the discarded one would show an empty container: say why there is nothing to show."""
+        if self._store is not None:
+            try:
+                self._store.head()
+            except Closed:
+                self._store = None
+        if self._store is None:
+            self._lost = error
 
     def close(self) -> None:
         """Release the store."""
@@ -132,19 +152,6 @@ class Follower:
             last -= 1
         return StreamEnd(start.index, 0, start.lsn, start.hash)
 
-    def _is_suspect(self, opened: Opened, last: Position, reader: LogReader, suspected: int | None) -> bool:
-        """Whether to read again: a record seems to lie behind broken bytes. Raises ``Damaged`` when it stays so.
-
-        The owner may be alive: what was half a record a moment ago may have another one behind it by now.
-        """
-        try:
-            judge_tail(self._streams, opened, last, reader.tail_bytes, reader.reason)
-        except Damaged:
-            if suspected == last.index:
-                raise
-            return True
-        return False
-
     def _end_of_log(self, opened: Opened, start: Position) -> StreamEnd:
         epoch, name = opened.epoch, self._names.log(opened.epoch)
         reader = self._streams.log_reader(epoch, start.end)
@@ -157,7 +164,7 @@ class Follower:
                     if record.header.committed_lsn >= last.lsn:
                         committed = last
                     last = Position(record.header.lsn, record.hash, epoch, last.index + 1, reader.offset)
-                if reader.ended != "tail" or not self._is_suspect(opened, last, reader, suspected):
+                if reader.ended != "tail" or not is_suspect(self._streams, opened, last, reader, suspected):
                     break
                 suspected = last.index
             if last.lsn > committed.lsn:

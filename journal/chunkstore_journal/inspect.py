@@ -14,17 +14,23 @@ from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import LeaseInfo, RecordKind
-from chunkstore.metadata.port import Op, Position, RowChange
-from chunkstore_journal.append_stream import judge_tail
-from chunkstore_journal.claim import find_top, read_latest, read_voided
-from chunkstore_journal.history import ZERO_HASH, Leg, Opened, Sealed, StreamEnd, Streams, check_link
+from chunkstore.metadata.port import Head, Op, Position, RowChange
+from chunkstore_journal.claim import read_latest
+from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, Streams
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import Claim, decode_claim
 from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink, decode_ops
 from chunkstore_journal.record import Record
-from chunkstore_journal.recovery import Mismatch, records_of_leg
 from chunkstore_journal.slots import read_if_present
 from chunkstore_journal.snapshot import read_snapshot
+from chunkstore_journal.walk import (
+    collected_max,
+    find_last_claim,
+    first_kept,
+    legs_of_history,
+    newest_opened,
+    stored_records,
+)
 
 __all__ = ["Finding", "OwnerInfo", "RecordInfo", "check_journal", "describe_owner", "iter_records"]
 
@@ -68,13 +74,6 @@ class Finding(NamedTuple):
     message: str
 
 
-def _top(streams: Streams) -> int:
-    latest = read_latest(streams.storage, streams.names)
-    voided = read_voided(streams.storage, streams.names)
-    hint = max(latest.epoch if latest is not None else 0, voided.epoch if voided is not None else 0)
-    return find_top(streams.storage, streams.names, hint)
-
-
 def _claim(streams: Streams, epoch: int) -> Claim | None:
     name = streams.names.epoch(epoch)
     data = read_if_present(streams.storage, name, size_max=LIMITS.small_object_bytes_max)
@@ -83,62 +82,10 @@ def _claim(streams: Streams, epoch: int) -> Claim | None:
 
 def describe_owner(streams: Streams) -> OwnerInfo:
     """Who claimed last, who opened last, and what the lease hint says. Raises ``Damaged``, ``StorageUnavailable``."""
-    top = _top(streams)
-    opened = top
-    while opened and not isinstance(streams.slot0(opened), Opened):
-        opened -= 1
+    top = find_last_claim(streams)
+    opened = newest_opened(streams, top)
     claim = _claim(streams, opened) if opened else None
     return OwnerInfo(top, opened, claim, read_lease(streams.storage, streams.names))
-
-
-def _legs(streams: Streams, top: int) -> Iterator[Leg]:
-    """All streams of H that opened, oldest first; the end of the newest is where its visible records end."""
-    following: Opened | None = None
-    found: list[tuple[Opened, Opened | None]] = []
-    epoch = top
-    while epoch:
-        slot0 = streams.slot0(epoch)
-        if isinstance(slot0, Opened):
-            found.append((slot0, following))
-            following = slot0
-            epoch = slot0.payload.previous_epoch
-        else:
-            epoch -= 1
-    for opened, after in reversed(found):
-        yield Leg(opened, after.previous_end if after is not None else _visible_end(streams, opened))
-
-
-def _visible_end(streams: Streams, opened: Opened) -> StreamEnd:
-    last = opened.position
-    for _, position in _visible(streams, opened):
-        last = position
-    return StreamEnd(last.index, last.end, last.lsn, last.hash)
-
-
-def _visible(streams: Streams, opened: Opened) -> Iterator[tuple[Record, Position]]:
-    """What can be seen of a stream that no OPEN has ended. Raises ``Damaged`` for broken links and damage in the middle."""
-    epoch, last = opened.epoch, opened.position
-    if streams.mode == "append":
-        name = streams.names.log(epoch)
-        reader = streams.log_reader(epoch, 0)
-        try:
-            for record in reader:
-                check_link(record, last, object=name, position=last.end)
-                last = Position(record.header.lsn, record.hash, epoch, last.index + 1, reader.offset)
-                yield record, last
-            if reader.ended == "tail":
-                judge_tail(streams, opened, last, reader.tail_bytes, reader.reason)
-        except ChunkNotFound:
-            return
-        return
-    pool = runtime.pool("journal-inspect", _WORKERS)
-    try:
-        for record in streams.read_slots(epoch, 1, None, pool):
-            check_link(record, last, object=streams.names.slot(epoch, last.index), position=0)
-            last = Position(record.header.lsn, record.hash, epoch, last.index + 1, 0)
-            yield record, last
-    finally:
-        pool.close()
 
 
 def _info(record: Record, *, embedded: bool, name: str, position: int) -> RecordInfo:
@@ -153,61 +100,6 @@ def _info(record: Record, *, embedded: bool, name: str, position: int) -> Record
     )  # fmt: skip
 
 
-def _records_of(streams: Streams, leg: Leg, pool: runtime.Pool) -> Iterator[tuple[Record, bool, str, int]]:
-    """(record, embedded, object, byte) of one leg, its OPEN first. Collected records are left out."""
-    opened = leg.opened
-    if opened.embedded is not None:
-        yield opened.embedded, True, opened.object, 0
-    yield streams.read_slot(opened.epoch, 0), False, opened.object, 0
-    start = _first_kept(streams, leg)
-    at = start.end
-    for record, position in _from(streams, start, leg, pool):
-        append = streams.mode == "append"
-        name = streams.names.log(opened.epoch) if append else streams.names.slot(opened.epoch, record.header.index)
-        yield record, False, name, at
-        at = position.end
-
-
-def _from(streams: Streams, start: Position, leg: Leg, pool: runtime.Pool) -> Iterator[tuple[Record, Position]]:
-    try:
-        yield from records_of_leg(streams, start, leg, pool)
-    except Mismatch as mismatch:
-        raise Damaged(str(mismatch), object=leg.opened.object) from mismatch
-
-
-def _holds_record(streams: Streams, epoch: int, index: int) -> bool:
-    """Whether the slot is still there. A SEAL below the stream's end is a doomed claimant's, in a hole."""
-    try:
-        return streams.read_slot(epoch, index).header.kind != RecordKind.SEAL
-    except ChunkNotFound:
-        return False
-    except Damaged:
-        return True  # it is there; whoever reads the stream says what is wrong with it
-
-
-def _first_kept(streams: Streams, leg: Leg) -> Position:
-    """Where the uncollected rest of a stream begins: collection eats slots from the front, and logs whole."""
-    opened, end = leg.opened, leg.end
-    nothing_left = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
-    if end.index <= 1:
-        return nothing_left
-    if streams.mode == "append":
-        return opened.position if streams.storage.exists(streams.names.log(opened.epoch)) else nothing_left
-    if _holds_record(streams, opened.epoch, 1):
-        return opened.position
-    low, high = 2, end.index
-    while low < high:
-        middle = (low + high) // 2
-        if _holds_record(streams, opened.epoch, middle):
-            high = middle
-        else:
-            low = middle + 1
-    if low >= end.index:
-        return nothing_left
-    record = streams.read_slot(opened.epoch, low)
-    return Position(record.header.lsn - 1, record.header.previous_hash, opened.epoch, low, 0)
-
-
 def iter_records(streams: Streams, epoch: int | None = None) -> Iterator[RecordInfo]:
     """The records of history that are still stored, oldest first; only those of stream ``epoch`` where given.
 
@@ -215,19 +107,25 @@ def iter_records(streams: Streams, epoch: int | None = None) -> Iterator[RecordI
     """
     pool = runtime.pool("journal-inspect", _WORKERS)
     try:
-        for leg in _legs(streams, _top(streams)):
+        gone_max: int | None = None
+        for leg in legs_of_history(streams, find_last_claim(streams)):
             if epoch is not None and leg.opened.epoch != epoch:
                 continue
-            for record, embedded, name, position in _records_of(streams, leg, pool):
+            if gone_max is None:
+                gone_max = collected_max(streams, newest_opened(streams))
+            for record, embedded, name, position in stored_records(streams, leg, pool, gone_max, []):
                 yield _info(record, embedded=embedded, name=name, position=position)
     finally:
         pool.close()
 
 
-def check_journal(streams: Streams) -> Iterator[Finding]:
-    """Check invariants 1 to 6, 11, 25 and 28 of protocol 4. Never raises ``Damaged``: damage is a finding."""
+def check_journal(streams: Streams, head: Head | None = None) -> Iterator[Finding]:
+    """Check invariants 1 to 6, 11, 12, 25, 28 and 30 of protocol 4. Never raises ``Damaged``: damage is a finding.
+
+    ``head``: where a metadata cache stood before the call (invariant 12).
+    """
     storage, names = streams.storage, streams.names
-    top = _top(streams)
+    top = find_last_claim(streams)
     if not storage.exists(names.format):
         yield Finding(25, "error", names.format, 0, "FORMAT is gone")
     yield from _check_claims(streams, top)
@@ -244,7 +142,10 @@ def check_journal(streams: Streams) -> Iterator[Finding]:
     if not newest:
         return
     yield from _check_opens(streams, slot0)
-    yield from _check_records(streams, newest)
+    yield from _check_records(streams, newest, head)
+    if head is not None and head.owner_epoch > top:
+        message = f"the cache belongs to epoch {head.owner_epoch}, but only {top} is claimed"
+        yield Finding(12, "error", "metadata cache", 0, message)
     yield from _check_snapshots(streams, newest)
 
 
@@ -308,38 +209,58 @@ def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None]) -> 
                 yield Finding(5, "error", names.log(previous), length, message)
 
 
-def _named_snapshots(streams: Streams, newest: int) -> list[SnapshotLink]:
-    latest = read_latest(streams.storage, streams.names)
-    opened = streams.opened(newest)
-    links = (latest.snapshot if latest is not None else None, opened.payload.snapshot)
-    return list({link.name: link for link in links if link is not None}.values())
+class _Walk:
+    """What a walk along history compares each record with: the one before it, and the cache's head."""
+
+    def __init__(self, head: Head | None) -> None:
+        self._head = head
+        self._time_ms = 0
+
+    def look_at(self, record: Record, name: str, position: int) -> Iterator[Finding]:
+        header, head = record.header, self._head
+        if header.time_ms < self._time_ms:
+            message = f"lsn {header.lsn} is labelled {header.time_ms} ms, a record before it {self._time_ms}"
+            yield Finding(30, "error", name, position, message)
+        self._time_ms = max(self._time_ms, header.time_ms)
+        if head is not None and header.lsn == head.position.lsn and record.hash != head.position.hash:
+            yield Finding(12, "error", "metadata cache", 0, f"it holds another lsn {header.lsn} than history")
+
+    def end(self, lsn: int) -> Iterator[Finding]:
+        if self._head is not None and self._head.position.lsn > lsn:
+            message = f"it stands at lsn {self._head.position.lsn}, and history ends at {lsn}"
+            yield Finding(12, "error", "metadata cache", 0, message)
 
 
-def _check_records(streams: Streams, newest: int) -> Iterator[Finding]:
-    """Invariants 4 and 6: dense indexes, lsns and hashes over everything that is still stored."""
+def _check_records(streams: Streams, newest: int, head: Head | None) -> Iterator[Finding]:
+    """Invariants 4, 6, 12 and 30: indexes, lsns, hashes and labels of time over everything that is still stored."""
     pool = runtime.pool("journal-inspect", _WORKERS)
-    collected_max = max((link.lsn for link in _named_snapshots(streams, newest)), default=0)
+    gone_max = collected_max(streams, newest)
+    walk = _Walk(head)
     lsn, identity = 0, ZERO_HASH
     try:
-        for leg in _legs(streams, newest):
+        for leg in legs_of_history(streams, newest):
             opened = leg.opened
             before = opened.before_embedded
             if (before.lsn, before.hash) != (lsn, identity):
                 yield Finding(6, "error", opened.object, 0, f"it continues from lsn {before.lsn}, history is at {lsn}")
             try:
-                kept_from = _first_kept(streams, leg)
-                if kept_from.index > 1 and kept_from.lsn > collected_max:
-                    message = (
-                        f"records up to lsn {kept_from.lsn} are gone, but no snapshot stands behind {collected_max}"
-                    )
+                kept_from = first_kept(streams, leg)
+                if kept_from.index > 1 and kept_from.lsn > gone_max:
+                    message = f"records up to lsn {kept_from.lsn} are gone, but no snapshot stands behind {gone_max}"
                     yield Finding(4, "error", streams.names.stream(opened.epoch), 0, message)
-                for _ in _records_of(streams, leg, pool):
-                    pass
+                holes: list[str] = []
+                for record, _, name, position in stored_records(streams, leg, pool, gone_max, holes):
+                    yield from walk.look_at(record, name, position)
+                for name in holes:
+                    yield Finding(
+                        4, "warning", name, 0, "gone, though an earlier record is there; a snapshot stands for it"
+                    )
             except Damaged as damage:
                 yield Finding(6, "error", damage.object, damage.position, damage.message)
             except ChunkNotFound as missing:
                 yield Finding(4, "error", missing.chunk, 0, "a record inside history is missing")
             lsn, identity = leg.end.lsn, leg.end.hash
+        yield from walk.end(lsn)
     except Damaged as damage:
         yield Finding(6, "error", damage.object, damage.position, damage.message)
     finally:
@@ -368,6 +289,10 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
             )
             if holds is False:
                 yield Finding(11, "error", link.name, 0, f"lsn {link.lsn} of history has another hash")
+            elif holds is None and _is_beyond(streams, link):
+                yield Finding(
+                    11, "error", link.name, 0, f"it stands at lsn {link.lsn}, where history has left its epoch"
+                )
         except ChunkNotFound:
             yield Finding(11, "warning", link.name, 0, "a named snapshot is gone")
         except ChunkstoreError as error:
@@ -376,9 +301,19 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
         yield Finding(11, "error", streams.names.snapshot_prefix(), 0, "no usable snapshot, and lsn 1 was collected")
 
 
+def _is_beyond(streams: Streams, link: SnapshotLink) -> bool:
+    """Whether a snapshot stands behind the point where history leaves the snapshot's stream."""
+    legs = [*legs_of_history(streams, find_last_claim(streams))]
+    for leg, following in zip(legs, [*legs[1:], None], strict=True):
+        if leg.opened.epoch == link.epoch:
+            adopted = following.opened.before_open if following is not None else None
+            return link.index > leg.end.index and (adopted is None or (link.lsn, link.hash) != adopted[:2])
+    return False
+
+
 def _has_beginning(streams: Streams) -> bool:
     """Whether the first stream of history still has its records."""
-    for leg in _legs(streams, _top(streams)):
+    for leg in legs_of_history(streams, find_last_claim(streams)):
         name = (
             streams.names.log(leg.opened.epoch) if streams.mode == "append" else streams.names.slot(leg.opened.epoch, 1)
         )

@@ -273,16 +273,22 @@ class _Search:
         self.damaged: set[str] = set()
         self.blame: Damaged | None = None
 
-    def attempt(self, store: MetadataStore, what: str, link: SnapshotLink | None = None) -> Progress | None:
-        """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot."""
+    def attempt(
+        self, store: MetadataStore, what: str, link: SnapshotLink | None = None, *, keep: bool = False
+    ) -> Progress | None:
+        """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot.
+
+        ``keep``: an error that says nothing about ``store`` (the storage does not answer) passes through and leaves it as it is,
+        at some point of history: whoever tries again goes on from there.
+        """
         progress = Progress()
-        good = False
+        discard = True
         try:
             if link is not None:
                 load_snapshot(self.streams.storage, link.name, store, container=self.streams.container, expected=link)
             if store.head().position[:2] != self.ahead:
                 bring(self.streams, store, self.leg, self.pool, progress)
-            good = True
+            discard = False
             return progress
         except Mismatch as mismatch:
             self.note(f"{what} was discarded: {mismatch}", link)
@@ -292,8 +298,11 @@ class _Search:
             self.note(f"{what} was discarded: {damage.message}", link)
         except ChunkNotFound as missing:
             self.findings.append(f"{what} is too old: {missing.chunk} was collected")
+        except BaseException:
+            discard = not keep
+            raise
         finally:
-            if not good:
+            if discard:
                 self.cache.discard(store)
         return None
 
@@ -368,7 +377,8 @@ def materialise(
     ``ahead`` (lsn, hash) is the one record behind that end that the caller is about to embed: a snapshot its owner took
     there is as good, and the store then stands one record further.
 
-    ``current`` is what ``cache.open_current`` gave, or None; it is discarded if it is of no use. A collector of the old
+    ``current`` is what ``cache.open_current`` gave, or None; it is discarded if it is of no use, and kept, as far as it got, if
+    the storage fails. A collector of the old
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
     LATEST says now, a bounded number of times.
 
@@ -378,7 +388,7 @@ def materialise(
     search = _Search(streams, cache, leg, pool, ahead)
     try:
         if current is not None:
-            progress = search.attempt(current, "the local cache")
+            progress = search.attempt(current, "the local cache", keep=True)
             if progress is not None:
                 return search.result(current, "cache", progress, None)
         for _ in range(_RESTARTS_MAX):

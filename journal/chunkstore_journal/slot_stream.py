@@ -62,14 +62,15 @@ def seal_stream(
     """
     storage, names, epoch = streams.storage, streams.names, opened.epoch
     last = known if known is not None else opened.position
-    found = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), last.index - 1)
-    if found > last.index - 1:
-        record = _read(streams, epoch, found, attempt)
-        if record.header.kind == RecordKind.SEAL:
-            storage.harden(names.slot(epoch, found))
-            return _end_before(streams, opened, found, last, attempt)
-        last = _behind(record)
     while True:
+        # Asked again after every lost race: who is a thousand slots behind must not climb them one by one.
+        found = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), last.index - 1)
+        if found > last.index - 1:
+            record = _read(streams, epoch, found, attempt)
+            if record.header.kind == RecordKind.SEAL:
+                storage.harden(names.slot(epoch, found))
+                return _end_before(streams, opened, found, last, attempt)
+            last = _behind(record)
         index = last.index
         name = names.slot(epoch, index)
         if storage.exists(names.slot(epoch, index + 1)) and not storage.exists(name):

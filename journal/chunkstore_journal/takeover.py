@@ -11,10 +11,10 @@ from __future__ import annotations
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkExists, ChunkNotFound, Damaged, NotOwner
+from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, Position
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -34,6 +34,7 @@ from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring,
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided
 from chunkstore_journal.stream import OwnedStream
+from chunkstore_journal.walk import last_label_ms
 
 __all__ = ["TakeOver"]
 
@@ -79,7 +80,7 @@ class TakeOver:
                 raise
         except Undecided as undecided:
             self._release()
-            raise undecided.error from undecided
+            raise undecided.error.copy() from undecided
         except BaseException:
             self._release()
             raise
@@ -223,7 +224,11 @@ class TakeOver:
         self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
     ) -> bytes:
         claim, end = attempt.claim, closed.end
-        last_lsn, last_hash, digest = end.lsn, end.hash, found.store.head().digest
+        last_lsn, last_hash = end.lsn, end.hash
+        # One view: where owners share a cache, the former one may be applying its last record this very moment.
+        with found.store.view() as view:
+            digest = view.head.digest
+            digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         base = _NOTHING_CHANGED
         if previous is not None:
@@ -232,12 +237,16 @@ class TakeOver:
             base = (
                 previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
             )
-            time_ms = max(time_ms, previous.header.time_ms)
+            # Nothing was replayed: nobody has looked at the last record's label.
+            label_ms = (
+                previous.header.time_ms if found.progress.records else last_label_ms(self._streams, previous, end)
+            )
+            time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
             inner = closed.embedded.header
             last_lsn, last_hash = inner.lsn, closed.embedded.hash
             time_ms = max(time_ms, inner.time_ms)
-            digest = self._digest_after(found.store, closed, digest)
+            digest = digest_after
         payload = OpenPayload(
             epoch=claim.epoch,
             token=claim.token,
@@ -260,17 +269,18 @@ class TakeOver:
         )  # fmt: skip
         return encode_record(header, encode_open(payload))[0]
 
-    def _digest_after(self, store: MetadataStore, closed: ClosedStream, digest: int) -> int:
+    def _digest_after(self, view: MetadataView, closed: ClosedStream) -> int:
         """The digest behind the embedded record, recomputed: it is not applied before our OPEN makes it history (A12)."""
         assert closed.embedded is not None
-        if store.head().position.lsn == closed.embedded.header.lsn:
-            return digest  # the state comes from a snapshot that includes it
+        digest = view.head.digest
+        if view.head.position.lsn == closed.embedded.header.lsn:
+            return digest  # the state comes from a snapshot that includes it, or its owner has applied it meanwhile
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
         for key, value in dict(rows).items():
             if not is_row(key):
                 continue
-            old = store.get(key)
+            old = view.get(key)
             digest -= row_digest(key, old) if old is not None else 0
             digest += row_digest(key, value) if value is not None else 0
         digest %= DIGEST_MODULUS
@@ -298,7 +308,7 @@ class TakeOver:
         epoch, names, storage = attempt.epoch, self._names, self._storage
         if self._streams.mode == "append":
             # Before OPEN, not after it: then a stream that was opened and has no file has lost it.
-            self._create_log(epoch)
+            self._create_log(attempt)
         decision = put_decided(storage, names.slot(epoch, 0), attempt.open_data, deadline_s=self._deadline_s)
         opened = self._streams.decode_slot0(epoch, attempt.open_data if isinstance(decision, Mine) else decision.data)
         if not isinstance(decision, Mine) or not isinstance(opened, Opened):
@@ -314,15 +324,29 @@ class TakeOver:
             raise NotOwner(epoch=epoch, owner=epoch + 1)
         return opened
 
-    def _create_log(self, epoch: int) -> None:
-        log = self._names.log(epoch)
+    def _create_log(self, attempt: ClaimAttempt) -> None:
+        if attempt.log_is_durable:
+            return
+        log = self._names.log(attempt.epoch)
         try:
             self._storage.create(log)
         except ChunkExists:
             # Ours, from an earlier try of the same attempt: nothing was appended, because no stream was handed out.
             if self._storage.stat(log).length:
                 raise Damaged("the journal file of a new epoch is not empty", object=log) from None
-        self._storage.sync([log])
+        try:
+            self._storage.sync([log])
+        except ChunkstoreError:
+            # In doubt for ever: the storage refuses to write to it. Nobody knows of it yet, so the next try makes a new one.
+            self._forget_log(log)
+            raise
+        attempt.log_is_durable = True
+
+    def _forget_log(self, log: str) -> None:
+        try:
+            self._storage.delete(log)
+        except ChunkstoreError:
+            return  # the next try meets it again, and tries to delete it again
 
     def _finish(self, opened: Opened) -> None:
         """Apply what our OPEN made history, then T9: only now may this process serve."""

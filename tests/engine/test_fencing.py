@@ -11,7 +11,7 @@ from chunkstore.changes import Append, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown
 from chunkstore.storage import ChunkStorage
-from tests.support.data import pattern, refused, run_threads
+from tests.support.data import pattern, problems, refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
@@ -34,6 +34,16 @@ CHANGES: dict[str, Call] = {
     "session": lambda s: s.session("me"),
     "snapshot": lambda s: s.snapshot(),
 }
+NO_CHANGES: dict[str, Call] = {
+    "append nothing": lambda s: s.append("a", b""),
+    "write nothing": lambda s: s.write("a", 3, b""),
+    "event known": lambda s: s.append("events", b"x", writer_id=b"w", event_number=1),
+    "seal sealed": lambda s: s.seal("sealed"),
+    "truncate truncated": lambda s: s.truncate("cut", 1),
+    "commit nothing": lambda s: s.commit([]),
+    "delete missing row": lambda s: s.table("t").delete(b"missing"),
+}
+"""Whoever is told "done" relies on the state that made it needless."""
 READS: dict[str, Call] = {
     "read": lambda s: s.read("a", 0, 3),
     "read missing": lambda s: s.read("missing", 0, 3),
@@ -73,6 +83,8 @@ def prepare(store: ChunkedSegmentStorage) -> None:
     store.create("cut")
     store.append("cut", b"123")
     store.truncate("cut", 2)
+    store.create("events")
+    store.append("events", b"x", writer_id=b"w", event_number=1)
     store.table("t").put(b"k", b"v")
 
 
@@ -81,7 +93,7 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
     first = world.open()
     prepare(first)
     first.close()
-    for name, call in {**CHANGES, **READS}.items():
+    for name, call in {**CHANGES, **NO_CHANGES, **READS}.items():
         old = world.open()
         new = world.open()
         before = [*new.segments()], [*new.table("t").scan()], new._core.journal.head.lsn
@@ -96,7 +108,7 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
         new.close()
     last = world.open()
     assert last.read("a", 0, 99) == b"123"
-    assert last.check("deep") == []
+    assert problems(last.check("deep")) == []
 
 
 def test_without_a_fence_reads_are_answered_from_yesterday(world: World) -> None:
@@ -135,7 +147,7 @@ def test_ping_pong(world: World) -> None:
         stores.append(store)
     assert [store.epoch for store in stores] == sorted({store.epoch for store in stores})
     assert [chunk.length for chunk in stores[-1].layout("a")] == [7] * 8
-    assert stores[-1].check("deep") == []
+    assert problems(stores[-1].check("deep")) == []
 
 
 def test_a_zombies_bytes_are_never_seen(world: World) -> None:
@@ -149,7 +161,7 @@ def test_a_zombies_bytes_are_never_seen(world: World) -> None:
     tail = next(new.layout("a"))
     world.overwrite(tail.name, world.content(tail.name)[:5] + b"ZOMBIE")
     assert new.read("a", 0, 99) == b"1234567890"
-    assert new.check("deep") == []
+    assert problems(new.check("deep")) == []
 
 
 class Holding:
@@ -204,7 +216,7 @@ def test_a_commit_that_a_take_over_overtakes_has_a_known_outcome(world: World, a
     assert happened == after
     assert new.read("a", 0, 99) == (b"firstsecond" if happened else b"first")
     refused(NotOwner, lambda: old.append("a", b"x"))
-    assert new.check("deep") == []
+    assert problems(new.check("deep")) == []
 
 
 def test_take_overs_under_load_lose_and_double_nothing(world: World) -> None:
@@ -233,4 +245,4 @@ def test_take_overs_under_load_lose_and_double_nothing(world: World) -> None:
     for thread in range(1, 5):
         mine = [piece for piece in pieces if piece.startswith(b"%d:" % thread)]
         assert mine == [b"%d:%02d" % (thread, event) for event in range(1, 26)]
-    assert store.check("deep") == []
+    assert problems(store.check("deep")) == []

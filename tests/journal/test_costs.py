@@ -107,3 +107,25 @@ def test_an_idle_follower_asks_little(big_world: World) -> None:
     head = follower.catch_up()
     assert head.position == owner.journal.head
     assert len(wire.calls) <= 3
+
+
+def test_a_claimant_that_fell_behind_does_not_climb_slot_by_slot(tmp_path: Path) -> None:
+    world = World(make_storage("memory", tmp_path), "slot", Settings(journal_mode="slot", op_deadline_s=0.3))
+    owner = world.process().open()
+    owner.put("a")
+    heir = world.process()
+    raced = 0
+
+    def race(operation: str, name: str) -> None:
+        nonlocal raced
+        if operation == "create_if_absent" and name == world.names.slot(1, 2):
+            raced += 1
+            for number in range(1000):
+                owner.put(f"k{number}")
+
+    heir.wire.before = race
+    heir.open()
+    assert raced == 1
+    assert len(heir.keys()) == 1001
+    asked = [call for call in heir.wire.calls if call[0] != "read"]
+    assert len(asked) <= REQUESTS_MAX, asked

@@ -27,7 +27,7 @@ from chunkstore.errors import (
 from chunkstore.metadata.cachedir import UsersLock, read_state, write_state
 from chunkstore.runtime import event, lock, monotonic_s, sleep_s, spawn
 
-__all__ = ["Environment", "acquire", "release", "translate"]
+__all__ = ["Environment", "abandon", "acquire", "release", "translate"]
 
 T = TypeVar("T")
 
@@ -277,6 +277,20 @@ def release(environment: Environment, clean_opener: str | None) -> None:
                     _mark_clean(environment, clean_opener)
         finally:
             del _environments[environment.path]
+            environment.handle.close()
+            environment.users.release()
+
+
+def abandon(folder: str) -> None:
+    """Close every environment below ``folder``, whoever has it: for simulations, whose processes die without a word.
+
+    Nothing of it may be used afterwards.
+    """
+    below = os.path.realpath(folder) + os.sep
+    with _environments_lock:
+        for path in [path for path in _environments if path.startswith(below)]:
+            environment = _environments.pop(path)
+            environment.count = 0
             environment.handle.close()
             environment.users.release()
 

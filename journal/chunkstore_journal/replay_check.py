@@ -1,0 +1,214 @@
+"""The deep check of history: replay everything that is stored, and hold every snapshot against it (invariants 10 and 11).
+
+Promises: reads only, each record once; the state is built in a scratch store, never in one that serves. The state digest of each
+record is recomputed from the rows (10). Every whole snapshot is read to its end, and its position, hash and digest are compared with the
+replayed state at its lsn (11); one that is not whole is damage only if a note, an OPEN or LATEST vouched for it, for else it may be
+half written. The replay begins at the beginning of history, or where that was collected at the oldest snapshot from which everything
+is there. Damage is a finding, never an error. Leaves out: rows against operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, Position
+from chunkstore_journal.claim import read_latest
+from chunkstore_journal.history import Streams
+from chunkstore_journal.inspect import Finding
+from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_open
+from chunkstore_journal.record import Record
+from chunkstore_journal.recovery import commit_of
+from chunkstore_journal.snapshot import load_snapshot, read_snapshot
+from chunkstore_journal.walk import collected_max, find_last_claim, legs_of_history, newest_opened, stored_records
+
+__all__ = ["check_replay"]
+
+_WORKERS = 16
+_BATCH_RECORDS = 256
+
+
+class _Gap(Exception):
+    """Records behind the start are missing: another start may do."""
+
+
+class _File(NamedTuple):
+    """A snapshot as it is stored; ``link`` is None, and ``flaw`` says why, where it cannot be read to its end."""
+
+    name: str
+    lsn: int
+    link: SnapshotLink | None
+    flaw: Finding | None
+
+
+def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
+    """Replay history in stores of ``scratch``, which are discarded. Findings of invariants 4, 6, 10 and 11.
+
+    Raises ``StorageUnavailable``, and ``StorageFull`` where the scratch store has no room.
+    """
+    files = [found for name, lsn in _listed(streams) if (found := _read(streams, name, lsn)) is not None]
+    starts: list[SnapshotLink | None] = [found.link for found in files if found.link is not None]
+    if _has_beginning(streams):
+        starts.insert(0, None)
+    for start in starts:
+        store = scratch.create()
+        try:
+            if start is not None:
+                load_snapshot(streams.storage, start.name, store, container=streams.container, expected=start)
+            replay = _Replay(streams, store, {found.lsn for found in files})
+            findings = list(replay.run())
+            yield from findings
+            yield from replay.judge(files)
+            return
+        except (_Gap, ChunkNotFound):
+            continue  # collected, perhaps while we look
+        except Damaged as damage:
+            yield Finding(6, "error", damage.object, damage.position, damage.message)
+            return
+        finally:
+            scratch.discard(store)
+    message = "there is neither a beginning nor a snapshot from which all of history that follows is stored"
+    yield Finding(11, "error", streams.names.snapshot_prefix(), 0, message)
+
+
+def _listed(streams: Streams) -> list[tuple[str, int]]:
+    """Snapshots by LIST, oldest first."""
+    found: list[tuple[int, str]] = []
+    after: str | None = None
+    while True:
+        page = streams.storage.list(streams.names.snapshot_prefix(), after=after)
+        for info in page.items:
+            parsed = streams.names.parse_snapshot(info.name)
+            if parsed is not None:
+                found.append((parsed[0], info.name))
+        after = page.next_after
+        if after is None:
+            return [(name, lsn) for lsn, name in sorted(found)]
+
+
+def _read(streams: Streams, name: str, lsn: int) -> _File | None:
+    """Read a snapshot to its end; None if it is gone."""
+    try:
+        reader = read_snapshot(streams.storage, name, container=streams.container)
+        for _ in reader.blocks():
+            pass
+        return _File(name, lsn, reader.header.link(name), None)
+    except ChunkNotFound:
+        return None
+    except ChunkstoreError as error:
+        return _File(name, lsn, None, Finding(11, "error", name, getattr(error, "position", 0), error.message))
+
+
+def _has_beginning(streams: Streams) -> bool:
+    """Whether the first stream of history still has its first record, or never had any."""
+    for leg in legs_of_history(streams, find_last_claim(streams)):
+        epoch, names = leg.opened.epoch, streams.names
+        first = names.log(epoch) if streams.mode == "append" else names.slot(epoch, 1)
+        return leg.end.index <= 1 or streams.storage.exists(first)
+    return True
+
+
+class _Replay:
+    """One replay, from where ``store`` stands. Remembers hash and digest at the lsns of snapshots, and who is vouched for."""
+
+    def __init__(self, streams: Streams, store: MetadataStore, watched: set[int]) -> None:
+        self._streams = streams
+        self._store = store
+        self._watched = watched
+        self._seen: dict[int, tuple[bytes, int]] = {}
+        self._vouched: set[str] = set()
+        self._start = store.head().position.lsn
+        latest = read_latest(streams.storage, streams.names)
+        if latest is not None:
+            self._vouched.add(latest.snapshot.name)
+
+    def run(self) -> Iterator[Finding]:
+        """Replay to the visible end. Raises ``_Gap``, ``ChunkNotFound``, ``Damaged``."""
+        self._remember()
+        batch: list[Commit] = []
+        lsn = self._start
+        for record, name, position in self._records():
+            if record.header.lsn != lsn + 1:
+                raise _Gap
+            lsn += 1
+            self._note(record, name, position)
+            batch.append(_commit(record, name, position))
+            if len(batch) >= _BATCH_RECORDS or record.header.lsn in self._watched:
+                yield from self._apply(batch)
+                self._remember()
+                batch = []
+        if batch:
+            yield from self._apply(batch)
+
+    def judge(self, files: list[_File]) -> Iterator[Finding]:
+        """What the snapshots are worth, now that the state at their lsns is known."""
+        for found in files:
+            if found.link is None:
+                if found.flaw is not None and found.name in self._vouched:
+                    yield found.flaw
+                continue
+            link = found.link
+            if link.lsn < self._start:
+                continue  # older than what is stored: a collection that was interrupted left it
+            seen = self._seen.get(link.lsn)
+            if seen is None:
+                yield Finding(11, "error", link.name, 0, f"it claims lsn {link.lsn}, which history does not reach")
+            elif seen[0] != link.hash:
+                yield Finding(11, "error", link.name, 0, f"lsn {link.lsn} of history has another hash")
+            elif seen[1] != link.digest:
+                yield Finding(11, "error", link.name, 0, f"the replayed state at lsn {link.lsn} has another digest")
+
+    def _records(self) -> Iterator[tuple[Record, str, int]]:
+        streams = self._streams
+        pool = runtime.pool("journal-replay-check", _WORKERS)
+        try:
+            top = find_last_claim(streams)
+            newest = newest_opened(streams, top)
+            gone_max = collected_max(streams, newest) if newest else 0
+            for leg in legs_of_history(streams, top):
+                if leg.end.lsn <= self._start:
+                    continue
+                for record, _, name, position in stored_records(streams, leg, pool, gone_max, []):
+                    if record.header.lsn > self._start:
+                        yield record, name, position
+        finally:
+            pool.close()
+
+    def _note(self, record: Record, name: str, position: int) -> None:
+        kind = record.header.kind
+        link: object = None
+        if kind == RecordKind.SNAPSHOT_NOTE:
+            link = decode_note(kind, record.payload, object=name, position=position)
+        elif kind == RecordKind.OPEN:
+            link = decode_open(record.payload, object=name, position=position).snapshot
+        if isinstance(link, SnapshotLink):
+            self._vouched.add(link.name)
+
+    def _remember(self) -> None:
+        head = self._store.head()
+        if head.position.lsn in self._watched:
+            self._seen[head.position.lsn] = (head.position.hash, head.digest)
+
+    def _apply(self, commits: list[Commit]) -> Iterator[Finding]:
+        try:
+            self._put(commits, verify=True)
+        except Damaged as first:
+            yield Finding(10, "error", first.object, first.position, first.message)
+            # From here on the records' word is taken for the digest, so that each wrong one is named once.
+            self._put(commits, verify=False)
+
+    def _put(self, commits: list[Commit], *, verify: bool) -> None:
+        if not self._store.apply(commits, owner_epoch=None, verify=verify):
+            raise _Gap
+
+
+def _commit(record: Record, name: str, position: int) -> Commit:
+    header = record.header
+    at = Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
+    if header.kind != RecordKind.OPEN:
+        return commit_of(record, at, object=name, at=position)
+    payload = decode_open(record.payload, object=name, position=position)
+    return Commit(at, header.previous_hash, header.digest, payload.ops, payload.rows)

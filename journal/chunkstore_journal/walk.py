@@ -1,0 +1,234 @@
+"""Walking along history as it is stored, without owning it: its streams, its records, and what was collected of them.
+
+Promises: reads only; follows links that it has checked. Records of the newest stream are shown as far as they are visible; the
+last one may still be undecided. What a collector took is left out, what is missing else is ``ChunkNotFound``.
+Leaves out: what the records say, and judging them (``inspect``, ``replay_check``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chunkstore import runtime
+from chunkstore.config import KIB
+from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Position
+from chunkstore.storage import ChunkHandle
+from chunkstore_journal.append_stream import is_suspect
+from chunkstore_journal.claim import find_top, read_latest, read_voided
+from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
+from chunkstore_journal.payloads import SnapshotLink
+from chunkstore_journal.record import MAGIC, Record, decode_record, peek_length
+from chunkstore_journal.recovery import Mismatch, records_of_leg
+
+__all__ = [
+    "collected_max",
+    "find_last_claim",
+    "first_kept",
+    "last_label_ms",
+    "legs_of_history",
+    "named_snapshots",
+    "newest_opened",
+    "stored_records",
+]
+
+_WORKERS = 16
+_WINDOW_BYTES = 64 * KIB
+
+
+def find_last_claim(streams: Streams) -> int:
+    """M, the highest epoch that is claimed."""
+    latest = read_latest(streams.storage, streams.names)
+    voided = read_voided(streams.storage, streams.names)
+    hint = max(latest.epoch if latest is not None else 0, voided.epoch if voided is not None else 0)
+    return find_top(streams.storage, streams.names, hint)
+
+
+def newest_opened(streams: Streams, top: int | None = None) -> int:
+    """The newest epoch that opened, at or below ``top``; 0: none."""
+    epoch = find_last_claim(streams) if top is None else top
+    while epoch and not isinstance(streams.slot0(epoch), Opened):
+        epoch -= 1
+    return epoch
+
+
+def named_snapshots(streams: Streams, newest: int) -> list[SnapshotLink]:
+    """What LATEST and the newest OPEN name."""
+    latest = read_latest(streams.storage, streams.names)
+    opened = streams.opened(newest)
+    links = (latest.snapshot if latest is not None else None, opened.payload.snapshot)
+    return list({link.name: link for link in links if link is not None}.values())
+
+
+def collected_max(streams: Streams, newest: int) -> int:
+    """The lsn up to which records may be gone: a snapshot that somebody vouched for stands there."""
+    return max((link.lsn for link in named_snapshots(streams, newest)), default=0)
+
+
+def legs_of_history(streams: Streams, top: int) -> Iterator[Leg]:
+    """All streams of H that opened, oldest first; the end of the newest is where its visible records end."""
+    following: Opened | None = None
+    found: list[tuple[Opened, Opened | None]] = []
+    epoch = top
+    while epoch:
+        slot0 = streams.slot0(epoch)
+        if isinstance(slot0, Opened):
+            found.append((slot0, following))
+            following = slot0
+            epoch = slot0.payload.previous_epoch
+        else:
+            epoch -= 1
+    for opened, after in reversed(found):
+        yield Leg(opened, after.previous_end if after is not None else _visible_end(streams, opened))
+
+
+def _visible_end(streams: Streams, opened: Opened) -> StreamEnd:
+    last = opened.position
+    for _, position in _visible(streams, opened):
+        last = position
+    return StreamEnd(last.index, last.end, last.lsn, last.hash)
+
+
+def _visible(streams: Streams, opened: Opened) -> Iterator[tuple[Record, Position]]:
+    """What can be seen of a stream that no OPEN has ended. Raises ``Damaged`` for broken links and damage in the middle."""
+    epoch, last = opened.epoch, opened.position
+    if streams.mode == "append":
+        name = streams.names.log(epoch)
+        reader = streams.log_reader(epoch, 0)
+        suspected: int | None = None
+        try:
+            while True:
+                for record in reader:
+                    check_link(record, last, object=name, position=last.end)
+                    last = Position(record.header.lsn, record.hash, epoch, last.index + 1, reader.offset)
+                    yield record, last
+                if reader.ended != "tail" or not is_suspect(streams, opened, last, reader, suspected):
+                    return
+                suspected = last.index
+        except ChunkNotFound:
+            return
+    pool = runtime.pool("journal-inspect", _WORKERS)
+    try:
+        for record in streams.read_slots(epoch, 1, None, pool):
+            check_link(record, last, object=streams.names.slot(epoch, last.index), position=0)
+            last = Position(record.header.lsn, record.hash, epoch, last.index + 1, 0)
+            yield record, last
+    finally:
+        pool.close()
+
+
+def stored_records(
+    streams: Streams, leg: Leg, pool: runtime.Pool, gone_max: int, holes: list[str]
+) -> Iterator[tuple[Record, bool, str, int]]:
+    """(record, embedded, object, byte) of one leg: what its OPEN embeds, the OPEN, the rest. Collected records are left out.
+
+    Raises: ``Damaged``, ``ChunkNotFound`` (missing, and not collected). See ``_from`` for ``gone_max`` and ``holes``.
+    """
+    opened = leg.opened
+    if opened.embedded is not None:
+        yield opened.embedded, True, opened.object, 0
+    yield streams.read_slot(opened.epoch, 0), False, opened.object, 0
+    start = first_kept(streams, leg)
+    at = start.end
+    for record, position in _from(streams, start, leg, pool, gone_max, holes):
+        append = streams.mode == "append"
+        name = streams.names.log(opened.epoch) if append else streams.names.slot(opened.epoch, record.header.index)
+        yield record, False, name, at
+        at = position.end
+
+
+def _from(
+    streams: Streams, start: Position, leg: Leg, pool: runtime.Pool, gone_max: int, holes: list[str]
+) -> Iterator[tuple[Record, Position]]:
+    """As ``records_of_leg``; holes among what may have been collected (up to lsn ``gone_max``) are passed over.
+
+    A collector deletes from the front, but a power cut can bring a deleted name back, and a request that arrives late or
+    twice a deleted record: what is still there need not be one piece. ``holes`` collects the first name of each.
+    """
+    while True:
+        try:
+            yield from records_of_leg(streams, start, leg, pool)
+            return
+        except Mismatch as mismatch:
+            raise Damaged(str(mismatch), object=leg.opened.object) from mismatch
+        except ChunkNotFound as missing:
+            place = streams.names.parse_slot(missing.chunk)
+            if place is None or leg.opened.header.lsn + place[1] > gone_max:
+                raise
+            holes.append(missing.chunk)
+            start = _next_kept(streams, leg, place[1] + 1)
+
+
+def _next_kept(streams: Streams, leg: Leg, index: int) -> Position:
+    """In front of the first record that is there from ``index`` on."""
+    epoch, end = leg.opened.epoch, leg.end
+    while index < end.index and not _holds_record(streams, epoch, index):
+        index += 1
+    if index >= end.index:
+        return Position(end.lsn, end.hash, epoch, end.index, end.byte)
+    record = streams.read_slot(epoch, index)
+    return Position(record.header.lsn - 1, record.header.previous_hash, epoch, index, 0)
+
+
+def _holds_record(streams: Streams, epoch: int, index: int) -> bool:
+    """Whether the slot is still there. A SEAL below the stream's end is a doomed claimant's, in a hole."""
+    try:
+        return streams.read_slot(epoch, index).header.kind != RecordKind.SEAL
+    except ChunkNotFound:
+        return False
+    except Damaged:
+        return True  # it is there; whoever reads the stream says what is wrong with it
+
+
+def first_kept(streams: Streams, leg: Leg) -> Position:
+    """Where the uncollected rest of a stream begins: collection eats slots from the front, and logs whole."""
+    opened, end = leg.opened, leg.end
+    nothing_left = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
+    if end.index <= 1:
+        return nothing_left
+    if streams.mode == "append":
+        return opened.position if streams.storage.exists(streams.names.log(opened.epoch)) else nothing_left
+    if _holds_record(streams, opened.epoch, 1):
+        return opened.position
+    low, high = 2, end.index
+    while low < high:
+        middle = (low + high) // 2
+        if _holds_record(streams, opened.epoch, middle):
+            high = middle
+        else:
+            low = middle + 1
+    return _next_kept(streams, leg, low)
+
+
+def last_label_ms(streams: Streams, opened: Opened, end: StreamEnd) -> int:
+    """The label of time of the last record below ``end``: labels must not go back along history (invariant 30).
+
+    One request, unless the last record of a log is long. What cannot be read is not worth failing for: then the OPEN's label.
+    """
+    if end.index <= 1:
+        return opened.header.time_ms
+    try:
+        if streams.mode == "slot":
+            return streams.read_slot(opened.epoch, end.index - 1).header.time_ms
+        found = _last_record(streams, opened, end)
+    except (ChunkNotFound, Damaged):
+        return opened.header.time_ms
+    return opened.header.time_ms if found is None else found.header.time_ms
+
+
+def _last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | None:
+    """The record that ends where the log is cut: looked for backwards, in windows that grow."""
+    name = streams.names.log(opened.epoch)
+    window = _WINDOW_BYTES
+    while True:
+        start = max(0, end.byte - window)
+        data = streams.storage.read(ChunkHandle(name, False), start, end.byte - start)
+        at = data.rfind(MAGIC)
+        while at >= 0:
+            if at + (peek_length(data, at) or 0) == len(data):
+                return decode_record(data, at, object=name, container=streams.container)
+            at = data.rfind(MAGIC, 0, at)
+        if not start:
+            return None
+        window *= 16

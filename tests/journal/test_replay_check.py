@@ -1,0 +1,183 @@
+"""The deep check of history: what is planted is found with the number of its invariant, and what is sound is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.checksum import row_digest
+from chunkstore.config import Settings
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.keys import table_key
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import Commit, Head, MetadataStore
+from chunkstore_journal.inspect import Finding, check_journal
+from chunkstore_journal.record import MAGIC, decode_slot, encode_record
+from chunkstore_journal.replay_check import check_replay
+from tests.journal.test_inspect import fresh
+from tests.journal.world import Process, World
+
+
+def scratch(world: World) -> MemoryMetadataCache:
+    return MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
+
+
+def replayed(world: World) -> list[Finding]:
+    return list(check_replay(fresh(world), scratch(world)))
+
+
+def errors(world: World, head: Head | None = None) -> set[int]:
+    """Invariants that the quick check finds broken."""
+    return {finding.invariant for finding in check_journal(fresh(world), head) if finding.severity == "error"}
+
+
+def snapshots(world: World) -> list[str]:
+    return sorted(info.name for info in world.storage.list(world.names.snapshot_prefix()).items if ".sn" in info.name)
+
+
+def history(world: World, owners: int = 3) -> Process:
+    for number in range(owners):
+        owner = world.process(settings=Settings(journal_mode=world.mode, snapshots_kept=2)).open()
+        for key in range(4):
+            owner.put(f"{number}-{key}")
+        owner.snapshot()
+        owner.put("behind the snapshot")
+    return owner
+
+
+def test_a_sound_history_has_no_findings(world: World) -> None:
+    assert replayed(world) == []
+    owner = history(world)
+    assert replayed(world) == []
+    collected, _ = owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)
+    assert collected
+    assert replayed(world) == []
+    assert errors(world, owner.store.head()) == set()
+
+
+def test_a_record_with_another_digest_than_its_state(world: World) -> None:
+    """Invariant 10: the chain is whole, and what it says is not what follows from it. Only the one record is named."""
+    owner = world.process().open()
+    owner.put("a")
+    batch = owner.batch("b", b"v")
+    owner.journal.append(batch._replace(digest=batch.digest ^ 1))
+    assert errors(world) == set()
+    findings = replayed(world)
+    assert [finding.invariant for finding in findings] == [10]
+    assert findings[0].position == 3
+
+
+def another_state(world: World, owner: Process) -> MetadataStore:
+    """A store at the owner's position, sound in itself, with rows that history does not have."""
+    store = scratch(world).create()
+    row = (table_key("t", b"never put"), b"v")
+    store.load([row])
+    store.finish_load(Head(owner.store.head().position, row_digest(*row), 0))
+    return store
+
+
+def test_a_snapshot_of_another_state(world: World) -> None:
+    """Invariant 11: sound in itself, read back, vouched for, and not what history leads to."""
+    owner = world.process().open()
+    owner.put("a")
+    report = owner.service.write_snapshot(another_state(world, owner), epoch=1)
+    owner.note(RecordKind.SNAPSHOT_NOTE, report.note)
+    owner.put("b")
+    assert errors(world) == set()
+    findings = replayed(world)
+    assert [(finding.invariant, finding.object) for finding in findings] == [(11, report.name)]
+    assert "digest" in findings[0].message
+
+
+def test_a_damaged_old_snapshot(world: World) -> None:
+    """Invariant 11 holds for every snapshot that is kept, not only for the newest; and others are replayed from."""
+    history(world)
+    oldest = snapshots(world)[0]
+    world.overwrite(oldest, world.whole(oldest)[:-3])
+    assert errors(world) == set()
+    assert [(finding.invariant, finding.object) for finding in replayed(world)] == [(11, oldest)]
+
+
+def test_a_snapshot_that_is_being_written_is_nobodys_fault(world: World) -> None:
+    owner = history(world)
+    unfinished = world.names.snapshot(owner.journal.head.lsn, owner.journal.epoch, "ab")
+    world.storage.create(unfinished, b"half")
+    assert replayed(world) == []
+
+
+def test_a_record_that_came_back_is_no_beginning(slot_world: World) -> None:
+    """A late duplicate brings back what was collected: history is replayed from the snapshot all the same."""
+    owner = history(slot_world)
+    first = slot_world.names.slot(1, 1)
+    data = slot_world.whole(first)
+    assert owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)[0]
+    assert not slot_world.storage.exists(first)
+    slot_world.storage.create(first, data)
+    assert replayed(slot_world) == []
+
+
+def test_nothing_to_replay_from(slot_world: World) -> None:
+    """Records are gone, and so are the snapshots that stood for them."""
+    history(slot_world)
+    for index in (1, 2):
+        slot_world.storage.delete(slot_world.names.slot(1, index))
+    for name in snapshots(slot_world):
+        slot_world.storage.delete(name)
+    assert {finding.invariant for finding in replayed(slot_world)} == {11}
+
+
+def test_a_label_of_time_that_goes_back(world: World) -> None:
+    """Invariant 30."""
+    owner = world.process().open()
+    owner.put("a")
+    owner.put("b")
+    append = world.mode == "append"
+    name = world.names.log(1) if append else world.names.slot(1, 2)
+    raw = world.whole(name)
+    at = raw.rindex(MAGIC) if append else 0
+    record = decode_slot(raw[at:], object=name, container=world.format.uuid)
+    earlier, _ = encode_record(record.header._replace(time_ms=5), record.payload)
+    world.overwrite(name, raw[:at] + earlier)
+    assert errors(world) == {30}
+
+
+@pytest.mark.parametrize("where", ["another hash", "behind the end", "nobody's epoch"])
+def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
+    """Invariant 12."""
+    owner = history(world)
+    head = owner.store.head()
+    position = head.position
+    if where == "another hash":
+        head = head._replace(position=position._replace(hash=bytes(16)))
+    elif where == "behind the end":
+        head = head._replace(position=position._replace(lsn=position.lsn + 1))
+    else:
+        head = head._replace(owner_epoch=9)
+    assert errors(world, head) == {12}
+
+
+def test_a_cache_behind_is_a_point_of_history(world: World) -> None:
+    owner = history(world)
+    head = owner.store.head()
+    owner.put("more")
+    assert errors(world, head) == set()
+
+
+@pytest.mark.parametrize("source", ["cache", "snapshot", "replay"])
+def test_a_clock_behind_its_predecessors_does_not_go_back(world: World, source: str) -> None:
+    """Also where nothing is replayed, so that nobody reads the last record for its own sake."""
+    shelf = MemoryShelf()
+    owner = world.process(shelf).open()
+    owner.put("a")
+    batch = owner.batch("b", b"v" * 100_000)
+    future_ms = batch.time_ms + 10_000_000
+    previous = owner.journal.head
+    position = owner.journal.append(batch._replace(time_ms=future_ms))
+    commit = Commit(position, previous.hash, batch.digest, batch.ops, batch.rows)
+    assert owner.store.apply([commit], owner_epoch=1, verify=True)
+    if source == "snapshot":
+        report = owner.service.write_snapshot(owner.store, epoch=1)
+        owner.service.publish_latest(report, epoch=1)
+    successor = world.process(shelf if source == "cache" else MemoryShelf()).open()
+    assert world.opened(2).header.time_ms >= future_ms
+    assert successor.report.replayed_records == (0 if source != "replay" else 3) or world.mode == "append"
+    assert errors(world) == set()

@@ -1,0 +1,159 @@
+"""A binding by somebody else raises what it likes: callers hear ``StorageUnavailable``, chained, and can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chunkstore import changes
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.storage import BaseChunkStorage, ChunkHandle, ChunkStorage, ReadRange
+from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from tests.support.data import problems
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+class Oops(Exception):
+    """Not one of ours."""
+
+
+def hooked(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Hooked]:
+    made: list[Hooked] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Hooked(inner))
+        return made[-1]
+
+    store = world.open(wrap=wrap, op_deadline_s=5.0, undecided_s_max=5.0, **settings)
+    return store, made[-1]
+
+
+def breaking(*operations: str, part: str = "/d/") -> Callable[[str, tuple[str, ...]], None]:
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if operation in operations and any(part in name for name in names):
+            raise Oops(operation)
+
+    return before
+
+
+def check(error: ChunkstoreError) -> None:
+    assert isinstance(error, StorageUnavailable)
+    assert "Oops" in str(error)
+    causes = []
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(type(cause))
+        cause = cause.__cause__
+    assert Oops in causes
+
+
+@pytest.mark.parametrize("size", [5, 100], ids=["one chunk", "many chunks"])
+def test_appends_and_commits(world: World, size: int) -> None:
+    store, gate = hooked(world, rolling=32)
+    store.create("s")
+    store.append("s", b"0123456789")
+    gate.before = breaking("create", "write")
+    for call in (
+        lambda: store.append("s", b"x" * size),
+        lambda: store.write("s", 10, b"x" * size),
+        lambda: store.append_many("s", [b"x" * size]),
+        lambda: store.commit([changes.Append("s", b"x" * size), changes.TablePut("t", b"k", b"v")]),
+    ):
+        with pytest.raises(ChunkstoreError) as caught:
+            call()
+        check(caught.value)
+    with pytest.raises(ChunkstoreError) as caught, store.writer("s") as writer:
+        writer.append(b"x" * size)
+    gate.before = lambda operation, names: None
+    assert store.append("s", b"more") == 10
+    assert problems(store.check("deep")) == []
+
+
+def test_reads(world: World) -> None:
+    store, gate = hooked(world, rolling=150, parallel_read_bytes_min=64 * 1024)
+    store.create("s")
+    store.append("s", b"0123456789" * 20)
+    store.append("s", b"x" * 100_000)
+    gate.before = breaking("read")
+    for call in (
+        lambda: store.read("s", 0, 3),
+        lambda: store.read("s", 0, 200),
+        lambda: store.read("s", 0, 100_000),
+        lambda: store.read_into("s", 0, bytearray(3)),
+        lambda: list(store.reader("s")),
+    ):
+        with pytest.raises(ChunkstoreError) as caught:
+            call()
+        check(caught.value)
+
+
+def test_the_fence(world: World) -> None:
+    store, gate = hooked(world)
+    store.create("s")
+    gate.before = breaking("exists", "stat", "read", part="/epoch/")
+    with pytest.raises(ChunkstoreError) as caught:
+        store.read("s", 0, 3)
+    check(caught.value)
+
+
+def test_opening(world: World) -> None:
+    world.open().close()
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        gate = Hooked(inner)
+        gate.before = breaking("exists", "read", part="/epoch/")
+        return gate
+
+    with pytest.raises(ChunkstoreError) as caught:
+        world.open(wrap=wrap)
+    check(caught.value)
+
+
+def every_call(storage: ChunkStorage) -> list[Callable[[], object]]:
+    handle = ChunkHandle("a", True)
+    return [
+        lambda: storage.exists("a"),
+        lambda: storage.create("b", b"x"),
+        lambda: storage.create_if_absent("b", b"x"),
+        lambda: storage.put("b", b"x"),
+        lambda: storage.open_read("a"),
+        lambda: storage.open_write("a"),
+        lambda: storage.read(handle, 0, 1),
+        lambda: storage.read_into(handle, 0, bytearray(1)),
+        lambda: storage.read_ranges(handle, [ReadRange(0, 1)]),
+        lambda: storage.write(handle, 1, b"x"),
+        lambda: storage.sync(["a"]),
+        lambda: storage.harden("a"),
+        lambda: storage.delete("a"),
+        lambda: storage.list("a"),
+        lambda: storage.stat("a"),
+        lambda: storage.truncate(handle, 0),
+        lambda: storage.set_read_only(handle, read_only=True),
+    ]
+
+
+def test_the_base_of_bindings_translates_every_call() -> None:
+    class Broken(MemoryChunkStorage):
+        pass
+
+    def broken(*arguments: object) -> object:
+        raise Oops("in the binding")
+
+    class Third(Broken):
+        do_exists = do_create = do_create_if_absent = do_put = do_open = do_read = do_read_into = broken  # type: ignore[assignment]
+        do_read_ranges = do_write = do_sync = do_harden = do_delete = do_list = do_stat = broken  # type: ignore[assignment]
+        do_truncate = do_set_read_only = broken  # type: ignore[assignment]
+
+    assert issubclass(Third, BaseChunkStorage)
+    storage = Third("memory://third")
+    try:
+        for number, call in enumerate(every_call(storage)):
+            with pytest.raises(StorageUnavailable, match="in the binding") as caught:
+                call()
+            assert isinstance(caught.value.__cause__, Oops), number
+    finally:
+        forget_memory("memory://third")

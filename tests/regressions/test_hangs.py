@@ -1,0 +1,351 @@
+"""A call of the storage that hangs holds up nobody for longer than his own deadline, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chunkstore import changes
+from chunkstore.deadline import left_s
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.storage import Capabilities, ChunkStorage
+from tests.regressions.test_commit_queue import in_thread, is_commit, wait_for
+from tests.support.data import problems
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+DEADLINE_S = 0.5
+SOON_S = 3.0
+
+
+class Remote(Hooked):
+    """As if the storage were on the other side of a network."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.inner.capabilities, remote=True)
+
+
+class Hold:
+    """Lets chosen calls hang until told to go on; then they happen."""
+
+    def __init__(self, gate: Hooked) -> None:
+        self.gate = gate
+        self.reached = threading.Event()
+        self._go = threading.Event()
+
+    def where(self, chosen: Callable[[str, str], bool], *, once: bool = True) -> None:
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            if any(chosen(operation, name) for name in names) and not (once and self.reached.is_set()):
+                self.reached.set()
+                assert self._go.wait(30)
+
+        self.gate.before = before
+
+    def release(self) -> None:
+        self._go.set()
+
+
+@contextmanager
+def held(world: World, *, remote: bool, **settings: Any) -> Iterator[tuple[ChunkedSegmentStorage, Hold]]:
+    made: list[Hooked] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Remote(inner) if remote else Hooked(inner))
+        return made[-1]
+
+    given = {"op_deadline_s": DEADLINE_S, "undecided_s_max": 2.0, "resolve_s": 0.1, **settings}
+    store = world.open(wrap=wrap, **given)
+    hold = Hold(made[-1])
+    try:
+        yield store, hold
+    finally:
+        hold.release()
+
+
+def is_data(operation: str, name: str) -> bool:
+    return operation in ("create", "write") and "/d/" in name
+
+
+def timed(call: Callable[[], object]) -> tuple[float, object]:
+    began_s = time.monotonic()
+    try:
+        answer = call()
+    except ChunkstoreError as error:
+        answer = error
+    return time.monotonic() - began_s, answer
+
+
+def test_a_commit_that_hangs_does_not_hold_its_callers(world: World) -> None:
+    """The first caller leads the commit elsewhere; here it would be inside the hanging call with no way out."""
+    with held(world, remote=True) as (store, hold):
+        store.create("a")
+        store.create("b")
+        assert store.append("a", b"0123") == 0
+        hold.where(is_commit)
+        others = [in_thread(lambda: timed(lambda: store.append("a", b"45"))) for _ in range(3)]
+        took_s, answer = timed(lambda: store.append("b", b"bb"))
+        assert isinstance(answer, OutcomeUnknown) and DEADLINE_S * 0.9 < took_s < SOON_S
+        for thread, found in others:
+            thread.join(10)
+            took_s, answer = found[0]  # type: ignore[misc]
+            assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded)) and took_s < SOON_S
+        hold.release()
+        # The commit goes on without those who waited for it, and so does everybody who comes.
+        wait_for(lambda: store._core.committer.inflight() == 0)
+        length = store.info("a").length
+        assert length in (4, 6, 8, 10)
+        assert store.append("a", b"end") == length
+        assert store.read("a", 0, 99) == b"0123" + b"45" * ((length - 4) // 2) + b"end"
+        assert problems(store.check("deep")) == []
+
+
+def test_a_take_over_that_hangs_does_not_hold_who_needs_it(world: World) -> None:
+    with held(world, remote=True) as (store, hold):
+        store.create("a")
+        failed = threading.Event()
+
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            if is_commit(operation, names[0]) and not failed.is_set():
+                failed.set()
+                raise StorageFull("injected")
+
+        hold.gate.before = before
+        hold_claim = Hold(hold.gate)
+
+        def both(operation: str, names: tuple[str, ...]) -> None:
+            before(operation, names)
+            if operation == "create_if_absent" and "/epoch/" in names[0]:
+                hold_claim.reached.set()
+                assert hold_claim._go.wait(30)
+
+        hold.gate.before = both
+        try:
+            for _ in range(2):
+                took_s, answer = timed(lambda: store.append("a", b"x"))
+                assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded, StorageFull, StorageUnavailable)), answer
+                assert took_s < SOON_S
+        finally:
+            hold_claim.release()
+        wait_for(lambda: store._core.broken is None and store._core.gate_is_open())
+        before_length = store.info("a").length
+        assert store.append("a", b"y") == before_length
+
+
+@pytest.mark.parametrize("how", ["append", "commit"])
+def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: str) -> None:
+    """The writer holds its segment's lock meanwhile (on storages that append, and in commits of several changes)."""
+    with held(world, remote=False, op_deadline_s=2.0) as (store, hold):
+        store.create("slow")
+        store.append("slow", b"01")
+        store.create("fast")
+        hold.where(is_data)
+
+        def write() -> object:
+            if how == "append":
+                return store.append("slow", b"HANGS")
+            return store.commit([changes.Append("slow", b"HANGS"), changes.TablePut("t", b"k", b"v")])
+
+        thread, found = in_thread(write)
+        assert hold.reached.wait(5)
+        broken = threading.Event()
+        waiting = hold.gate.before
+
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            waiting(operation, names)
+            if is_commit(operation, names[0]) and not broken.is_set():
+                broken.set()
+                raise StorageFull("injected")
+
+        hold.gate.before = before
+        epoch = store.epoch
+        took_s, answer = timed(lambda: store.append("fast", b"f"))
+        assert took_s < 6
+        assert isinstance(answer, (int, StorageFull, StorageUnavailable)), answer
+        took_s, answer = timed(lambda: store.append("fast", b"g"))
+        assert isinstance(answer, int) and took_s < 2, answer
+        assert store.epoch == epoch + 1
+        # Its segment is usable, too, and what hangs there has missed its turn.
+        assert store.append("slow", b"23") == 2
+        hold.release()
+        thread.join(10)
+        assert isinstance(found[0], (StorageFull, StorageUnavailable)), found
+        assert store.append("slow", b"45") == 4
+        assert store.read("slow", 0, 99) == b"012345"
+        assert store.table("t").get(b"k") is None
+        assert problems(store.check("deep")) == []
+
+
+def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) -> None:
+    """A is being committed and fails while B, on the same segment, hangs in its data write."""
+    with held(world, remote=False, op_deadline_s=2.0) as (store, hold):
+        store.create("s")
+        store.append("s", b"01")
+        committing, go = threading.Event(), threading.Event()
+
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            if is_commit(operation, names[0]) and not committing.is_set():
+                committing.set()
+                assert go.wait(10)
+                raise StorageFull("injected")
+
+        hold.gate.before = before
+        a, found_a = in_thread(lambda: timed(lambda: store.append("s", b"aa")))
+        assert committing.wait(5)
+        waits = Hold(hold.gate)
+
+        def both(operation: str, names: tuple[str, ...]) -> None:
+            before(operation, names)
+            if is_data(operation, names[0]) and not waits.reached.is_set():
+                waits.reached.set()
+                assert waits._go.wait(30)
+
+        hold.gate.before = both
+        b, found_b = in_thread(lambda: store.append("s", b"bb"))
+        try:
+            assert waits.reached.wait(5)
+            go.set()
+            a.join(8)
+            assert not a.is_alive()
+            length = store.info("s").length
+            assert store.append("s", b"cc") == length
+        finally:
+            waits.release()
+        b.join(10)
+        content = store.read("s", 0, 99)
+        told = [b"aa"] if isinstance(found_a[0][1], int) else []  # type: ignore[index]
+        told += [b"bb"] if isinstance(found_b[0], int) else []
+        assert content in (b"01" + b"".join(told) + b"cc", b"01" + b"cc" + b"".join(told))
+        assert store.append("s", b"dd") == len(content)
+        assert problems(store.check("deep")) == []
+
+
+def test_table_rows_beside_a_commit_that_hangs(world: World) -> None:
+    with held(world, remote=False) as (store, hold):
+        store.create("s")
+        hold.where(is_data)
+        thread, found = in_thread(lambda: store.commit([changes.Append("s", b"x"), changes.TablePut("t", b"k", b"v")]))
+        assert hold.reached.wait(5)
+        took_s, answer = timed(lambda: store.table("t").put(b"other", b"v"))
+        assert took_s < SOON_S
+        assert answer is None or isinstance(answer, DeadlineExceeded)
+        hold.release()
+        thread.join(10)
+        assert found == [[0, None]]
+        store.table("t").put(b"other", b"v")
+
+
+def test_a_second_snapshot_waits_no_longer_than_its_deadline(world: World) -> None:
+    with held(world, remote=False) as (store, hold):
+        store.create("s")
+        hold.where(lambda operation, name: operation in ("create", "create_if_absent", "put") and "/snap/" in name)
+        thread, found = in_thread(store.snapshot)
+        assert hold.reached.wait(5)
+        took_s, answer = timed(store.snapshot)
+        assert isinstance(answer, DeadlineExceeded) and took_s < SOON_S
+        assert "snapshot" in str(answer)
+        hold.release()
+        thread.join(10)
+        assert not isinstance(found[0], BaseException)
+        assert store.snapshot().rows > 0
+
+
+WAYS: dict[str, Callable[[str, str], bool]] = {
+    "data": is_data,
+    "journal": is_commit,
+    "read": lambda operation, name: operation == "read" and "/d/" in name,
+    "snapshot": lambda operation, name: operation in ("create", "create_if_absent", "put") and "/snap/" in name,
+    "lease": lambda operation, name: name.endswith("/lease"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+def test_closing_ends_whatever_hangs(world: World, way: str, remote: bool) -> None:
+    with held(world, remote=remote, lease_s=1.0, rolling=8, parallel_read_bytes_min=64 * 1024) as (store, hold):
+        store.create("s")
+        store.append("s", b"0123456789" * 4)
+        hold.where(WAYS[way], once=False)
+        work: dict[str, Callable[[], object]] = {
+            "data": lambda: store.append("s", b"x" * 30),
+            "journal": lambda: store.append("s", b"x"),
+            "read": lambda: store.read("s", 0, 40),
+            "snapshot": store.snapshot,
+            "lease": lambda: None,
+        }
+        thread, _ = in_thread(work[way])
+        if way != "lease":
+            assert hold.reached.wait(5)
+        began_s = time.monotonic()
+        closing, found = in_thread(store.close)
+        closing.join(15)
+        assert not closing.is_alive(), "close() hangs"
+        assert found == [None]
+        assert time.monotonic() - began_s < 10 * DEADLINE_S
+        hold.release()
+        thread.join(10)
+        assert not thread.is_alive()
+    world.forget_cache()
+    with world.open() as again:
+        assert again.read("s", 0, 40) == b"0123456789" * 4
+        assert problems(again.check("deep")) == []
+
+
+def test_a_remote_storage_is_told_when_to_give_up(world: World) -> None:
+    """Data writes and reads, in whatever thread; a commit works for many, and goes by its own deadline."""
+    with held(world, remote=True, op_deadline_s=7.0, rolling=8, parallel_read_bytes_min=64 * 1024) as (store, hold):
+        left: dict[str, list[float]] = {"data": [], "commit": []}
+
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            if "/d/" in names[0] and operation in ("create", "write", "read"):
+                left["data"].append(left_s(3600))
+            elif is_commit(operation, names[0]):
+                left["commit"].append(left_s(3600))
+
+        hold.gate.before = before
+        store.create("s")
+        store.append("s", b"x" * 100)
+        store.commit([changes.Append("s", b"y" * 30)])
+        assert store.read("s", 0, 5) == b"x" * 5
+        assert store.read_into("s", 0, bytearray(130)) == 130
+        assert len(left["data"]) > 25 and len(left["commit"]) >= 3
+        assert all(3 < seconds <= 7 for seconds in left["data"])
+        assert all(seconds == 3600 for seconds in left["commit"])
+    with world.open() as local:
+        assert local.read("s", 0, 5) == b"x" * 5
+
+
+@pytest.mark.parametrize("how", ["append", "commit"])
+def test_left_behind_at_the_last_moment(world: World, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """The write has just ended, and is already its segment's newest operation, when others decide to go on without it."""
+    if how == "append" and not world.appends:
+        return  # nothing is written under a lock there
+    store = world.open(op_deadline_s=1.0)
+    core = store._core
+    store.create("s")
+    assert store.append("s", b"01") == 0
+    enter = core.committer.enter
+
+    def late(op: Any, **named: Any) -> bool:
+        monkeypatch.setattr(core.committer, "enter", enter)
+        core.abandon(op.states[0])
+        return enter(op, **named)
+
+    monkeypatch.setattr(core.committer, "enter", late)
+    with pytest.raises(StorageUnavailable, match="took too long"):
+        if how == "append":
+            store.append("s", b"xx")
+        else:
+            store.commit([changes.Append("s", b"xx"), changes.TablePut("t", b"k", b"v")])
+    assert store.append("s", b"23") == 2
+    store.table("t").put(b"k", b"w")
+    assert store.read("s", 0, 9) == b"0123"
+    assert core.committer.inflight() == 0
+    assert problems(store.check("deep")) == []

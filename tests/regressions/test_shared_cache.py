@@ -1,0 +1,68 @@
+"""Two owners that share a metadata cache: the older one applies its last record while the newer one takes over."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from chunkstore_journal.takeover import TakeOver
+from tests.regressions.test_commit_queue import in_thread
+from tests.support.data import problems
+from tests.support.worlds import World
+
+
+@pytest.mark.parametrize("moment", ["before the rows are read", "behind it"])
+def test_a_record_applied_by_its_owner_during_the_take_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The record was decided before the claim; it is the one that the newer owner's OPEN embeds."""
+    if world.mode != "append":
+        return  # only APPEND streams have a record that OPEN embeds
+    first = world.open()
+    first.create("a")
+    first.create("b")
+    applying, go, applied = threading.Event(), threading.Event(), threading.Event()
+    apply = first._core.store.apply
+
+    def late(*arguments: Any, **named: Any) -> bool:
+        applying.set()
+        assert go.wait(10)
+        try:
+            return apply(*arguments, **named)
+        finally:
+            applied.set()
+
+    monkeypatch.setattr(first._core.store, "apply", late)
+    thread, found = in_thread(lambda: first.append("a", b"the last words"))
+    assert applying.wait(10)
+
+    def let_it_apply() -> None:
+        go.set()
+        assert applied.wait(10)
+
+    digest_after = TakeOver._digest_after
+    digests: list[Any] = []
+
+    def meanwhile(self: TakeOver, *arguments: Any) -> Any:
+        if moment == "before the rows are read":
+            let_it_apply()
+        digests.append(digest_after(self, *arguments))
+        let_it_apply()
+        return digests[-1]
+
+    monkeypatch.setattr(TakeOver, "_digest_after", meanwhile)
+    second = world.open()
+    assert digests
+    thread.join(10)
+    assert found == [0]
+    assert second.read("a", 0, 99) == b"the last words"
+    second.append("b", b"x")
+    assert problems(second.check("deep")) == []
+    second.close()
+    world.forget_cache()
+    with world.open() as third:
+        assert third.read("a", 0, 99) == b"the last words"
+        assert problems(third.check("deep")) == []
+        assert third.report.findings == ()
