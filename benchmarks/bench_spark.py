@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import chunkstore
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.config import KIB, MIB
-from tests.support.ledgers import write_segment
+from chunkstore.offload import OffloadWriter, plan
 from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
@@ -33,34 +33,35 @@ BLOCK_BYTES = 8 * MIB
 TARGET = 0.5
 
 
-def _entries(pool: bytes, first: int, count: int) -> Iterator[tuple[int, bytes]]:
-    for entry in range(first, first + count):
-        at = entry * 7919 % (len(pool) - ENTRY_BYTES)
-        yield entry, pool[at : at + ENTRY_BYTES]
+def _payloads(pool: bytes, count: int) -> pa.Array:
+    at = [number * 7919 % (len(pool) - ENTRY_BYTES) for number in range(count)]
+    return pa.array([pool[begin : begin + ENTRY_BYTES] for begin in at], pa.binary())
 
 
-def build(path: Path, total: int) -> tuple[str, Path]:
-    """A container with one ledger to each data segment of 64 MiB, and parquet files of the same rows."""
+def build(path: Path, total: int) -> tuple[str, list[str], Path]:
+    """A container with one ledger to each data segment of 64 MiB, these segments' names, and parquet files of the same rows."""
     pool = os.urandom(8 * MIB)
     root = f"file://{path}/root"
     parquet = path / "parquet"
     parquet.mkdir()
     per_file = FILE_BYTES // ENTRY_BYTES
+    payloads = _payloads(pool, per_file)
     with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)) as store:
+        writer = OffloadWriter(store, TOPIC, segment_bytes_max=2 * FILE_BYTES, block_bytes=BLOCK_BYTES)
         for number in range(total // FILE_BYTES):
-            rows = list(_entries(pool, 0, per_file))
-            store.create(f"data-{number}", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=64 * MIB))
-            write_segment(store, TOPIC, f"data-{number}", {number: rows}, block_bytes=BLOCK_BYTES)
+            writer.append_batch(number, 0, payloads)
+            writer.complete()
             table = pa.table(
                 {
                     "topic": pa.repeat(TOPIC, per_file),
                     "ledger": pa.repeat(pa.scalar(number, pa.int64()), per_file),
-                    "entry": pa.array([entry for entry, _ in rows], pa.int64()),
-                    "payload": pa.array([payload for _, payload in rows], pa.binary()),
+                    "entry": pa.array(range(per_file), pa.int64()),
+                    "payload": payloads,
                 }
             )
             pq.write_table(table, parquet / f"{number}.parquet", compression="none", use_dictionary=["topic", "ledger"])
-    return root, parquet
+        segments = [part.segment for part in plan(store, TOPIC)]
+    return root, segments, parquet
 
 
 def _processor_s() -> float:
@@ -92,17 +93,17 @@ class Taken(NamedTuple):
     processor_s: float
 
 
-def measure(report: Report, spark: Any, root: str, parquet: Path, total: int, rounds: int) -> None:
+def measure(report: Report, spark: Any, built: tuple[str, list[str], Path], total: int, rounds: int) -> None:
     """Run the cases; every one must see all the rows."""
     count = total // ENTRY_BYTES
-    segments = ",".join(f"data-{number}" for number in range(total // FILE_BYTES))
+    root, segments, parquet = built
 
     def ledgers(*expressions: str, **options: str) -> Any:
-        reader = spark.read.format("chunkstore-planned").options(topic=TOPIC, **options)
+        reader = spark.read.format("chunkstore").options(topic=TOPIC, **options)
         return reader.load(root).selectExpr(*expressions).first()
 
     def raw(*expressions: str) -> Any:
-        reader = spark.read.format("chunkstore").options(segments=segments)
+        reader = spark.read.format("chunkstore").options(segments=",".join(segments))
         return reader.load(root).selectExpr(*expressions).first()
 
     def peer(*expressions: str) -> Any:
@@ -162,12 +163,9 @@ def main() -> None:
     report = Report("spark-quick" if options.quick else "spark")
     total = (128 if options.quick else 1024) * MIB
     with scratch(options.dir) as path:
-        root, parquet = build(path, total)
+        built = build(path, total)
         spark = start_session(path, java_options="-XX:+UseParallelGC")
-        from tests.support.planned_source import PlannedSource  # noqa: PLC0415  (needs pyspark)
-
-        spark.dataSource.register(PlannedSource)
-        measure(report, spark, root, parquet, total, 3 if options.quick else 7)
+        measure(report, spark, built, total, 3 if options.quick else 7)
         spark.stop()
     report.save()
 

@@ -24,7 +24,17 @@ from pathlib import Path
 __all__ = ["Figure", "Report", "anonymous_kib", "median", "peak_resident_kib", "scratch", "time_s"]
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("chunkstore-engine", "lmdb", "msgpack", "google-crc32c", "protobuf", "pyarrow", "pyspark")
+_PACKAGES = (
+    "boto3",
+    "botocore",
+    "chunkstore-engine",
+    "lmdb",
+    "msgpack",
+    "google-crc32c",
+    "protobuf",
+    "pyarrow",
+    "pyspark",
+)
 
 
 def median(values: list[float]) -> float:

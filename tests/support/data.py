@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
+
+from chunkstore.invariants import Finding
 
 BLOCK = random.Random(20_26).randbytes(65_521)
 
@@ -16,6 +18,11 @@ def pattern(offset: int, length: int, seed: int = 0) -> bytes:
     begin = (offset + seed * 7919) % len(BLOCK)
     repeated = BLOCK * ((begin + length) // len(BLOCK) + 1)
     return repeated[begin : begin + length]
+
+
+def problems(findings: Iterable[Finding]) -> list[Finding]:
+    """What a check finds wrong. Orphans are not: a crash, or a write that failed, leaves them behind."""
+    return [finding for finding in findings if finding.severity != "info"]
 
 
 def refused(error: type[BaseException], *calls: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from chunkstore.errors import StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.forwarding import Forwarding
 
-__all__ = ["Call", "Dead", "FaultyChunkStorage", "Outcome", "When", "outcomes_of"]
+__all__ = ["Call", "Dead", "Faults", "FaultyChunkStorage", "Outcome", "When", "outcomes_of"]
 
 T = TypeVar("T")
 When = Callable[[str, str], bool]
@@ -51,36 +51,48 @@ class Outcome(Enum):
     """``StorageFull`` for this and every later call that needs space, until ``heal``."""
     OUTAGE = "outage"
     """``StorageUnavailable`` for this and every later call, until ``heal``."""
+    POWER_NOTHING = "power cut, nothing unsynced is kept"
+    """All processes of the machine die; the call has no effect. Only on a disk with a durable layer."""
+    POWER_NAMES = "power cut, names without contents"
+    POWER_CONTENTS = "power cut, contents without names"
+    POWER_SOME = "power cut, by chance"
+    POWER_OTHERS = "power cut, by another chance"
 
 
+_SYSTEM_CALLS_FOR_SPACE = frozenset(("creat", "pwrite", "temporary", "link"))
+_SYSTEM_CALLS_THAT_LOOK = frozenset(("stat", "pread", "readdir"))
+_POWER_CUTS = tuple(item for item in Outcome if item.value.startswith("power cut"))
+_LASTING = (Outcome.OUTAGE, Outcome.STAYS_FULL)
 _WEATHER = (Outcome.ERROR_BEFORE, Outcome.ERROR_AFTER, Outcome.SHORT, Outcome.FULL)
 
 
 class Call(NamedTuple):
-    """One call, as recorded."""
+    """One call, as recorded. ``step``: the system call it is, where those are counted."""
 
     operation: str
     names: tuple[str, ...]
     tearable: bool
+    step: str = ""
 
 
 def outcomes_of(call: Call) -> tuple[Outcome, ...]:
     """What can happen at such a call."""
-    if call.operation not in _CHANGING:
+    if call.operation not in _CHANGING or call.step in _SYSTEM_CALLS_THAT_LOOK:
         return (Outcome.CRASH_BEFORE, Outcome.ERROR_BEFORE)
     found = [Outcome.CRASH_BEFORE, Outcome.CRASH_AFTER, Outcome.ERROR_BEFORE, Outcome.ERROR_AFTER]
-    if call.operation in _FILLING:
+    if call.step in _SYSTEM_CALLS_FOR_SPACE if call.step else call.operation in _FILLING:
         found += [Outcome.FULL, Outcome.STAYS_FULL]
     if call.tearable:
         found += [Outcome.TORN, Outcome.SHORT]
+    if call.step:
+        found += _POWER_CUTS
     return tuple(found)
 
 
-class FaultyChunkStorage(Forwarding):
-    """See the module. Thread-safe. Until ``watch`` or ``inject`` it only passes calls on."""
+class Faults:
+    """Which call fails, and how. Thread-safe. Until ``watch`` or ``inject`` none does."""
 
-    def __init__(self, inner: ChunkStorage) -> None:
-        super().__init__(inner)
+    def __init__(self) -> None:
         self.trace: list[Call] = []
         self.dead = False
         self.fired = False
@@ -88,6 +100,9 @@ class FaultyChunkStorage(Forwarding):
         self._watching = False
         self._when: int | When = -1
         self._outcome: Outcome | None = None
+        self._second: tuple[int | When, Outcome] | None = None
+        self.fired_at = -1
+        self.fired_twice = False
         self._lasting: Outcome | None = None
         self._storm: tuple[random.Random, float] | None = None
 
@@ -103,7 +118,13 @@ class FaultyChunkStorage(Forwarding):
         self.watch()
         with self._lock:
             self._when, self._outcome = when, outcome
-            self.fired = False
+            self.fired = self.fired_twice = False
+
+    def second(self, when: int | When, outcome: Outcome) -> None:
+        """Let ``outcome`` happen, too: ``when`` calls (1: the very next one) behind the one that ``inject`` chose, or at the
+        first of them for which ``when(operation, name)`` holds."""
+        with self._lock:
+            self._second = (when, outcome)
 
     def storm(self, seed: int, rate: float) -> None:
         """From now on, ``rate`` of the calls (from 0 to 1) fail by chance, each in one of the ways a process survives."""
@@ -120,45 +141,65 @@ class FaultyChunkStorage(Forwarding):
         with self._lock:
             self._watching = False
             self._storm = None
-            self._when, self._outcome, self._lasting = -1, None, None
+            self._when, self._outcome, self._lasting, self._second = -1, None, None, None
 
     def kill(self) -> None:
         """The process dies now: every later call raises ``Dead``."""
         self.dead = True
 
-    def _step(self, operation: str, names: tuple[str, ...], tearable: bool) -> Outcome | None:
+    def _step(self, operation: str, names: tuple[str, ...], tearable: bool, *, step: str = "") -> Outcome | None:
+        """A call is about to be made: what shall happen to it. Raises ``Dead``."""
         with self._lock:
             if self.dead:
                 raise Dead
             index = len(self.trace)
             if self._watching:
-                self.trace.append(Call(operation, names, tearable))
-            if self._lasting is Outcome.OUTAGE or (self._lasting is Outcome.STAYS_FULL and operation in _FILLING):
+                self.trace.append(Call(operation, names, tearable, step))
+            needs_space = step in _SYSTEM_CALLS_FOR_SPACE if step else operation in _FILLING
+            if self._lasting is Outcome.OUTAGE or (self._lasting is Outcome.STAYS_FULL and needs_space):
                 return self._lasting
             if self._storm is not None:
                 chance, rate = self._storm
                 if chance.random() >= rate:
                     return None
                 return chance.choice(
-                    [item for item in outcomes_of(Call(operation, names, tearable)) if item in _WEATHER]
+                    [item for item in outcomes_of(Call(operation, names, tearable, step)) if item in _WEATHER]
                 )
             if not self._watching:
                 return None
-            if self.fired or not self._is_due(index, operation, names):
-                return None
-            self.fired = True
-            outcome = self._outcome
+            outcome = self._due(index, Call(operation, names, tearable, step))
             if outcome in (Outcome.OUTAGE, Outcome.STAYS_FULL):
                 self._lasting = outcome
-            if outcome in (Outcome.CRASH_BEFORE, Outcome.CRASH_AFTER, Outcome.TORN):
+            if outcome in (Outcome.CRASH_BEFORE, Outcome.CRASH_AFTER, Outcome.TORN) or outcome in _POWER_CUTS:
                 self.dead = True  # already now: calls in other threads that come later find a dead process
             return outcome
 
-    def _is_due(self, index: int, operation: str, names: tuple[str, ...]) -> bool:
-        when = self._when
-        if isinstance(when, int):
-            return index == when
-        return any(when(operation, name) for name in names)
+    def _due(self, index: int, call: Call) -> Outcome | None:
+        if not self.fired:
+            if self._outcome is not None and self._is_due(self._when, index, self._outcome, call):
+                self.fired, self.fired_at = True, index
+                return self._outcome
+        elif self._second is not None and not self.fired_twice:
+            when, outcome = self._second
+            if self._is_due(when, index - self.fired_at, outcome, call):
+                self.fired_twice = True
+                return outcome
+        return None
+
+    @staticmethod
+    def _is_due(when: int | When, index: int, outcome: Outcome, call: Call) -> bool:
+        if not isinstance(when, int):
+            return any(when(call.operation, name) for name in call.names)
+        # Threads may change the order of calls from run to run: then the next call that this can happen to is meant.
+        return index >= when and (outcome in _LASTING or outcome in outcomes_of(call))
+
+
+class FaultyChunkStorage(Forwarding, Faults):
+    """A storage whose calls may fail. Thread-safe."""
+
+    def __init__(self, inner: ChunkStorage) -> None:
+        Forwarding.__init__(self, inner)
+        Faults.__init__(self)
 
     def _perform(
         self,

@@ -54,16 +54,16 @@ class Forwarding(ChunkStorage):
         return self.around("open_write", (name,), lambda: self.inner.open_write(name))
 
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
-        return self.around("read", (handle.name,), lambda: self.inner.read(handle, offset, length))
+        return self.around("read", _names(handle), lambda: self.inner.read(handle, offset, length))
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
-        return self.around("read", (handle.name,), lambda: self.inner.read_into(handle, offset, buffer))
+        return self.around("read", _names(handle), lambda: self.inner.read_into(handle, offset, buffer))
 
     def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> Pieces:
-        return self.around("read", (handle.name,), lambda: self.inner.read_ranges(handle, ranges))
+        return self.around("read", _names(handle), lambda: self.inner.read_ranges(handle, ranges))
 
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
-        return self.around("write", (handle.name,), lambda: self.inner.write(handle, offset, data))
+        return self.around("write", _names(handle), lambda: self.inner.write(handle, offset, data))
 
     def sync(self, names: Sequence[str]) -> None:
         self.around("sync", tuple(names), lambda: self.inner.sync(names))
@@ -81,13 +81,17 @@ class Forwarding(ChunkStorage):
         return self.around("stat", (name,), lambda: self.inner.stat(name))
 
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
-        return self.around("concat", tuple(item.name for item in arguments), lambda: self.inner.concat(arguments))
+        return self.around(
+            "concat",
+            tuple(item.name for item in arguments if isinstance(item, ConcatArgument)),
+            lambda: self.inner.concat(arguments),
+        )
 
     def truncate(self, handle: ChunkHandle, length: int) -> None:
-        self.around("truncate", (handle.name,), lambda: self.inner.truncate(handle, length))
+        self.around("truncate", _names(handle), lambda: self.inner.truncate(handle, length))
 
     def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
-        self.around("set_read_only", (handle.name,), lambda: self.inner.set_read_only(handle, read_only))
+        self.around("set_read_only", _names(handle), lambda: self.inner.set_read_only(handle, read_only))
 
     def close(self) -> None:
         self.inner.close()
@@ -106,3 +110,8 @@ class Hooked(Forwarding):
         result = call()
         self.after(operation, names)
         return result
+
+
+def _names(handle: object) -> tuple[str, ...]:
+    # What is no handle is refused by the storage, not here.
+    return (handle.name,) if isinstance(handle, ChunkHandle) else ()

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from chunkstore.codec.pip76_writer import EncodedBlock, SegmentEncoder
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
+from chunkstore.offload import Block, LedgerRange
 from chunkstore.reading import ReadingHalf
 from chunkstore.replica import Replica
-from chunkstore.spark.ledgers import Block, LedgerPart
 
 __all__ = ["TABLE", "plan_from_table", "write_segment"]
 
@@ -54,14 +54,14 @@ def write_segment(
         table.put(f"{topic}\0{ledger:020}\0{own[0].first_entry:020}".encode(), json.dumps(row).encode())
 
 
-def plan_from_table(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerPart]:
+def plan_from_table(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
     """A ``LedgerPlanner``."""
     assert isinstance(replica, Replica)
-    parts: list[LedgerPart] = []
+    parts: list[LedgerRange] = []
     for entry in replica.table(TABLE).scan(topic.encode() + b"\0"):
         row = json.loads(entry.value)
         row["blocks"] = tuple(Block(*block) for block in row["blocks"])
-        part = LedgerPart(**row)
+        part = LedgerRange(topic, complete=True, **row)
         if ledgers is None or part.ledger in ledgers:
             parts.append(part)
     for ledger in ledgers or ():

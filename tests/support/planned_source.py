@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from chunkstore.spark.ledgers import LedgerPlanner
+from chunkstore.spark.plan import LedgerPlanner
 from chunkstore.spark.source import DefaultSource, Reader
 from tests.support.ledgers import plan_from_table
 

@@ -27,7 +27,7 @@ from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import read_format
 
-Kind = Literal["memory", "filesystem"]
+Kind = Literal["memory", "filesystem", "hdfs", "s3"]
 Mode = Literal["slot", "append"]
 Wrap = Callable[[ChunkStorage], ChunkStorage]
 

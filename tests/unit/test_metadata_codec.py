@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,38 @@ def test_flipped_bytes_are_read_alike_or_refused(kind: str, data: st.DataObject)
 def test_any_bytes_are_damage(raw: bytes, kind: str) -> None:
     with pytest.raises(Damaged):
         DECODERS[kind](b"key", raw)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(
+    "raw",
+    [b"\x94\x40\x00\x01\xc2", b"\xdc\x01\x40" * 1000, b"\x9f" * 3000, b"\x92\x01\x00" + b"\xdc\x01\x40" * 999],
+    ids=["few bytes", "nested claims", "nested", "nested claims behind the version"],
+)
+def test_hostile_rows_take_memory_in_proportion(kind: str, raw: bytes) -> None:
+    """Every level of nesting may claim as many elements as a row may have: none of them may be believed."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            DECODERS[kind](b"key", raw)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * len(raw) + (64 << 10)
+
+
+def test_many_attributes_and_long_fields_of_a_newer_version() -> None:
+    attributes: dict[str, int | str | bytes] = {f"{number:04}": number for number in range(128)}
+    record = SEGMENT._replace(attributes=attributes, extra=tuple(range(64)))
+    assert codec.decode_segment(b"S", codec.encode_segment(record)) == record
+    chunk = CHUNK._replace(extra=(tuple(range(300)), *range(63)))
+    assert codec.decode_chunk(b"C", codec.encode_chunk(chunk)) == chunk
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_minor_version_below_zero_does_not_excuse_missing_fields(kind: str, missing: int) -> None:
+    plain = msgpack.unpackb(ENCODERS[kind](SAMPLES[kind]), use_list=False)
+    row = (plain[0], -missing, *plain[2:-missing])
+    with pytest.raises(Damaged, match="minor version"):
+        DECODERS[kind](b"key", msgpack.packb(row))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import pack_into
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,3 +173,26 @@ def test_entries_longer_than_a_window() -> None:
 def test_a_pulsar_index_of_a_miscounted_object_reads() -> None:
     made = [[Entry(9, 0, b"abc"), Entry(9, 1, b"abcd")], [Entry(2, 0, b"")]]
     assert [group.ledger for group in read_index(miscounted(made, block_min=0).index_bytes).ledgers] == [2, 9]
+
+
+def test_headers_that_lead_far_away_do_not_multiply_the_reading() -> None:
+    """Each of them asks for a look behind an entry of 3 MiB. Before, each look was two reads of a mebibyte."""
+    size, count = 8 << 20, 2000
+    data = bytearray(size)
+    for at in range(0, count * 256, 256):
+        pack_into(">Iqqqq", data, at, 0x26A66D32, 128, 256, 0, 1)
+        pack_into(">iq", data, at + 128, 3 << 20, 0)
+    asked: list[int] = []
+    buffer = bytearray(2 << 20)
+
+    def read(at: int, length: int) -> memoryview:
+        # As a source may: into the same buffer again and again.
+        asked.append(length)
+        found = data[at : at + length]
+        buffer[: len(found)] = found
+        return memoryview(buffer)[: len(found)]
+
+    skipped: list[SkippedBytes] = []
+    assert list(salvage_entries(DataSource("data", size, read), skipped=skipped.append)) == []
+    assert sum(item.length for item in skipped) + count * 128 == size
+    assert sum(asked) < 4 * size

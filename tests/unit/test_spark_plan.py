@@ -14,11 +14,11 @@ import chunkstore
 from chunkstore.checksum import crc32c
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
+from chunkstore.offload import Block, LedgerRange
 from chunkstore.reading import ReadingHalf
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.spark import plan as planning
-from chunkstore.spark.ledgers import Block, LedgerPart
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.pieces import PieceReader, RunBytes
 from chunkstore.spark.plan import ROW_BYTES, LedgerRun, Piece, ReadTask, SegmentRun, plan_read, share
@@ -264,7 +264,7 @@ def test_a_replica_that_moves_is_not_planned_from(ground: Ground) -> None:
     with ground.open() as store, ground.replica() as replica:
         filled(store, "a", 10, 10)
 
-        def planner(follower: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerPart]:
+        def planner(follower: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
             replica.refresh()
             return []
 
@@ -360,15 +360,15 @@ def test_the_last_bytes_of_a_damaged_chunk_are_never_given_out(ground: Ground) -
 # Planning ledgers
 
 
-def parts_planner(*parts: LedgerPart) -> Any:
-    def plan(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerPart]:
+def parts_planner(*parts: LedgerRange) -> Any:
+    def plan(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
         assert topic == "t"
         return [part for part in parts if ledgers is None or part.ledger in ledgers]
 
     return plan
 
 
-def ledger_tasks(ground: Ground, *parts: LedgerPart, min_partitions: int = 1) -> list[ReadTask]:
+def ledger_tasks(ground: Ground, *parts: LedgerRange, min_partitions: int = 1) -> list[ReadTask]:
     with ground.replica() as replica:
         options = ground.options(topic="t", min_partitions=min_partitions)
         return plan_read(replica, options, parts_planner(*parts))
@@ -378,9 +378,9 @@ def test_blocks_become_runs_and_chunks_wanted_whole_are_verified(ground: Ground)
     with ground.open() as store:
         filled(store, "d", 1000, 300)
         chunks = list(store.layout("d"))
-    first = LedgerPart(7, 0, 19, "d", (Block(0, 0, 200), Block(10, 200, 400)))
-    second = LedgerPart(8, 0, 9, "d", (Block(0, 400, 700),))
-    tail = LedgerPart(9, 0, 9, "d", (Block(0, 800, 1000),))
+    first = LedgerRange("t", 7, 0, 19, "d", (Block(0, 0, 200), Block(10, 200, 400)), True)
+    second = LedgerRange("t", 8, 0, 9, "d", (Block(0, 400, 700),), True)
+    tail = LedgerRange("t", 9, 0, 9, "d", (Block(0, 800, 1000),), True)
     [task] = ledger_tasks(ground, first, second, tail)
     assert [(run.ledger, len(run.blocks)) for run in task.runs if isinstance(run, LedgerRun)] == [
         (7, 2),
@@ -395,7 +395,7 @@ def test_blocks_become_runs_and_chunks_wanted_whole_are_verified(ground: Ground)
 def test_blocks_with_a_hole_between_them_are_runs_of_their_own(ground: Ground) -> None:
     with ground.open() as store:
         filled(store, "d", 1000, 1000)
-    [task] = ledger_tasks(ground, LedgerPart(7, 0, 19, "d", (Block(0, 0, 200), Block(10, 300, 400))))
+    [task] = ledger_tasks(ground, LedgerRange("t", 7, 0, 19, "d", (Block(0, 0, 200), Block(10, 300, 400)), True))
     assert [run.pieces[0].start for run in task.runs] == [0, 300]
     assert all(piece.crc32c is None for run in task.runs for piece in run.pieces)
 
@@ -405,7 +405,7 @@ def test_a_chunk_cut_by_truncation_is_wanted_whole_where_all_that_is_left_is_wan
         filled(store, "d", 1000, 1000)
         store.truncate("d", 400)
         [chunk] = store.layout("d")
-    [task] = ledger_tasks(ground, LedgerPart(7, 0, 19, "d", (Block(0, 400, 1000),)))
+    [task] = ledger_tasks(ground, LedgerRange("t", 7, 0, 19, "d", (Block(0, 400, 1000),), True))
     [piece] = task.runs[0].pieces
     assert piece == Piece(chunk.name, 400, 1000, 1000, 400, chunk.crc32c)
 
@@ -415,9 +415,9 @@ def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:
         filled(store, "d", 1000, 300)
         store.truncate("d", 100)
     with pytest.raises(Damaged, match="1000 bytes"):
-        ledger_tasks(ground, LedgerPart(7, 0, 9, "d", (Block(0, 900, 1001),)))
+        ledger_tasks(ground, LedgerRange("t", 7, 0, 9, "d", (Block(0, 900, 1001),), True))
     with pytest.raises(SegmentTruncated):
-        ledger_tasks(ground, LedgerPart(7, 0, 9, "d", (Block(0, 0, 200),)))
+        ledger_tasks(ground, LedgerRange("t", 7, 0, 9, "d", (Block(0, 0, 200),), True))
     with ground.replica() as replica, pytest.raises(Unsupported):
         plan_read(replica, ground.options(topic="t"), None)
 
