@@ -1,6 +1,12 @@
 # Every target sets up what it needs: see scripts/setup.sh. The second run finds it ready.
 #   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare
 #   make test                       lint, types, all tests; says at the end which guarantees were not tested here
+#   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
+#   make chaos                      half an hour of processes that fight for one container, five hundred kills
+#   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
+#   make simulate                   ten minutes of random stories: production code on a seeded scheduler; make test runs a share
+#   make mutants                    44 planted bugs, each of which the simulated stories must notice
+#   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make lint | bench | soak-put | wheel | clean
 # PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer), JOBS the number of test processes.
 
@@ -14,7 +20,7 @@ JOBS ?= 2
 ROOT ?=
 export PYTHON
 
-.PHONY: help demo test lint types bench soak-put wheel clean
+.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants simulate soak-put wheel clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -24,7 +30,7 @@ $(VENV)/.ready-run: pyproject.toml scripts/setup.sh
 	@touch $@
 
 $(VENV)/.ready-demo: pyproject.toml scripts/setup.sh
-	@scripts/setup.sh $(VENV) demo,spark
+	@scripts/setup.sh $(VENV) demo,hdfs,s3,spark
 	@touch $@ $(VENV)/.ready-run
 
 $(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
@@ -35,6 +41,8 @@ demo: $(VENV)/.ready-demo
 	@$(RUN) -m chunkstore demo $(if $(ROOT),"$(ROOT)")
 
 test: lint types
+	@scripts/servers.sh
+	@$(RUN) -m tests.support.servers.hdfs_jars
 	$(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/.ready-dev
@@ -45,11 +53,37 @@ types: $(VENV)/.ready-dev
 
 # Ratios to bare system calls, and memory; not part of the tests, because they need a quiet machine.
 bench: $(VENV)/.ready-dev
+	@scripts/servers.sh
 	$(RUN) -m benchmarks
+
+# 10^6 inputs for every decoder; saved in benchmarks/results/fuzz.json. FUZZ="--inputs 10000000 --seed 7" for more.
+fuzz: $(VENV)/.ready-dev
+	$(RUN) -m tests.fuzz --save $(FUZZ)
+
+# Saved in benchmarks/results/crash-points.json. FAULTS="--pairs 1000 --seed 7" for more.
+crash-points: $(VENV)/.ready-dev
+	$(RUN) -m tests.faults --save --pairs 20 $(FAULTS)
+
+# Added up in benchmarks/results/simulate.json. SIMULATE="--total 500000 --first-seed 1" for another campaign.
+SIMULATE ?= --seconds 600
+simulate: $(VENV)/.ready-dev
+	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.simulator --jobs $(JOBS) --save benchmarks/results/simulate.json $(SIMULATE)
+
+# Saved in benchmarks/results/mutants.json.
+mutants: $(VENV)/.ready-dev
+	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.simulator.hunt --jobs $(JOBS) --save benchmarks/results/mutants.json $(MUTANTS)
+
+# Some minutes, and a few GiB of memory; saved in benchmarks/results/models.json.
+models: $(VENV)/.ready-dev
+	$(RUN) -m tests.models --save
 
 # 1 GiB, twenty kills of the writer at random moments, each followed by put --resume.
 soak-put: $(VENV)/.ready-dev
 	CHUNKSTORE_SOAK_PUT=1 $(RUN) -m pytest -q -s tests/cli/test_put_killed.py
+
+# Real processes, SIGKILL, SIGSTOP, full disks (as root); exits 1 and keeps the evidence if anything acknowledged is lost.
+chaos: $(VENV)/.ready-dev
+	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.chaos --seconds 1800 --kills 600 --json benchmarks/results/chaos.json
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m hatchling build -t wheel

@@ -1,4 +1,8 @@
-"""What every test run says at its end: which guarantees it did not test, and why."""
+"""Servers for all tests, and what every run says at its end: which guarantees it did not test, and why.
+
+A guarantee is named by the reason of a skip that begins with "not tested: " (``tests.support.servers.base.missing``). The
+run's very last line names them again, so that nobody has to scroll.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,24 @@ from collections import Counter
 
 import pytest
 
+from tests.support.servers.base import GUARANTEES, required
+from tests.support.servers.running import moto, rgw, s3_environment
+
+__all__ = ["moto", "rgw", "s3_environment"]
+
+_UNTESTED = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A name in CHUNKSTORE_REQUIRE that nobody knows would require nothing: say so before any test runs."""
+    try:
+        required()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the reasons of skipped tests, each once; the run's closing line comes behind it."""
+    """List the reasons of skipped tests, each once."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -18,3 +37,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"- {reason} ({count} {'test' if count == 1 else 'tests'})")
     if not reasons:
         terminalreporter.line("none: nothing was skipped")
+    terminalreporter.config.stash[_UNTESTED] = [
+        name for name, text in GUARANTEES.items() if any(reason.startswith(f"not tested: {text}") for reason in reasons)
+    ]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of the run. Workers of a parallel run have no summary, and say nothing."""
+    untested = config.stash.get(_UNTESTED, None)
+    if untested is not None:
+        print(f"guarantees not tested here: {'; '.join(GUARANTEES[name] for name in untested) or 'none'}", flush=True)

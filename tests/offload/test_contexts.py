@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -82,3 +84,21 @@ def test_a_changed_byte_is_read_as_something_else_or_refused(at: int, byte: int)
 def test_topics_are_checked(topic: object) -> None:
     with pytest.raises(InvalidArgument):
         check_topic(topic)
+
+
+def test_nested_claims_take_memory_in_proportion() -> None:
+    row = b"\xdc\x30\x00" * 1000
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            decode_context(key_of("t", 0), row)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200 * len(row) + (64 << 10)
+
+
+def test_as_many_ledgers_as_a_row_holds() -> None:
+    ranges = tuple(EntryRange(number, 0, number) for number in range(4096))
+    full = COMPLETE._replace(ranges=ranges)
+    assert decode_context(key_of("t", 3), encode_context(full)) == full
