@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Figure", "Report", "anonymous_kib", "median", "peak_resident_kib", "scratch", "time_s"]
+__all__ = ["RESULTS", "Figure", "Report", "anonymous_kib", "median", "peak_resident_kib", "scratch", "time_s"]
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = (

@@ -1,13 +1,15 @@
 """The long run: ``python -m tests.fuzz [--inputs N] [--seed S] [--processes N] [--target NAME ...] [--save]``.
 
 Every decoder gets ``--inputs`` inputs (10^6 unless said otherwise), each target in a process of its own, two at a time:
-where a decoder brings its process down, the block of inputs is named. ``--replay FILE --target NAME`` repeats one stored
+where a decoder brings its process down, the block of inputs is named. ``--save`` replaces the saved figures of the decoders
+that ran, and keeps those of the others. ``--replay FILE --target NAME`` repeats one stored
 input. The run fails where a rule is broken, and where fewer than 5% of a target's inputs come past its first check.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import sys
 import time
@@ -17,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Report
+from benchmarks.harness import RESULTS, Figure, Report
 from tests.fuzz.runner import BLOCK, Finding, Result, memory_bound_bytes, replay, run_blocks, save
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS, target_named
@@ -113,10 +115,16 @@ def _found(message: object) -> str:
     return f"{message}\n      kept; replay: python -m tests.fuzz --target {message.target} --replay {path}"
 
 
-def _report(results: list[Result], inputs: int) -> Report:
+def _report(results: list[Result], inputs: int, seed: int) -> Report:
     report = Report("fuzz")
-    for result in sorted(results, key=lambda item: item.target):
-        report.add(f"{result.target}: inputs", result.inputs, "inputs", at_least=inputs)
+    for result in results:
+        report.add(
+            f"{result.target}: inputs",
+            result.inputs,
+            "inputs",
+            at_least=inputs,
+            detail=f"seed {seed}, {result.seconds:,.0f} s, {time.strftime('%Y-%m-%d', time.gmtime())}",
+        )
         report.add(f"{result.target}: past the first check", result.past_share, "share", at_least=PAST_SHARE_MIN)
         report.add(f"{result.target}: speed", result.inputs / result.seconds, "inputs/s")
         report.add(
@@ -127,7 +135,21 @@ def _report(results: list[Result], inputs: int) -> Report:
             f"{memory_bound_bytes(result.memory_input_bytes)}",
         )
         report.add(f"{result.target}: slowest input", result.seconds_max * 1000, "ms")
+    ran = {result.target for result in results}
+    report.figures += [figure for figure in _saved_before() if _target_of(figure) not in ran]
+    report.figures.sort(key=_target_of)
     return report
+
+
+def _target_of(figure: Figure) -> str:
+    return figure.name.partition(":")[0]
+
+
+def _saved_before() -> list[Figure]:
+    path = RESULTS / "fuzz.json"
+    if not path.exists():
+        return []
+    return [Figure(**figure) for figure in json.loads(path.read_text(encoding="utf-8"))["figures"]]
 
 
 def main() -> int:
@@ -158,7 +180,7 @@ def main() -> int:
     for name in shallow:
         print(f"{name}: fewer than {PAST_SHARE_MIN:.0%} came past the first check; the inputs are too poor")
     if options.save and not found:
-        _report(results, options.inputs).save()
+        _report(results, options.inputs, options.seed).save()
     return 1 if found or shallow else 0
 
 
