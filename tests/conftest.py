@@ -1,4 +1,4 @@
-"""Servers for all tests, and what every run says at its end: which guarantees it did not test, and why.
+"""Servers for all tests, and what every run says at its end: which fresh seeds it ran, which guarantees it did not test, and why.
 
 A guarantee is named by the reason of a skip that begins with "not tested: " (``tests.support.servers.base.missing``). The
 run's very last line names them again, so that nobody has to scroll.
@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from tests.support.fresh_seeds import FRESH_SEED
 from tests.support.servers.base import GUARANTEES, required
 from tests.support.servers.running import moto, rgw, s3_environment
 
@@ -27,7 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the reasons of skipped tests, each once."""
+    """List the fresh seeds, and the reasons of skipped tests, each once."""
+    _name_fresh_seeds(terminalreporter)
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -40,6 +42,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.config.stash[_UNTESTED] = [
         name for name, text in GUARANTEES.items() if any(reason.startswith(f"not tested: {text}") for reason in reasons)
     ]
+
+
+def _name_fresh_seeds(reporter: pytest.TerminalReporter) -> None:
+    """Reports of workers bring their properties along, so this holds in parallel runs, too."""
+    seeds = {
+        str(value): outcome
+        for outcome in ("passed", "failed")
+        for report in reporter.stats.get(outcome, [])
+        for name, value in report.user_properties
+        if name == FRESH_SEED
+    }
+    if seeds:
+        reporter.section("fresh seeds of this run's random stories")
+        named = (seed if outcome == "passed" else f"{seed} FAILED" for seed, outcome in seeds.items())
+        reporter.line(", ".join(named))
+        reporter.line("replay one: python -m chunkstore.testing.simulator --seed N")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

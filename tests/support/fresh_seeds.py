@@ -1,0 +1,7 @@
+"""What tests that draw a fresh seed call it in their reports, so that the end of the run can name it."""
+
+from __future__ import annotations
+
+__all__ = ["FRESH_SEED"]
+
+FRESH_SEED = "seed of a fresh random story"
