@@ -23,6 +23,7 @@ from chunkstore.errors import (
     Damaged,
     DeadlineExceeded,
     NotOwner,
+    OutcomeUnknown,
     SegmentNotFound,
     StorageFull,
     StorageUnavailable,
@@ -154,7 +155,11 @@ class Core:
         self.check_owner()
         if self.broken is None and not self.storage.capabilities.fence_by_stat:
             # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
-            self.lifecycle.note(RecordKind.HEARTBEAT, ())
+            try:
+                self.lifecycle.note(RecordKind.HEARTBEAT, ())
+            except OutcomeUnknown:
+                # Whether the heartbeat becomes history is nothing to whoever reads: he was not answered, and changed nothing.
+                self.raise_deadline("asking whether a newer owner exists")
             return
         deadline_s = self.deadline_s()
         while True:

@@ -33,6 +33,14 @@ class Remote(Hooked):
         return replace(self.inner.capabilities, remote=True)
 
 
+class Doubtful(Hooked):
+    """As if on the other side of a network, where a stat may be stale."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.inner.capabilities, append_journal=False, fence_by_stat=False, remote=True)
+
+
 class Hold:
     """Lets chosen calls hang until told to go on; then they happen."""
 
@@ -349,3 +357,28 @@ def test_left_behind_at_the_last_moment(world: World, monkeypatch: pytest.Monkey
     assert store.read("s", 0, 9) == b"0123"
     assert core.committer.inflight() == 0
     assert problems(store.check("deep")) == []
+
+
+def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
+    """Found by the simulator, seed 20000269: a read answered "outcome unknown", which says nothing about a read."""
+    if world.mode != "slot":
+        pytest.skip("where a stat may be stale the journal is in SLOT mode")
+    made: list[Hooked] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Doubtful(inner))
+        return made[-1]
+
+    store = world.open(wrap=wrap, op_deadline_s=DEADLINE_S, undecided_s_max=2.0, resolve_s=0.1)
+    store.create("s")
+    store.append("s", b"bytes")
+    hold = Hold(made[-1])
+    hold.where(is_commit)
+    try:
+        took_s, answer = timed(lambda: store.read("s", 0, 5))
+        assert hold.reached.is_set()
+        assert isinstance(answer, DeadlineExceeded)
+        assert took_s < SOON_S
+    finally:
+        hold.release()
+    assert store.read("s", 0, 5) == b"bytes"
