@@ -8,8 +8,10 @@ Leaves out: when to poll; serving reads (``store`` gives views).
 
 from __future__ import annotations
 
+from typing import Final
+
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
@@ -21,6 +23,8 @@ from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.recovery import materialise
 
 __all__ = ["Follower"]
+
+_RESTARTS_MAX: Final = 4
 
 
 class Follower:
@@ -65,29 +69,44 @@ class Follower:
         About three requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
         its end), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
-        for restarts_left in (4, 3, 2, 1, 0):
-            opened = self._find_newest()
-            if opened is None:
-                return self.store.head()
+        leg = self._find_end()
+        if leg is None:
+            return self.store.head()
+        for restarts_left in range(_RESTARTS_MAX, -1, -1):
+            head = self._store.head() if self._store is not None else None
+            if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
+                return head
             try:
-                leg = Leg(opened, self._visible_end(opened))
+                found = materialise(self._streams, self._cache, leg, current=self._store)
                 break
-            except ChunkNotFound:
-                # Seen and gone: a new owner has opened and collects. Its OPEN is there now.
-                if not restarts_left:
+            except Damaged as error:
+                self._drop_if_discarded(error)
+                # Once history has gone on, snapshots and records up to the end that we saw may be collected: look again.
+                newer = self._find_end()
+                if not restarts_left or newer is None or newer.end.lsn <= leg.end.lsn:
                     raise
-        head = self._store.head() if self._store is not None else None
-        if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
-            return head
-        try:
-            found = materialise(self._streams, self._cache, leg, current=self._store)
-        except ChunkstoreError as error:
-            self._drop_if_discarded(error)
-            raise
+                leg = newer
+            except ChunkstoreError as error:
+                self._drop_if_discarded(error)
+                raise
         self._store = found.store
         self._lost = None
         self.findings = found.findings
         return found.store.head()
+
+    def _find_end(self) -> Leg | None:
+        """The newest OPEN and what is committed behind it; None while there is no OPEN."""
+        for restarts_left in range(_RESTARTS_MAX, -1, -1):
+            opened = self._find_newest()
+            if opened is None:
+                return None
+            try:
+                return Leg(opened, self._visible_end(opened))
+            except ChunkNotFound:
+                # Seen and gone: a new owner has opened and collects. Its OPEN is there now.
+                if not restarts_left:
+                    raise
+        return None
 
     def _drop_if_discarded(self, error: ChunkstoreError) -> None:
         """An empty store instead of the discarded one would show an empty container: say why there is nothing to show."""

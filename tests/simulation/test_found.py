@@ -10,6 +10,7 @@ import pytest
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.testing.simulator import World
+from tests.simulation.scene import ALL, SEGMENT, Scene, worlds
 
 
 def test_an_undecided_claim_is_not_its_own_cause() -> None:
@@ -116,3 +117,23 @@ def test_an_owner_deposed_on_its_own_machine_does_not_cry_damage(verb: str, chan
             "seal": partial(old.seal, "orders"),
         }
         assert isinstance(z.start(calls[verb]).failure(), NotOwner)
+
+
+@worlds(*ALL)
+def test_a_replica_that_was_overtaken_looks_again(scene: Scene) -> None:
+    """Found by seed 799049429660: between a replica's look for the end and its look for a snapshot, history went on and
+    everything up to that end was collected. It told its user that data was damaged."""
+    z = scene.first("z", "a")
+    r = scene.world.process("r", "far away")
+    job = r.start(r.opening_replica())
+    reading = r.until(op="read", name=scene.names.latest, skip=1)
+    z.append("b")
+    n = scene.owner("n", "other", snapshots_kept=1)
+    n.append("c")
+    n.run(lambda store: store.snapshot())
+    n = scene.owner("n2", "other", snapshots_kept=1)
+    assert n.run(lambda store: store.collect()).journal_objects > 0
+    reading.release()
+    replica = job.result()
+    assert scene.events_of(r.run(lambda: replica.read(SEGMENT, 0, 100))) == ["a", "b", "c"]
+    assert scene.judge() == ["a", "b", "c"]
