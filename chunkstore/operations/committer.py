@@ -62,6 +62,8 @@ class Committer:
         self._inflight = 0
         self.records = RecordBuilder(core)
         self.records_committed = 0
+        self.changes_committed = 0
+        """Those of them that are no notes of our own: notes change nothing, and ask for nothing."""
         self.last_commit_at_s = runtime.monotonic_s()
         self.listeners: list[Callable[[], None]] = []
 
@@ -343,6 +345,7 @@ class Committer:
         self._last_commit_s = now_s - began_s
         self.last_commit_at_s = now_s
         self.records_committed += 1
+        self.changes_committed += batch[0].kind is RecordKind.OPS
         self._decide(batch, None, position.lsn)
         if core.maintenance_due():
             core.lifecycle.maintain()

@@ -54,7 +54,7 @@ class Lifecycle:
         self._recovery_lock = runtime.lock()
         self._snapshot_s = runtime.monotonic_s()
         self._snapshot_bytes = 0
-        self._records_at_snapshot = 0
+        self._records_at_snapshot = self._changes_at_snapshot = 0
         self._bytes_at_snapshot = 0
         self._bytes_of_former_streams = 0
         self._snapshot_wanted = self._replayed_much()
@@ -346,11 +346,14 @@ class Lifecycle:
         if not self._snapshot_lock.acquire(True, core.settings.op_deadline_s):
             core.raise_deadline("waiting for another snapshot")
         try:
-            records, size_bytes = core.committer.records_committed, self._journal_bytes()
+            records, changes = core.committer.records_committed, core.committer.changes_committed
+            size_bytes = self._journal_bytes()
             report = self._write_snapshot()
             self.note(RecordKind.SNAPSHOT_NOTE, report.note)
             core.service.publish_latest(report, epoch=core.epoch)
-            self._records_at_snapshot = records
+            # Its own note stands behind it, and is no reason for another one.
+            self._records_at_snapshot = records + 1
+            self._changes_at_snapshot = changes
             self._bytes_at_snapshot = size_bytes
             self._snapshot_bytes = report.size_bytes
             self._snapshot_s = runtime.monotonic_s()
@@ -395,19 +398,18 @@ class Lifecycle:
         return op.lsn
 
     def snapshot_due(self) -> bool:
-        """Protocol A8: by journal bytes or slots; by time only while the state is small."""
+        """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""
         core = self._core
         if self._snapshot_wanted:
             return True
-        records = core.committer.records_committed - self._records_at_snapshot
-        if records <= 0:
+        if core.journal.mode == "slot" and core.committer.records_committed - self._records_at_snapshot >= max(
+            core.settings.snapshot_slots_min, self._snapshot_bytes // _BYTES_PER_SLOT
+        ):
+            return True
+        if core.committer.changes_committed <= self._changes_at_snapshot:
             return False
         if self._journal_bytes() - self._bytes_at_snapshot > max(
             core.settings.snapshot_bytes_min, self._snapshot_bytes // 2
-        ):
-            return True
-        if core.journal.mode == "slot" and records >= max(
-            core.settings.snapshot_slots_min, self._snapshot_bytes // _BYTES_PER_SLOT
         ):
             return True
         return (
