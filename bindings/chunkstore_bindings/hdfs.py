@@ -4,9 +4,12 @@ Promises
 * Everything appears whole: a chunk, a journal slot or a hint is written to a temporary, its length is checked, then it is
   renamed. Lost replies are resolved by the file's number (``hdfs_atomic``). Content is where HDFS counts it as stored: on
   the data nodes of the pipeline, closed.
-* ``write`` compares the offset with the file's length, appends, and compares again before the bytes count (protocol A2).
-  One writer of a chunk at a time within a process; others meet HDFS's own lease.
-* A lease that somebody holds, and recovery that is under way, are waited for until the deadline.
+* Nothing opens a file again that was closed: chunks do not grow, and an append makes a chunk of its own. Hadoop up to 3.3.6
+  deletes replicas that are read in the moment when a data node re-opens or closes them (docs/hdfs.md).
+* A read that comes back short is the end only if the file's length agrees; otherwise it is read again until the deadline.
+* With ``append=yes``: ``write`` compares the offset with the file's length, appends, and compares again before the bytes count
+  (protocol A2). One writer of a chunk at a time within a process; others meet HDFS's own lease. A lease that somebody holds,
+  and recovery that is under way, are waited for until the deadline.
 * Every operation ends within ``deadline_s``; each request within its share of it.
 
 Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``hdfs_names``); temporaries lie in ``<root>/.chunkstore-tmp`` and are
@@ -20,10 +23,9 @@ one folder without moving a byte, but it takes the sources away; only ``concat=c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c
@@ -32,8 +34,9 @@ from chunkstore.deadline import left_s
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
 from chunkstore_bindings.hdfs_atomic import AtomicCreates, pauses
-from chunkstore_bindings.hdfs_errors import LEASE_HELD, is_absent, translate
-from chunkstore_bindings.hdfs_names import Page, to_path, walk
+from chunkstore_bindings.hdfs_errors import is_absent, is_busy
+from chunkstore_bindings.hdfs_files import LOOKS_BEFORE_NUDGE, WRITABLE, Files, is_writable
+from chunkstore_bindings.hdfs_names import walk
 from chunkstore_bindings.hdfs_rest import Deadline, Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs_root import HdfsRoot, TokenFile, parse_root
 
@@ -45,9 +48,8 @@ _RANGE_WORKERS: Final = 8
 _CONNECTIONS_SPARE: Final = 32
 """Kept for each server beside the engine's own workers: callers' threads, and the probe's."""
 _WRITE_LOCKS: Final = 64
-_LOOKS_BEFORE_NUDGE: Final = 6
 _COPY_BYTES: Final = 8 << 20
-_READ_ONLY, _WRITABLE = "444", "644"
+_READ_ONLY: Final = "444"
 
 
 def open_hdfs(root_url: str, settings: Settings) -> HdfsChunkStorage:
@@ -81,6 +83,7 @@ class HdfsChunkStorage(BaseChunkStorage):
             # A third, so that a server that went silent leaves time to ask what became of the request.
             answer_s=min(20.0, self._deadline_s / 3),
         )
+        self._files = Files(self._rest, self._root.path, may_open_again=self._root.append)
         chosen = {"replication": self._root.replication, "blocksize": self._root.block_size_bytes}
         self._atomic = AtomicCreates(
             self._rest, self._root.path, {key: value for key, value in chosen.items() if value is not None}
@@ -90,7 +93,8 @@ class HdfsChunkStorage(BaseChunkStorage):
             append_journal=False,
             create_if_absent=True,
             concat=True,
-            truncate=True,
+            # It re-opens the last block, as an append does.
+            truncate=self._root.append,
             set_read_only=True,
             sync_repeatable=True,
             remote=True,
@@ -109,92 +113,53 @@ class HdfsChunkStorage(BaseChunkStorage):
 
     # Looking ---------------------------------------------------------------------------------------------------------
 
-    def _path(self, name: str) -> str:
-        return to_path(self._root.path, name)
-
     def _deadline(self) -> Deadline:
         return Deadline(left_s(self._deadline_s))
 
-    def _fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
-        raise translate(error, name, doing) from error
-
-    def _status(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
-        """What the name node says of a chunk; None if there is none (also where the name is a folder)."""
-        try:
-            found = self._rest.question("GET", self._path(name), "GETFILESTATUS", deadline).get("FileStatus")
-        except Refused as refused:
-            if is_absent(refused):
-                return None
-            self._fail(refused, name, "looking for")
-        except Lost as lost:
-            self._fail(lost, name, "looking for")
-        if not isinstance(found, dict) or not isinstance(found.get("length"), int):
-            raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
-        return found if found.get("type") == "FILE" else None
-
-    def _must_have(self, name: str, deadline: Deadline) -> dict[str, Any]:
-        if (status := self._status(name, deadline)) is None:
-            raise ChunkNotFound(name)
-        return status
-
     def do_exists(self, name: str) -> bool:
-        return self._status(name, self._deadline()) is not None
+        return self._files.status(name, self._deadline()) is not None
 
     def do_stat(self, name: str) -> ChunkInfo:
-        return _info(name, self._must_have(name, self._deadline()))
+        return _info(name, self._files.must_have(name, self._deadline()))
 
     def do_open(self, name: str) -> bool:
-        return _is_writable(self._must_have(name, self._deadline()))
+        return is_writable(self._files.must_have(name, self._deadline()))
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         deadline = self._deadline()
         try:
             found = [
                 _info(entry.name, entry.status)
-                for entry in islice(walk(partial(self._page, deadline), prefix=prefix, after=after), limit + 1)
+                for entry in islice(walk(partial(self._files.page, deadline), prefix=prefix, after=after), limit + 1)
             ]
         except Refused as refused:
-            self._fail(refused, prefix, "listing")
+            self._files.fail(refused, prefix, "listing")
         except Lost as lost:
-            self._fail(lost, prefix, "listing")
+            self._files.fail(lost, prefix, "listing")
         more = len(found) > limit
         return ListPage(tuple(found[:limit]), found[limit - 1].name if more else None)
-
-    def _page(self, deadline: Deadline, folder: str, behind: str) -> Page:
-        path = f"{self._root.path}/{folder}".rstrip("/")
-        if folder:
-            path = self._path(folder.rstrip("/"))
-        try:
-            answer = self._rest.question("GET", path or "/", "LISTSTATUS_BATCH", deadline, startAfter=behind)
-            listing = answer["DirectoryListing"]
-            return Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
-        except Refused as refused:
-            if is_absent(refused):
-                return Page([], more=False)
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise Refused("NoListing", f"the listing of {path} makes no sense", 200) from error
 
     # Creating --------------------------------------------------------------------------------------------------------
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._atomic.create(name, self._path(name), data, self._deadline())
+        return self._atomic.create(name, self._files.path(name), data, self._deadline())
 
     def do_create(self, name: str, data: BytesLike | None) -> None:
-        if not self._atomic.create(name, self._path(name), data if data is not None else b"", self._deadline()):
+        if not self._atomic.create(name, self._files.path(name), data if data is not None else b"", self._deadline()):
             raise ChunkExists(name)
 
     def do_put(self, name: str, data: BytesLike) -> None:
-        self._atomic.put(name, self._path(name), data, self._deadline())
+        self._atomic.put(name, self._files.path(name), data, self._deadline())
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
         parts: list[bytes] = []
 
-        def take(stream: Stream) -> None:
+        def take(stream: Stream) -> int:
             parts.clear()
             parts.extend(stream.pieces())
+            return stream.taken
 
         self._read(name, offset, length, take)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -203,14 +168,13 @@ class HdfsChunkStorage(BaseChunkStorage):
         with memoryview(buffer) as whole, whole.cast("B") as flat:
             done = 0
 
-            def take(stream: Stream) -> None:
+            def take(stream: Stream) -> int:
                 nonlocal done
                 done = 0
                 for piece in stream.pieces():
-                    # A server that sends more than was asked for must not get beyond the buffer's end.
-                    step = min(len(piece), len(flat) - done)
-                    flat[done : done + step] = piece[:step]
-                    done += step
+                    flat[done : done + len(piece)] = piece
+                    done += len(piece)
+                return done
 
             self._read(name, offset, len(flat), take)
             return done
@@ -220,78 +184,115 @@ class HdfsChunkStorage(BaseChunkStorage):
             return []
         return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
 
-    def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], None]) -> None:
-        """Pass the bytes to ``take``, anew for each attempt; not at all where there are none."""
+    def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> None:
+        """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number."""
         deadline = self._deadline()
-        path = self._path(name)
+        path = self._files.path(name)
         length = min(length, _OFFSET_MAX - offset)
         if length <= 0:
-            self._must_have(name, deadline)
+            self._files.must_have(name, deadline)
             return
+        with self._files.waiting(name, "reading", deadline) as met:
+            self._read_until(name, path, offset, length, take, deadline, met)
+
+    def _read_until(
+        self,
+        name: str,
+        path: str,
+        offset: int,
+        length: int,
+        take: Callable[[Stream], int],
+        deadline: Deadline,
+        met: list[Refused | Lost],
+    ) -> None:
         pause = pauses(deadline)
         attempt = 0
+        needed: int | None = None
         while True:
             attempt += 1
             error: Refused | Lost
             try:
-                with self._rest.open(path, deadline, offset=offset, length=length) as stream:
-                    take(stream)
-                return
+                with self._rest.open(path, deadline, size_max=length, offset=offset, length=length) as stream:
+                    taken = take(stream)
+                if taken == length or (needed is not None and offset + taken >= needed):
+                    return
+                # What is added after the first look need not be read: otherwise a busy writer could keep us here.
+                found = int(self._files.must_have(name, deadline)["length"])
+                needed = found if needed is None else min(needed, found)
+                if offset + taken >= needed:
+                    return
+                # No data node that is up knows yet what was added last; its report is late, or its lease has to end.
+                error = Lost(f"{taken} bytes came from {offset} on, though the file is longer", sent=True)
+                waits = True
             except Refused as refused:
                 error = refused
                 if is_absent(refused):
                     raise ChunkNotFound(name) from refused
                 # At or beyond the end is an error here; and so is a block whose length nobody knows yet, because the data
                 # node that added to it has died: its lease has to end first.
-                closed_length = self._closed_length(name, deadline)
+                closed_length = self._files.closed_length(name, deadline)
                 if closed_length is not None and offset >= closed_length:
                     return
                 waits = closed_length is None
-                if waits and attempt % _LOOKS_BEFORE_NUDGE == 0:
-                    self._nudge(path, deadline)
             except Lost as lost:
                 error = lost
                 waits = False
+            if waits:
+                met.append(error)
+                if attempt % LOOKS_BEFORE_NUDGE == 0:
+                    self._files.nudge(path, deadline)
             # A hint may be replaced, and a data node may stop, while it is read: then the whole read is done again.
             if (not waits and attempt >= _READ_ATTEMPTS) or not pause():
-                self._fail(error, name, "reading")
+                self._files.fail(error, name, "reading")
 
     # Appending -------------------------------------------------------------------------------------------------------
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         deadline = self._deadline()
-        path = self._path(name)
+        path = self._files.path(name)
         size = memoryview(data).nbytes
         lock = self._write_locks[crc32c(name.encode()) % _WRITE_LOCKS]
         if not lock.acquire(timeout=deadline.left_s()):
             raise StorageUnavailable(f"writing {name!r}: an earlier write did not end in time; retry", object=name)
         try:
-            self._append(name, path, offset, data, size, deadline)
+            with self._files.waiting(name, "writing", deadline) as met:
+                self._append(name, path, offset, data, size, deadline, met)
         finally:
             lock.release()
         return size
 
-    def _append(self, name: str, path: str, offset: int, data: BytesLike, size: int, deadline: Deadline) -> None:
+    def _append(
+        self,
+        name: str,
+        path: str,
+        offset: int,
+        data: BytesLike,
+        size: int,
+        deadline: Deadline,
+        met: list[Refused | Lost],
+    ) -> None:
         pause = pauses(deadline)
         while True:
-            status = self._must_have(name, deadline)
-            if not _is_writable(status):
+            status = self._files.must_have(name, deadline)
+            if not is_writable(status):
                 raise InvalidArgument(
                     f"chunk {name!r} is read-only; call set_read_only(handle, False) first", argument="handle"
                 )
             self.check_write_offset(name, expected=status["length"], given=offset)
             if size == 0:
                 return
+            met.clear()
             try:
                 self._rest.send("POST", path, "APPEND", data, deadline)
                 break
             except Refused as refused:
                 # The one before us is being closed. What he wrote may count by then: look at the length again.
-                if refused.kind not in LEASE_HELD or not pause():
-                    self._fail(refused, name, "writing")
+                met.append(refused)
+                if not is_busy(refused) or not pause():
+                    self._files.fail(refused, name, "writing")
             except Lost as lost:
-                self._fail(lost, name, "writing")
-        found = self._must_have(name, deadline)["length"]
+                self._files.fail(lost, name, "writing")
+        found = self._files.must_have(name, deadline)["length"]
         if found != offset + size:
             raise StorageUnavailable(
                 f"writing {name!r}: {found} bytes are there instead of {offset + size}; write a new chunk", object=name
@@ -305,10 +306,10 @@ class HdfsChunkStorage(BaseChunkStorage):
         deadline = self._deadline()
         pause = pauses(deadline)
         looks = 0
-        while self._closed_length(name, deadline) is None:
+        while self._files.closed_length(name, deadline) is None:
             looks += 1
-            if looks % _LOOKS_BEFORE_NUDGE == 0:
-                self._nudge(self._path(name), deadline)
+            if looks % LOOKS_BEFORE_NUDGE == 0:
+                self._files.nudge(self._files.path(name), deadline)
             if not pause():
                 raise StorageUnavailable(
                     f"hardening {name!r}: its last writer died and the name node has not closed the file yet "
@@ -316,34 +317,12 @@ class HdfsChunkStorage(BaseChunkStorage):
                     object=name,
                 )
 
-    def _closed_length(self, name: str, deadline: Deadline) -> int | None:
-        """The chunk's length in bytes, or None while somebody writes it, or has died doing so. Raises ``ChunkNotFound``."""
-        try:
-            # One byte is asked for: the whole file's length comes with it, and not the list of all its blocks.
-            answer = self._rest.question("GET", self._path(name), "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1)
-        except Refused as refused:
-            if is_absent(refused):
-                raise ChunkNotFound(name) from refused
-            # A gateway that does not know the question.
-            return int(self._must_have(name, deadline)["length"])
-        except Lost as lost:
-            self._fail(lost, name, "looking for")
-        blocks = answer.get("LocatedBlocks")
-        if not isinstance(blocks, dict) or not isinstance(blocks.get("fileLength"), int):
-            raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
-        return None if blocks.get("isUnderConstruction") is True else int(blocks["fileLength"])
-
-    def _nudge(self, path: str, deadline: Deadline) -> None:
-        """Ask for the end of a dead writer's lease, by appending nothing. What comes of it shows elsewhere."""
-        with suppress(Refused, Lost):
-            self._rest.send("POST", path, "APPEND", b"", deadline)
-
     # Removing, joining, cutting --------------------------------------------------------------------------------------
 
     def do_delete(self, name: str) -> None:
         deadline = self._deadline()
         # Asked first, because the name node would delete an empty folder, too.
-        self._must_have(name, deadline)
+        self._files.must_have(name, deadline)
         if not self._change(name, "DELETE", "DELETE", deadline, "deleting", recursive="false").get("boolean"):
             raise ChunkNotFound(name)
 
@@ -351,39 +330,39 @@ class HdfsChunkStorage(BaseChunkStorage):
         self, name: str, method: str, op: str, deadline: Deadline, doing: str, **params: object
     ) -> dict[str, Any]:
         try:
-            return self._rest.command(method, self._path(name), op, deadline, **params)
+            return self._rest.command(method, self._files.path(name), op, deadline, **params)
         except Refused as refused:
-            self._fail(refused, name, doing)
+            self._files.fail(refused, name, doing)
         except Lost as lost:
-            self._fail(lost, name, doing)
+            self._files.fail(lost, name, doing)
 
     def do_set_read_only(self, name: str, read_only: bool) -> None:
         deadline = self._deadline()
-        self._must_have(name, deadline)
-        permission = _READ_ONLY if read_only else _WRITABLE
+        self._files.must_have(name, deadline)
+        permission = _READ_ONLY if read_only else WRITABLE
         self._change(name, "PUT", "SETPERMISSION", deadline, "marking", permission=permission)
 
     def do_truncate(self, name: str, length: int) -> None:
         deadline = self._deadline()
         pause = pauses(deadline)
         while True:
-            status = self._must_have(name, deadline)
+            status = self._files.must_have(name, deadline)
             if length > status["length"]:
                 raise InvalidArgument(
                     f"chunk {name!r} has {status['length']} bytes; it cannot be cut to {length}", argument="length"
                 )
-            if not _is_writable(status):
+            if not is_writable(status):
                 raise InvalidArgument(f"chunk {name!r} is read-only; it cannot be cut", argument="handle")
             try:
-                self._rest.command("POST", self._path(name), "TRUNCATE", deadline, newlength=length)
+                self._rest.command("POST", self._files.path(name), "TRUNCATE", deadline, newlength=length)
                 break
             except Refused as refused:
-                if refused.kind not in LEASE_HELD or not pause():
-                    self._fail(refused, name, "truncating")
+                if not is_busy(refused) or not pause():
+                    self._files.fail(refused, name, "truncating")
             except Lost as lost:
-                self._fail(lost, name, "truncating")
+                self._files.fail(lost, name, "truncating")
         # In the middle of a block the data nodes agree on the new length first; until then the old bytes show.
-        while (found := self._closed_length(name, deadline)) is None:
+        while (found := self._files.closed_length(name, deadline)) is None:
             if not pause():
                 raise StorageUnavailable(f"truncating {name!r}: the data nodes have not agreed in time", object=name)
         if found != length:
@@ -391,14 +370,14 @@ class HdfsChunkStorage(BaseChunkStorage):
 
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         deadline = self._deadline()
-        statuses = [self._must_have(item.name, deadline) for item in arguments]
+        statuses = [self._files.must_have(item.name, deadline) for item in arguments]
         for item, status in zip(arguments, statuses, strict=True):
             if item.length > status["length"]:
                 raise InvalidArgument(
                     f"chunk {item.name!r} has {status['length']} bytes, not {item.length}", argument="arguments"
                 )
         target, name = arguments[0], arguments[0].name
-        if not _is_writable(statuses[0]):
+        if not is_writable(statuses[0]):
             raise InvalidArgument(f"chunk {name!r} is read-only; nothing can be joined to it", argument="arguments")
         total = sum(item.length for item in arguments)
         sources = [item for item in arguments[1:] if item.length]
@@ -412,7 +391,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         if allowed and self._concat_natively(name, sources, statuses, deadline):
             return total
         joined = Pieces(total, lambda: (piece for item in arguments for piece in self._copied(item)))
-        self._atomic.put(name, self._path(name), joined, deadline)
+        self._atomic.put(name, self._files.path(name), joined, deadline)
         return total
 
     def _concat_natively(
@@ -422,14 +401,14 @@ class HdfsChunkStorage(BaseChunkStorage):
         if any(status.get("blockSize") != statuses[0].get("blockSize") for status in statuses):
             return False
         try:
-            paths = ",".join(self._path(item.name) for item in sources)
-            self._rest.command("POST", self._path(name), "CONCAT", deadline, sources=paths)
+            paths = ",".join(self._files.path(item.name) for item in sources)
+            self._rest.command("POST", self._files.path(name), "CONCAT", deadline, sources=paths)
         except Refused as refused:
             if refused.kind in ("HadoopIllegalArgumentException", "IllegalArgumentException"):
                 return False
-            self._fail(refused, name, "joining")
+            self._files.fail(refused, name, "joining")
         except Lost as lost:
-            self._fail(lost, name, "joining")
+            self._files.fail(lost, name, "joining")
         return True
 
     def _copied(self, item: ConcatArgument) -> Iterator[bytes]:
@@ -450,9 +429,3 @@ def _info(name: str, status: dict[str, Any]) -> ChunkInfo:
     return ChunkInfo(
         name, length if isinstance(length, int) else 0, modified_ms if isinstance(modified_ms, int) else None
     )
-
-
-def _is_writable(status: dict[str, Any]) -> bool:
-    """Whether the owner's write bit is set; where a server says nothing, it is."""
-    permission = str(status.get("permission", _WRITABLE)).zfill(3)
-    return permission[-3] not in "0145"

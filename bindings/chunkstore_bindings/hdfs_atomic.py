@@ -43,7 +43,7 @@ class Temporary(NamedTuple):
 
 
 class pauses:  # noqa: N801  (reads as a verb: ``pauses(deadline)``)
-    """Growing pauses with jitter until a deadline; calling it sleeps and answers False when there is no time left."""
+    """Growing pauses with jitter until a deadline; calling it sleeps, or answers False where no time for a request is left."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -51,10 +51,11 @@ class pauses:  # noqa: N801  (reads as a verb: ``pauses(deadline)``)
 
     def __call__(self) -> bool:
         left_s = self._deadline.left_s()
-        if left_s <= 0.0:
+        # So the caller's error is what it has met, and not that there was no time to ask once more.
+        if left_s <= 2 * _FIRST_PAUSE_S:
             return False
         chance = runtime.token(1)[0] / 255
-        runtime.sleep_s(min(left_s, self._pause_s * (0.5 + 0.5 * chance)))
+        runtime.sleep_s(min(left_s / 2, self._pause_s * (0.5 + 0.5 * chance)))
         self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
         return True
 
@@ -197,7 +198,7 @@ class AtomicCreates:
         size = content_size(temporary.data)
         if status.get("length") != size or isinstance(temporary.data, Pieces):
             return False
-        with self._rest.open(path, deadline, offset=0, length=size + 1) as stream:
+        with self._rest.open(path, deadline, size_max=size + 1, offset=0, length=size + 1) as stream:
             return b"".join(stream.pieces()) == bytes(temporary.data)
 
     def _status(self, path: str, deadline: Deadline) -> dict[str, Any] | None:

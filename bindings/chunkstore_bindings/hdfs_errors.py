@@ -12,13 +12,20 @@ import re
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs_rest import Lost, Refused
 
-__all__ = ["LEASE_HELD", "NAME_TAKEN", "is_absent", "translate"]
+__all__ = ["NAME_TAKEN", "is_absent", "is_busy", "translate"]
 
 NAME_TAKEN = frozenset({"FileAlreadyExistsException", "AlreadyBeingCreatedException"})
 """Somebody else has the name: his file is there, or still being written. Both mean "lost"."""
-LEASE_HELD = frozenset({"AlreadyBeingCreatedException", "RecoveryInProgressException", "LeaseExpiredException"})
-"""Somebody writes the file, or the name node is closing it for somebody who died: wait."""
 
+_BUSY = frozenset(
+    {
+        "AlreadyBeingCreatedException",
+        "RecoveryInProgressException",
+        "LeaseExpiredException",
+        "NotReplicatedYetException",
+        "RetriableException",
+    }
+)
 _FULL = frozenset(
     {
         "DSQuotaExceededException",
@@ -29,6 +36,8 @@ _FULL = frozenset(
         "MaxDirectoryItemsExceededException",
     }
 )
+_LATE_REPORT = re.compile(r"is not sufficiently replicated yet|is COMMITTED but not yet COMPLETE")
+_NO_REPLICA = re.compile(r"No active nodes contain this block|Could not obtain block")
 _NOT_PLACED = re.compile(r"could only be written to 0 of .*?There are (\d+) datanode\(s\) running and (\d+|no) node")
 _BAD_NAME = re.compile(r"maximum path component name limit|is a reserved name|Invalid path name|Pathname too long")
 _WHO = frozenset(
@@ -42,6 +51,12 @@ def is_absent(refused: Refused) -> bool:
     if refused.kind == "AccessControlException":
         return _NOT_A_FOLDER in refused.message
     return refused.kind in ("FileNotFoundException", "ParentNotDirectoryException")
+
+
+def is_busy(refused: Refused) -> bool:
+    """Whether it is a matter of waiting: somebody writes the file, the name node is closing it for somebody who died, or a
+    data node has not yet reported the block that it has just closed."""
+    return refused.kind in _BUSY or _LATE_REPORT.search(refused.message) is not None
 
 
 def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
@@ -60,6 +75,12 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
         return InvalidArgument(f"chunk name {name!r} lies below another chunk; a chunk is no folder", argument="name")
     if _BAD_NAME.search(text):
         return InvalidArgument(f"chunk name {name!r} is not possible in HDFS: {text}", argument="name")
+    if _NO_REPLICA.search(text) or kind == "BlockMissingException":
+        return StorageUnavailable(
+            f"{doing} {name!r}: {text or kind}: no data node that is up has a replica of a block of it; start those that are down "
+            "and retry (`hdfs fsck PATH -files -blocks -locations` names the block). If all are up, its replicas are lost: restore",
+            object=name,
+        )
     if kind in _WHO:
         return StorageUnavailable(
             f"{doing} {name!r}: {text or kind}; give ?user=NAME or ?token_file=PATH of somebody who may", object=name

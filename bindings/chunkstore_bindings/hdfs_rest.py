@@ -147,20 +147,24 @@ class _Place(NamedTuple):
 
 
 class Stream:
-    """The body of an OPEN. ``length`` is what the data node announced, None where it did not."""
+    """The body of an OPEN. ``length`` is what the data node announced, None where it did not; ``size_max``: more than so many
+    bytes are no answer."""
 
-    def __init__(self, response: requests.Response, deadline: Deadline) -> None:
+    def __init__(self, response: requests.Response, deadline: Deadline, size_max: int | None = None) -> None:
         self._raw = response.raw
         self._deadline = deadline
+        self._size_max = size_max
         announced = response.headers.get("Content-Length")
         self.length = int(announced) if announced is not None and announced.isdigit() else None
         self.taken = 0
 
     def pieces(self, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
-        """The body, as it comes. Raises ``Lost`` when it ends early or the deadline passes."""
+        """The body, as it comes. Raises ``Lost`` when it ends early or goes on too long, or the deadline passes."""
         try:
             while piece := self._raw.read1(piece_bytes):
                 self.taken += len(piece)
+                if self._size_max is not None and self.taken > self._size_max:
+                    raise OSError(f"the answer is longer than {self._size_max} bytes")
                 yield piece
                 if self._deadline.passed():
                     raise OSError("the deadline passed while the body was read")
@@ -260,13 +264,13 @@ class WebHdfs:
         raise failure
 
     @contextmanager
-    def open(self, path: str, deadline: Deadline, **params: object) -> Iterator[Stream]:
-        """The bytes of a file. Raises ``Refused``, ``Lost`` (``sent`` says nothing here: reading changes nothing)."""
+    def open(self, path: str, deadline: Deadline, *, size_max: int, **params: object) -> Iterator[Stream]:
+        """The bytes of a file, ``size_max`` at most. Raises ``Refused``, ``Lost`` (``sent`` says nothing here: reading changes nothing)."""
         for place in self._places("GET", path, "OPEN", deadline, params):
             try:
                 with self._exchange("GET", place.url, deadline) as response:
                     _raise_refusal(response, deadline)
-                    yield Stream(response, deadline)
+                    yield Stream(response, deadline, size_max)
                 return
             except Lost as lost:
                 if lost.sent:
@@ -426,10 +430,4 @@ def _remote_exception(body: bytes) -> tuple[str, str]:
 
 
 def _whole(response: requests.Response, deadline: Deadline) -> bytes:
-    parts = []
-    stream = Stream(response, deadline)
-    for piece in stream.pieces():
-        if stream.taken > _ANSWER_BYTES_MAX:
-            raise Lost(f"the answer is longer than {_ANSWER_BYTES_MAX} bytes", sent=True)
-        parts.append(piece)
-    return b"".join(parts)
+    return b"".join(Stream(response, deadline, _ANSWER_BYTES_MAX).pieces())

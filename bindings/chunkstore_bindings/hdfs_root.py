@@ -39,7 +39,7 @@ class HdfsRoot:
     url: str
     user: str | None = None
     token_file: str | None = None
-    append: bool = True
+    append: bool = False
     concat_consumes: bool = False
     replication: int | None = None
     block_size_bytes: int | None = None
@@ -78,7 +78,7 @@ def parse_root(root_url: str) -> HdfsRoot:
         url=f"hdfs://{shown_host}:{port}{quote(path)}",
         user=_user(options),
         token_file=options.get("token_file"),
-        append=_choice(options, "append", ("yes", "no")) == "yes",
+        append=_choice(options, "append", ("no", "yes")) == "yes",
         concat_consumes=_choice(options, "concat", ("copy", "consume")) == "consume",
         replication=_number(options, "replication", 1, 512),
         block_size_bytes=_number(options, "block_size_bytes", 512, 1 << 40),
@@ -90,7 +90,7 @@ def _options(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=32)
     except ValueError as error:
-        raise _bad("the options of this hdfs root are malformed (?user=NAME&append=no)") from error
+        raise _bad("the options of this hdfs root are malformed (?user=NAME&replication=2)") from error
     for name, value in pairs:
         if name not in OPTIONS:
             raise _bad(f"an hdfs root has no option {name[:40]!r}; there are {', '.join(OPTIONS)}")

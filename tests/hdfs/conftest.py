@@ -24,7 +24,12 @@ class HdfsWorld(World):
 
     def __init__(self, cluster: HdfsCluster, mode: Mode, tmp_path: Path) -> None:
         super().__init__("hdfs", mode, tmp_path)
-        self.url = cluster.root(f"world-{next(_numbers)}")
+        # An APPEND journal needs files that grow. Nothing here reads what is being appended to: see docs/hdfs.md.
+        self.url = cluster.root(f"world-{next(_numbers)}") + ("?append=yes" if mode == "append" else "")
+
+    @property
+    def appends(self) -> bool:
+        return self.mode == "append"
 
     def raw_storage(self) -> ChunkStorage:
         storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"]))

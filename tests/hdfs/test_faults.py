@@ -21,6 +21,7 @@ from chunkstore.errors import (
     InvalidOffset,
     StorageFull,
     StorageUnavailable,
+    Unsupported,
 )
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ConcatArgument, ReadRange
@@ -29,6 +30,7 @@ from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.base import free_port
 
 FOLDER = "/root/.chunkstore-tmp"
+APPENDS = "?append=yes"
 
 
 @pytest.fixture
@@ -39,12 +41,12 @@ def fake() -> Iterator[FakeWebHdfs]:
 
 @pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
-    storage = HdfsChunkStorage(fake.root(), deadline_s=5)
+    storage = HdfsChunkStorage(fake.root(query=APPENDS), deadline_s=5)
     yield storage
     storage.close()
 
 
-def quick(fake: FakeWebHdfs, deadline_s: float, query: str = "") -> HdfsChunkStorage:
+def quick(fake: FakeWebHdfs, deadline_s: float, query: str = APPENDS) -> HdfsChunkStorage:
     return HdfsChunkStorage(fake.root(query=query), deadline_s=deadline_s)
 
 
@@ -307,7 +309,7 @@ def test_a_lost_append_is_in_doubt_and_not_sent_twice(fake: FakeWebHdfs, storage
 
 
 def test_the_retrying_wrapper_recognises_a_lost_append(fake: FakeWebHdfs) -> None:
-    storage = open_storage(fake.root(), Settings(op_deadline_s=5))
+    storage = open_storage(fake.root(query=APPENDS), Settings(op_deadline_s=5))
     handle = storage.create("a", b"0123")
     fake.lose_reply("APPEND", where="datanode")
     assert storage.write(handle, 4, b"4567") == 4
@@ -349,7 +351,143 @@ def test_a_lease_that_never_ends_ends_at_the_deadline(fake: FakeWebHdfs) -> None
     storage.close()
 
 
+LATE = "append: lastBlock=blk_1_2 of src=/root/a is not sufficiently replicated yet."
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("IOException", LATE),
+        ("RetriableException", "append: lastBlock=blk_1_2 of src=/root/a is COMMITTED but not yet COMPLETE."),
+        ("RemoteException", "append: lastBlock=blk_1_2 of src=/root/a is COMMITTED but not yet COMPLETE."),
+    ],
+)
+@pytest.mark.parametrize("where", ["namenode", "datanode"])
+def test_a_late_report_is_waited_for(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, message: str, where: str
+) -> None:
+    """The data node has closed the block and the name node has not heard of it yet."""
+    handle = storage.create("a", b"0123")
+    late = fake.refuse("APPEND", kind, message, where=where, times=3)
+    assert storage.write(handle, 4, b"4567") == 4
+    assert late.fired == 3
+    assert fake.files["/root/a"].data == b"01234567"
+    late = fake.refuse("TRUNCATE", kind, message, times=3)
+    storage.truncate(handle, 2)
+    assert late.fired == 3
+
+
+def test_a_report_that_never_comes_ends_at_the_deadline(fake: FakeWebHdfs) -> None:
+    storage = quick(fake, 0.6)
+    handle = storage.create("a", b"0123")
+    fake.refuse("APPEND", "IOException", LATE, times=1000)
+    began = time.monotonic()
+    with pytest.raises(StorageUnavailable, match="sufficiently replicated"):
+        storage.write(handle, 4, b"4567")
+    assert 0.5 < time.monotonic() - began < 3
+    storage.close()
+
+
+def test_by_default_nothing_that_was_closed_is_opened_again(fake: FakeWebHdfs) -> None:
+    """A reader must never meet a data node that re-opens a block: Hadoop 3.3.6 then deletes the replica."""
+    storage = quick(fake, 3, "")
+    storage.create("a", b"0123")
+    handle = storage.open_write("a")
+    for call in (lambda: storage.write(handle, 4, b"x"), lambda: storage.truncate(handle, 2)):
+        with pytest.raises(Unsupported):
+            call()
+    with pytest.raises(Unsupported):
+        storage.create("empty")
+    # Somebody else's file whose lease ends while it is looked at: asking for its end would open it once more.
+    fake.die_while_writing("/root/a", closes_after_s=1.5)
+    assert storage.read(handle, 0, 10) == b"0123"
+    fake.die_while_writing("/root/a", closes_after_s=1.5)
+    storage.harden("a")
+    assert {item.op for item in fake.log} & {"APPEND", "TRUNCATE"} == set()
+    storage.close()
+
+
 # Reading, and data nodes that are not there
+
+
+def test_a_short_read_is_no_end_while_the_file_is_longer(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    """A data node may answer with nothing of a block that is under construction, and call that a whole answer."""
+    handle = storage.create("a", b"0123456789")
+    fake.shorten_reads("/root/a", 4, times=3)
+    assert storage.read(handle, 0, 100) == b"0123456789"
+    fake.shorten_reads("/root/a", 4, times=3)
+    assert storage.read(handle, 2, 8) == b"23456789"
+    fake.shorten_reads("/root/a", 0, times=1)
+    buffer = bytearray(12)
+    assert storage.read_into(handle, 1, buffer) == 9
+    assert buffer == b"123456789\0\0\0"
+    fake.shorten_reads("/root/a", 4, times=1)
+    assert storage.read_ranges(handle, [ReadRange(0, 3), ReadRange(3, 3)]) == [b"012", b"345"]
+
+
+def test_a_read_that_stays_short_is_unavailable(fake: FakeWebHdfs) -> None:
+    storage = quick(fake, 0.6)
+    handle = storage.create("a", b"0123456789")
+    fake.shorten_reads("/root/a", 4, times=1000)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.read(handle, 0, 10),
+        lambda: storage.read_into(handle, 0, bytearray(10)),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable, match="the file is longer"):
+            call()
+        assert time.monotonic() - began < 3
+    storage.close()
+
+
+def test_a_short_read_of_a_file_that_grows_ends(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    """What is added after the look need not be read, so a writer that never pauses holds no reader."""
+    handle = storage.create("a", b"0123")
+    fake.grow_after_reads("/root/a", b"45")
+    data = storage.read(handle, 0, 1_000)
+    assert data == (b"0123" + b"45" * 100)[: len(data)]
+    assert len(data) >= 4
+    assert fake.asked("OPEN", "datanode") <= 2
+
+
+def test_a_short_read_of_a_file_that_was_cut(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    handle = storage.create("a", b"0123456789")
+    short = fake.shorten_reads("/root/a", 4, times=1000)
+    fake.cut_after("/root/a", 4, reads=2)
+    assert storage.read(handle, 0, 100) == b"0123"
+    assert short.fired <= 3
+
+
+def test_more_than_was_asked_for_is_no_answer(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    handle = storage.create("a", b"0123456789")
+    fake.too_much = 1 << 20
+    buffer = bytearray(4)
+    with pytest.raises(StorageUnavailable, match="longer than 4 bytes"):
+        storage.read_into(handle, 0, buffer)
+    with pytest.raises(StorageUnavailable, match="longer than 4 bytes"):
+        storage.read(handle, 0, 4)
+    fake.too_much = 0
+    assert storage.read(handle, 0, 4) == b"0123"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("IOException", "No active nodes contain this block"),
+        ("BlockMissingException", "Could not obtain block: BP-1 file=/root/a No live nodes contain current block"),
+    ],
+)
+def test_missing_replicas_are_named(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, message: str) -> None:
+    handle = storage.create("a", b"0123456789")
+    refusal = fake.refuse("OPEN", kind, message, times=1000)
+    with pytest.raises(StorageUnavailable, match=r"replica.*start those that are down.*fsck") as caught:
+        storage.read(handle, 0, 4)
+    assert message in str(caught.value)
+    assert refusal.fired < 10, "the file is closed: waiting does not help"
+    fake.faults.clear()
+    fake.refuse("OPEN", kind, message, times=2)
+    assert storage.read(handle, 0, 4) == b"0123"
 
 
 def test_reading_at_the_end_costs_two_questions(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
@@ -359,7 +497,11 @@ def test_reading_at_the_end_costs_two_questions(fake: FakeWebHdfs, storage: Hdfs
     assert len(fake.log) - before == 2
     before = len(fake.log)
     assert storage.read(handle, 1, 2) == b"12"
-    assert len(fake.log) - before == 2
+    assert storage.read(handle, 1, 3) == b"123"
+    assert len(fake.log) - before == 4
+    before = len(fake.log)
+    assert storage.read(handle, 1, 10) == b"123"
+    assert len(fake.log) - before == 3
 
 
 def test_a_read_that_breaks_off_is_read_again(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:

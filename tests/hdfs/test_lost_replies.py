@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _numbers = itertools.count(1)
 QUICK = RetryPolicy(tries_max=6, budget_s=10.0, pause_s_first=0.005, pause_s_max=0.05)
+APPENDS = "?append=yes"
 CONDITIONAL = ("/FORMAT", "/epoch/", "/j/")
 
 
@@ -138,14 +139,15 @@ class TestModel(OverTheModel):
 
 
 @pytest.mark.parametrize("kind", WORKS if FULL_RUN else of("append"), ids=lambda kind: kind.name)
-class TestModelWithoutAppend(OverTheModel):
-    query = "?append=no"
+class TestModelThatAppends(OverTheModel):
+    query = APPENDS
     test_every_reply_is_lost_once = plain_test
 
 
 @pytest.mark.parametrize("kind", WORKS if FULL_RUN else of("append", "open-elsewhere"), ids=lambda kind: kind.name)
 class TestModelAppendJournal(OverTheModel):
     mode = "append"
+    query = APPENDS
     test_every_reply_is_lost_once = plain_test
 
 

@@ -99,7 +99,10 @@ class FakeWebHdfs:
         self._servers = [_serve(self, "namenode", "127.0.0.1")]
         # Each on an address of its own: the name node leaves data nodes out by address.
         self._servers += [_serve(self, "datanode", f"127.0.0.{index + 1}") for index in range(datanodes)]
-        self.dead: set[str] = set()
+        self.too_much = 0
+        """So many bytes more than were asked for are sent with every OPEN."""
+        self._grows: dict[str, bytes] = {}
+        self._cuts: dict[str, tuple[int, int]] = {}
 
     @property
     def port(self) -> int:
@@ -149,6 +152,28 @@ class FakeWebHdfs:
     def garble(self, op: str, status: int, *, where: str = "namenode", times: int = 1) -> Fault:
         """Answer with some gateway's page, and do nothing."""
         return self._add(Fault(op, where, "garble", times, (status, "", "")))
+
+    def shorten_reads(self, path: str, size: int, *, times: int) -> Fault:
+        """A data node that does not know yet what was added last: only the file's first ``size`` bytes are there for it."""
+        return self._add(Fault("OPEN", "datanode", "shorten", times, (size, "", ""), about=path))
+
+    def grow_after_reads(self, path: str, data: bytes) -> None:
+        """Each time a data node has read the file, somebody has added ``data``."""
+        self._grows[path] = data
+
+    def cut_after(self, path: str, length: int, *, reads: int) -> None:
+        """After so many reads of the file by a data node somebody cuts it to ``length``."""
+        self._cuts[path] = (reads, length)
+
+    def after_read(self, path: str) -> None:
+        """What happens once a data node has read ``path``; called with the lock held."""
+        file = self.files[path]
+        file.data += self._grows.get(path, b"")
+        reads, length = self._cuts.get(path, (0, 0))
+        if reads:
+            self._cuts[path] = (reads - 1, length)
+            if reads == 1:
+                file.data = file.data[:length]
 
     def _add(self, fault: Fault) -> Fault:
         with self.lock:
@@ -422,7 +447,7 @@ def _end_write(fake: FakeWebHdfs, file: _File, data: bytes) -> None:
         file.modified_ms = time.time_ns() // 1_000_000
 
 
-def _read(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> bytes:
+def _read(fake: FakeWebHdfs, path: str, params: dict[str, str], known_bytes: int | None) -> bytes:
     with fake.lock:
         file = fake.file(path)
         if file.open and file.pending is None and file.data:
@@ -430,7 +455,10 @@ def _read(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> bytes:
         offset = int(params.get("offset", "0"))
         if offset > len(file.data):
             raise _No(403, "EOFException", "Cannot seek after EOF")
-        return file.data[offset : offset + int(params.get("length", str(1 << 62)))]
+        known = file.data if known_bytes is None else file.data[:known_bytes]
+        data = known[offset : offset + int(params.get("length", str(1 << 62)))]
+        fake.after_read(path)
+        return data + bytes(fake.too_much)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -466,13 +494,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             if self.where == "datanode":
-                status, body = self._datanode(op, path, params, cut=fault is not None and fault.action == "cut_body")
+                status, body = self._datanode(op, path, params, fault)
             else:
                 status, body = 200, self._namenode(op, path, params)
         except _No as no:
             self._drain()
             status, body = no.status, _remote(no)
-        if fault is not None:
+        if fault is not None and fault.action != "shorten":
             # Carried out; the answer is lost.
             self.close_connection = True
             return
@@ -486,9 +514,12 @@ class _Handler(BaseHTTPRequestHandler):
             answer = known(self.fake, path, params)
         return json.dumps(answer).encode() if answer else b""
 
-    def _datanode(self, op: str, path: str, params: dict[str, str], *, cut: bool) -> tuple[int, bytes]:
+    def _datanode(self, op: str, path: str, params: dict[str, str], fault: Fault | None) -> tuple[int, bytes]:
         if op == "OPEN":
-            return 200, _read(self.fake, path, params)
+            known_bytes = None
+            if fault is not None and fault.action == "shorten" and fault.answer is not None:
+                known_bytes = fault.answer[0]
+            return 200, _read(self.fake, path, params, known_bytes)
         file = (_begin_create if op == "CREATE" else _begin_append)(self.fake, path, params)
         # Unasked, as the real ones do.
         self.send_response_only(100)
@@ -496,6 +527,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         size = int(self.headers.get("Content-Length") or 0)
         # A client that dies: the file is closed with what has arrived, and nobody says anything.
+        cut = fault is not None and fault.action == "cut_body"
         data = self.rfile.read(size // 2 if cut else size)
         _end_write(self.fake, file, data)
         return (201 if op == "CREATE" else 200), b""

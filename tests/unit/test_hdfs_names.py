@@ -101,14 +101,16 @@ def test_a_walk_begins_near_its_start() -> None:
 
 
 def test_roots() -> None:
-    root = parse_root("hdfs://NN.example:9870/a%20b/c/?user=alice&append=no&replication=3&block_size_bytes=1048576")
+    root = parse_root("hdfs://NN.example:9870/a%20b/c/?user=alice&append=yes&replication=3&block_size_bytes=1048576")
     assert (root.base_url, root.path, root.url) == (
         "http://nn.example:9870",
         "/a b/c",
         "hdfs://nn.example:9870/a%20b/c",
     )
-    assert (root.user, root.append, root.replication, root.block_size_bytes) == ("alice", False, 3, 1 << 20)
+    assert (root.user, root.append, root.replication, root.block_size_bytes) == ("alice", True, 3, 1 << 20)
     assert not root.concat_consumes
+    assert not parse_root("hdfs://nn/x").append
+    assert not parse_root("hdfs://nn/x?append=no").append
     assert parse_root("hdfs://nn/x?concat=consume").concat_consumes
     assert parse_root("hdfs://nn").base_url == "http://nn:9870"
     assert parse_root("hdfs://nn?tls=yes").base_url == "https://nn:9871"
