@@ -208,7 +208,10 @@ class AtomicCreates:
             if is_absent(refused):
                 return None
             raise
-        return found if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            # Not "there is none", which would be believed.
+            raise Lost(f"the answer about {path} is not WebHDFS", sent=True)
+        return found
 
     def discard(self, path: str) -> None:
         """Delete a file that nobody refers to; what cannot be deleted costs space and nothing else."""
@@ -231,6 +234,6 @@ class AtomicCreates:
             for status in statuses[:_SWEEP_COUNT_MAX]:
                 if status["type"] == "FILE" and status["modificationTime"] < limit_ms:
                     self.discard(f"{self._folder}/{status['pathSuffix']}")
-        except (Refused, Lost, KeyError, TypeError):
+        except (Refused, Lost, LookupError, TypeError, AttributeError):
             # Nothing there yet, or the next call will meet the same trouble and say so.
             return

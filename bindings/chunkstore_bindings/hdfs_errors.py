@@ -75,6 +75,11 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
         return InvalidArgument(f"chunk name {name!r} lies below another chunk; a chunk is no folder", argument="name")
     if _BAD_NAME.search(text):
         return InvalidArgument(f"chunk name {name!r} is not possible in HDFS: {text}", argument="name")
+    if kind == "WrongPort":
+        return StorageUnavailable(
+            f"{doing} {name!r}: {text}; the root names its HTTP port (9870 unless the cluster says otherwise)",
+            object=name,
+        )
     if _NO_REPLICA.search(text) or kind == "BlockMissingException":
         return StorageUnavailable(
             f"{doing} {name!r}: {text or kind}: no data node that is up has a replica of a block of it; start those that are down "

@@ -45,9 +45,12 @@ class Files:
             self.fail(refused, name, "looking for")
         except Lost as lost:
             self.fail(lost, name, "looking for")
-        if not isinstance(found, dict) or not isinstance(found.get("length"), int):
+        if isinstance(found, dict) and found.get("type") == "DIRECTORY":
+            return None
+        if not isinstance(found, dict) or found.get("type") != "FILE" or not _is_size(found.get("length")):
+            # Taken for an absent one, it would be written anew, or be called damaged.
             raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
-        return found if found.get("type") == "FILE" else None
+        return found
 
     def must_have(self, name: str, deadline: Deadline) -> dict[str, Any]:
         if (status := self.status(name, deadline)) is None:
@@ -61,12 +64,18 @@ class Files:
         try:
             answer = self._rest.question("GET", path or "/", "LISTSTATUS_BATCH", deadline, startAfter=behind)
             listing = answer["DirectoryListing"]
-            return Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
+            found = Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
+            # A page that ends where the last one did would never lead anywhere.
+            if found.statuses and str(found.statuses[-1].get("pathSuffix", "")) == behind != "":
+                raise ValueError("the page does not go on")
+            if all(isinstance(status, dict) for status in found.statuses):
+                return found
+            raise ValueError("an entry is no object")
         except Refused as refused:
             if is_absent(refused):
                 return Page([], more=False)
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise Refused("NoListing", f"the listing of {path} makes no sense", 200) from error
 
     @contextmanager
@@ -93,7 +102,7 @@ class Files:
         except Lost as lost:
             self.fail(lost, name, "looking for")
         blocks = answer.get("LocatedBlocks")
-        if not isinstance(blocks, dict) or not isinstance(blocks.get("fileLength"), int):
+        if not isinstance(blocks, dict) or not _is_size(blocks.get("fileLength")):
             raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
         return None if blocks.get("isUnderConstruction") is True else int(blocks["fileLength"])
 
@@ -106,6 +115,10 @@ class Files:
             return
         with suppress(Refused, Lost):
             self._rest.send("POST", path, "APPEND", b"", deadline)
+
+
+def _is_size(found: object) -> bool:
+    return type(found) is int and found >= 0
 
 
 def is_writable(status: dict[str, Any]) -> bool:

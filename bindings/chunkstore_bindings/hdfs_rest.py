@@ -46,6 +46,7 @@ _SENT_BYTES: Final = 8 << 20
 """Sent by one call, which has as long as an answer may take: slower than 0.4 MB/s is taken for silence."""
 _DATANODES_TRIED_MAX: Final = 3
 _SECRET = re.compile(r"\b((?:delegation|token)=)[^&\s\"')>]+")
+_RPC_PORT: Final = b"HTTP request to a Hadoop IPC port"
 _FAILURES = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
 
 
@@ -203,6 +204,8 @@ class WebHdfs:
         adapter = HTTPAdapter(pool_connections=16, pool_maxsize=connections, max_retries=0)
         self.session.mount("http://", adapter)
         self.session.mount("https://", adapter)
+        # Nobody unpacks what a gateway would compress.
+        self.session.headers["Accept-Encoding"] = "identity"
         # What the environment says is asked once for each server: requests would go through all of it each time.
         self.session.trust_env = False
         self.session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
@@ -237,7 +240,7 @@ class WebHdfs:
             with self._exchange("GET", f"{self._base.removesuffix(_PREFIX)}/jmx", deadline, params=query) as response:
                 nodes = json.loads(_document(response, deadline)["beans"][0]["LiveNodes"]).values()
             rooms = [int(node["remaining"]) for node in nodes]
-        except (Refused, Lost, ValueError, LookupError, TypeError, AttributeError):
+        except (Refused, Lost, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return False
         return bool(rooms) and max(rooms) < block_bytes
 
@@ -307,9 +310,13 @@ class WebHdfs:
                 return _document(response, deadline).get("Location")
 
         url = _asked_again(ask, deadline)
-        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise Refused("NoLocation", f"the name node named no data node for {op}", 200)
-        return _Place(url, urlsplit(url).netloc)
+        try:
+            parts = urlsplit(url if isinstance(url, str) else "")
+            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                return _Place(parts.geturl(), parts.netloc)
+        except ValueError:
+            pass
+        raise Refused("NoLocation", f"the name node named no data node for {op}", 200)
 
     # One exchange
 
@@ -367,7 +374,7 @@ def _address(node: str) -> str:
     host = node.rpartition(":")[0].strip("[]")
     try:
         return socket.gethostbyname(host)
-    except OSError:
+    except (OSError, UnicodeError):
         return host
 
 
@@ -397,7 +404,7 @@ def _document(response: requests.Response, deadline: Deadline) -> dict[str, Any]
         return {}
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         # Some gateway's page, with a friendly status: nothing is known.
@@ -411,6 +418,8 @@ def _raise_refusal(response: requests.Response, deadline: Deadline) -> None:
         return
     body = _whole(response, deadline)
     kind, message = _remote_exception(body)
+    if _RPC_PORT in body:
+        raise Refused("WrongPort", "this is the name node's RPC port", status)
     if status == 401 or (kind == "" and status == 403):
         raise Refused(kind or "Unauthorized", message or "the cluster wants to know who asks", status)
     if kind == "" or status >= 500:
@@ -423,10 +432,12 @@ def _remote_exception(body: bytes) -> tuple[str, str]:
     """The Java exception's simple name and the first line of its message; empty where the body is something else."""
     try:
         remote = json.loads(body)["RemoteException"]
-        kind, text = str(remote["exception"]), str(remote.get("message") or "")
-    except (ValueError, KeyError, TypeError):
+        kind, text = remote["exception"], remote.get("message") or ""
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return "", ""
-    return kind, text.partition("\n")[0][:500]
+    if not isinstance(kind, str) or not isinstance(text, str):
+        return "", ""
+    return kind[:100], text.partition("\n")[0][:500]
 
 
 def _whole(response: requests.Response, deadline: Deadline) -> bytes:

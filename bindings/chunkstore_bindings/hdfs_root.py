@@ -18,6 +18,7 @@ __all__ = ["OPTIONS", "HdfsRoot", "TokenFile", "parse_root"]
 OPTIONS = ("append", "block_size_bytes", "concat", "replication", "tls", "token_file", "user")
 _PORT = 9870
 _TLS_PORT = 9871
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z|[0-9a-fA-F:.]+(%[A-Za-z0-9._-]+)?\Z")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*[$]?\Z")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+=*\Z")
 _TOKEN_BYTES_MAX = 16 << 10
@@ -60,6 +61,8 @@ def parse_root(root_url: str) -> HdfsRoot:
     host = parts.hostname
     if parts.scheme != "hdfs" or not host:
         raise _bad("an hdfs root names the name node's host")
+    if _HOST.match(host) is None or port == 0:
+        raise _bad("the host of an hdfs root is a name or an address, and its port is not 0")
     if parts.username is not None or parts.password is not None:
         raise _bad("an hdfs root takes no credentials before the host; who asks is an option (docs/hdfs.md)")
     if parts.fragment:

@@ -63,6 +63,8 @@ class Fault:
     answer: tuple[int, str, str] | None = None
     about: str = ""
     """Only requests about a path with this in it; of a rename, the new path."""
+    body: bytes = b"<html>Bad gateway</html>"
+    """What ``garble`` and ``say`` send."""
     fired: int = 0
 
 
@@ -174,6 +176,10 @@ class FakeWebHdfs:
             self._cuts[path] = (reads - 1, length)
             if reads == 1:
                 file.data = file.data[:length]
+
+    def say(self, op: str, body: bytes, *, status: int = 200, where: str = "namenode", times: int = 1) -> Fault:
+        """Answer with exactly this, and do nothing."""
+        return self._add(Fault(op, where, "say", times, (status, "", ""), body=body))
 
     def _add(self, fault: Fault) -> Fault:
         with self.lock:
@@ -484,10 +490,10 @@ class _Handler(BaseHTTPRequestHandler):
         with self.fake.lock:
             self.fake.log.append(asked)
         fault = self.fake.fault_for(asked)
-        if fault is not None and fault.action in ("refuse", "garble") and fault.answer is not None:
+        if fault is not None and fault.action in ("refuse", "garble", "say") and fault.answer is not None:
             self._drain()
             status, kind, message = fault.answer
-            self._answer(status, b"<html>Bad gateway</html>" if not kind else _remote(_No(status, kind, message)))
+            self._answer(status, fault.body if not kind else _remote(_No(status, kind, message)))
             return
         if fault is not None and fault.action == "lose_request":
             self.close_connection = True

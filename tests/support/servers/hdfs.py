@@ -51,7 +51,7 @@ class HdfsCluster:
         self.folder = folder
         self._java = java_command()
         self._jars = jars()
-        self.port, rpc, data, self.datanode_port, ipc = free_ports(5)
+        self.port, self.rpc_port, data, self.datanode_port, ipc = free_ports(5)
         self._numbers = itertools.count(1)
         self._processes: dict[str, ServerProcess] = {}
         self.configuration: dict[str, object] = {
@@ -75,7 +75,7 @@ class HdfsCluster:
             "dfs.datanode.du.reserved": 0,
             **configuration,
         }
-        self._core = {"fs.defaultFS": f"hdfs://{LOOPBACK}:{rpc}", "hadoop.tmp.dir": str(folder / "data")}
+        self._core = {"fs.defaultFS": f"hdfs://{LOOPBACK}:{self.rpc_port}", "hadoop.tmp.dir": str(folder / "data")}
 
     @property
     def url(self) -> str:

@@ -1,0 +1,243 @@
+"""Servers that answer with nonsense, and callers that ask for it: a typed error, in time, and never a wrong answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, InvalidOffset, StorageUnavailable
+from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore_bindings.hdfs import HdfsChunkStorage
+from tests.support.fake_webhdfs import FakeWebHdfs
+from tests.support.servers.hdfs import hdfs_or_end
+
+HANDLE = ChunkHandle("a", True)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeWebHdfs]:
+    with FakeWebHdfs() as fake:
+        yield fake
+
+
+@pytest.fixture
+def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
+    storage = HdfsChunkStorage(fake.root(query="?append=yes"), deadline_s=2)
+    storage.create("a", b"0123")
+    yield storage
+    storage.close()
+
+
+def file_status(**changes: object) -> bytes:
+    return json.dumps(
+        {"FileStatus": {"type": "FILE", "length": 4, "fileId": 7, "permission": "644", **changes}}
+    ).encode()
+
+
+def entries(*statuses: object, remaining: object = 0) -> bytes:
+    listing = {"partialListing": {"FileStatuses": {"FileStatus": list(statuses)}}, "remainingEntries": remaining}
+    return json.dumps({"DirectoryListing": listing}).encode()
+
+
+NOT_JSON = [b"", b"null", b"[]", b"7", b'"text"', b"{", b"\xff\xfe", b"[" * 100_000, b"{}", b'{"FileStatus": 3}']
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *NOT_JSON,
+        b'{"FileStatus": {}}',
+        file_status(type="SYMLINK"),
+        file_status(type=None),
+        file_status(length=-1),
+        file_status(length=True),
+        file_status(length="4"),
+        file_status(length=4.0),
+    ],
+    ids=lambda body: body[:40].decode("latin-1"),
+)
+def test_nonsense_is_never_taken_for_an_absent_chunk(fake: FakeWebHdfs, storage: HdfsChunkStorage, body: bytes) -> None:
+    """ "There is none" is an answer that is acted upon: a fence that is not there, a chunk that is damaged."""
+    said = fake.say("GETFILESTATUS", body, times=1000)
+    for call in (storage.exists, storage.stat, storage.open_read, storage.delete):
+        with pytest.raises(StorageUnavailable):
+            call("a")
+    with pytest.raises(StorageUnavailable):
+        storage.write(HANDLE, 4, b"x")
+    with pytest.raises(StorageUnavailable):
+        storage.create_if_absent("b", b"xy")
+    assert said.fired >= 6
+    assert "/root/b" not in fake.files
+    assert fake.asked("DELETE") <= 2, "of temporaries"
+    assert "/root/a" in fake.files
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *NOT_JSON,
+        entries("text"),
+        entries(None, {"pathSuffix": "a", "type": "FILE"}),
+        entries(remaining="many"),
+        entries(remaining=None),
+        b'{"DirectoryListing": {"partialListing": {"FileStatuses": {"FileStatus": 3}}, "remainingEntries": 0}}',
+    ],
+    ids=lambda body: body[:40].decode("latin-1"),
+)
+def test_nonsense_is_never_taken_for_an_empty_listing(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage, body: bytes
+) -> None:
+    fake.say("LISTSTATUS_BATCH", body, times=1000)
+    with pytest.raises(StorageUnavailable):
+        storage.list()
+
+
+def test_a_listing_that_goes_round_ends(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    fake.say("LISTSTATUS_BATCH", entries({"pathSuffix": "a", "type": "FILE", "length": 1}, remaining=9), times=1000)
+    with pytest.raises(StorageUnavailable, match="makes no sense"):
+        storage.list()
+    assert fake.asked("LISTSTATUS_BATCH") <= 3
+
+
+NOWHERE: list[object] = [
+    None,
+    7,
+    "",
+    "ftp://127.0.0.1/x",
+    "http://",
+    "http://[::1",
+    "http://a b/x",
+    "file:///etc/passwd",
+]
+NOWHERE += ["http://127.0.0.1:0/x", "http://127.0.0.1:99999/x", "http://" + "x" * 300 + "/x", "http://..:1/x"]
+
+
+@pytest.mark.parametrize("location", NOWHERE)
+def test_data_nodes_that_cannot_be(fake: FakeWebHdfs, storage: HdfsChunkStorage, location: object) -> None:
+    body = json.dumps({"Location": location}).encode()
+    for op in ("OPEN", "CREATE", "APPEND"):
+        fake.say(op, body, times=1000)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.read(HANDLE, 0, 4),
+        lambda: storage.create_if_absent("b", b"x"),
+        lambda: storage.write(HANDLE, 4, b"x"),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable):
+            call()
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"RemoteException": 3}',
+        b'{"RemoteException": {"exception": {"a": 1}}}',
+        b'{"RemoteException": {"message": "only"}}',
+        b"[" * 100_000,
+        json.dumps({"RemoteException": {"exception": "E" * 100_000, "message": "m" * 1_000_000}}).encode(),
+    ],
+    ids=lambda body: body[:40].decode("latin-1"),
+)
+def test_refusals_that_say_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage, body: bytes) -> None:
+    for op in ("GETFILESTATUS", "LISTSTATUS_BATCH", "OPEN", "CREATE", "APPEND", "RENAME"):
+        fake.say(op, body, status=404, times=1000)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.exists("a"),
+        storage.list,
+        lambda: storage.read(HANDLE, 0, 4),
+        lambda: storage.create_if_absent("b", b"x"),
+        lambda: storage.write(HANDLE, 4, b"x"),
+    ]
+    for call in calls:
+        with pytest.raises(StorageUnavailable) as caught:
+            call()
+        assert len(str(caught.value)) < 2_000
+
+
+def test_an_answer_without_end(fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore_bindings.hdfs_rest._ANSWER_BYTES_MAX", 1 << 16)
+    fake.say("GETFILESTATUS", b" " * (1 << 22), times=1000)
+    with pytest.raises(StorageUnavailable, match="longer than 65536 bytes"):
+        storage.exists("a")
+
+
+def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
+    for offset in (4, (1 << 63) - 2, (1 << 63) - 1, 1 << 63, 1 << 200):
+        assert storage.read(HANDLE, offset, 10) == b""
+        assert storage.read_into(HANDLE, offset, bytearray(3)) == 0
+    assert storage.read(HANDLE, 1, 1 << 200) == b"123"
+    with pytest.raises(InvalidOffset):
+        storage.write(HANDLE, 1 << 200, b"x")
+    with pytest.raises(InvalidArgument):
+        storage.truncate(HANDLE, 1 << 200)
+    storage.create("b", b"x")
+    with pytest.raises(InvalidArgument):
+        storage.concat([ConcatArgument("a", 1 << 200), ConcatArgument("b", 0)])
+    with pytest.raises(ChunkNotFound):
+        storage.read(ChunkHandle("none", False), 1 << 200, 1)
+
+
+def test_a_token_file_that_vanishes(fake: FakeWebHdfs, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("HAAEcm9vdA")
+    storage = HdfsChunkStorage(fake.root(query=f"?append=yes&token_file={token}"), deadline_s=2)
+    storage.create("a", b"0123")
+    token.unlink()
+    calls: list[Callable[[], object]] = [
+        lambda: storage.exists("a"),
+        storage.list,
+        lambda: storage.read(HANDLE, 0, 4),
+        lambda: storage.create_if_absent("b", b"x"),
+        lambda: storage.put("hint", b"x"),
+        lambda: storage.write(HANDLE, 4, b"x"),
+        lambda: storage.truncate(HANDLE, 1),
+        lambda: storage.delete("a"),
+    ]
+    for call in calls:
+        with pytest.raises(StorageUnavailable, match="cannot be read"):
+            call()
+    token.write_text("HAAEcm9vdA")
+    assert storage.create_if_absent("b", b"x")
+    assert storage.read(HANDLE, 0, 9) == b"0123"
+    storage.close()
+
+
+def test_the_rpc_port_is_called_that(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    said = b"It looks like you are making an HTTP request to a Hadoop IPC port. This is not the correct port.\r\n"
+    fake.say("GETFILESTATUS", said, status=404)
+    with pytest.raises(StorageUnavailable, match=r"RPC port.*HTTP port \(9870"):
+        storage.exists("a")
+
+
+@pytest.mark.slow
+def test_the_real_rpc_port_is_called_that() -> None:
+    cluster = hdfs_or_end()
+    storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{cluster.rpc_port}/x", deadline_s=10)
+    with pytest.raises(StorageUnavailable, match="RPC port"):
+        storage.exists("a")
+    storage.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["x" * 255, "deep/" * 120 + "x", "d" * 255 + "/" + "e" * 255, "a b+c%20&d=e#f?g", "\n"]
+)
+def test_names_at_the_edge(name: str) -> None:
+    """Whatever the port lets through either works as it is or is an argument's fault; it never takes another name."""
+    storage = HdfsChunkStorage(hdfs_or_end().root(), deadline_s=20)
+    try:
+        storage.create(name, b"x")
+        assert storage.read(ChunkHandle(name, False), 0, 9) == b"x"
+        assert [item.name for item in storage.list().items] == [name]
+    except ChunkstoreError as error:
+        assert isinstance(error, InvalidArgument), error
+        assert storage.list().items == ()
+    storage.close()
