@@ -76,8 +76,8 @@ ROOMS = {
     "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),
     "hdfs": ("chunkstore_bindings.hdfs_rest",),
-    "requests": ("chunkstore_bindings.hdfs_rest",),
-    "urllib3": ("chunkstore_bindings.hdfs_rest",),
+    "requests": ("chunkstore_bindings.hdfs_connections", "chunkstore_bindings.hdfs_rest"),
+    "urllib3": ("chunkstore_bindings.hdfs_connections", "chunkstore_bindings.hdfs_rest"),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.offload.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
     "pyarrow": (

@@ -28,10 +28,9 @@ from urllib.parse import quote, urlsplit
 import requests
 import urllib3
 from hdfs.client import InsecureClient, TokenClient
-from requests.adapters import HTTPAdapter
 
-from chunkstore import runtime
 from chunkstore.checksum import BytesLike
+from chunkstore_bindings.hdfs_connections import ENDS, Deadline, InTimeAdapter
 
 __all__ = ["Body", "Deadline", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
@@ -84,22 +83,6 @@ class Lost(Exception):
     def __init__(self, text: str, *, sent: bool) -> None:
         super().__init__(redacted(text))
         self.sent = sent
-
-
-class Deadline:
-    """A moment on the monotonic clock by which something must have ended."""
-
-    __slots__ = ("_end_s",)
-
-    def __init__(self, seconds: float) -> None:
-        self._end_s = runtime.monotonic_s() + seconds
-
-    def left_s(self) -> float:
-        """Seconds left, never negative."""
-        return max(0.0, self._end_s - runtime.monotonic_s())
-
-    def passed(self) -> bool:
-        return self.left_s() <= 0.0
 
 
 class Pieces(NamedTuple):
@@ -201,7 +184,7 @@ class WebHdfs:
         self._answer_s = answer_s
         self._token = token
         self.session = requests.Session()
-        adapter = HTTPAdapter(pool_connections=16, pool_maxsize=connections, max_retries=0)
+        adapter = InTimeAdapter(pool_connections=16, pool_maxsize=connections, max_retries=0)
         self.session.mount("http://", adapter)
         self.session.mount("https://", adapter)
         # Nobody unpacks what a gateway would compress.
@@ -329,6 +312,7 @@ class WebHdfs:
             # A file that is renewed while we run.
             self.session.params["delegation"] = self._token()  # type: ignore[index]
         failure: Lost | None = None
+        before = ENDS.set(deadline)
         server = url[: url.find("/", 8)]
         try:
             proxies = self._proxies.get(server)
@@ -345,6 +329,8 @@ class WebHdfs:
             )
         except _FAILURES as error:
             failure = Lost(f"{urlsplit(url).netloc}: {_in_words(error)}", sent=not _never_sent(error))
+        finally:
+            ENDS.reset(before)
         if failure is not None:
             # Outside the handler, so that the library's error, which may name a token, is not chained as its context.
             raise failure

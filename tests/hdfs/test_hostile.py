@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,6 +170,34 @@ def test_an_answer_without_end(fake: FakeWebHdfs, storage: HdfsChunkStorage, mon
     fake.say("GETFILESTATUS", b" " * (1 << 22), times=1000)
     with pytest.raises(StorageUnavailable, match="longer than 65536 bytes"):
         storage.exists("a")
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b""]
+)
+def test_a_byte_at_a_time_ends_at_the_deadline(head: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    wire, _ = listener.accept()
+                    threading.Thread(target=drip, args=(wire,), daemon=True).start()
+
+        def drip(wire: socket.socket) -> None:
+            with wire, contextlib.suppress(OSError):
+                wire.sendall(head)
+                while True:
+                    wire.sendall(b"H")
+                    time.sleep(0.05)
+
+        threading.Thread(target=serve, daemon=True).start()
+        storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{listener.getsockname()[1]}/x", deadline_s=1)
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable):
+            storage.exists("a")
+        assert time.monotonic() - began < 10
+        storage.close()
 
 
 def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
