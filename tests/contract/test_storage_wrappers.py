@@ -1,4 +1,4 @@
-"""Wrappers hold the contract of what they wrap, over memory and over the file system, also in bad weather; and in a stack."""
+"""Wrappers hold the contract of what they wrap: each over memory, all in a stack over both kinds, and in bad weather."""
 
 from __future__ import annotations
 
@@ -66,27 +66,11 @@ class TestRetryingMemory(OverMemory):
     wrap = staticmethod(retrying)
 
 
-class TestRetryingMemoryWithoutAppend(TestRetryingMemory):
-    append = False
-
-
-class TestRetryingFilesystem(OverFilesystem):
-    wrap = staticmethod(retrying)
-
-
 class TestThrottledMemory(OverMemory):
     wrap = staticmethod(throttled)
 
 
-class TestThrottledFilesystem(OverFilesystem):
-    wrap = staticmethod(throttled)
-
-
 class TestMeteredMemory(OverMemory):
-    wrap = staticmethod(metered)
-
-
-class TestMeteredFilesystem(OverFilesystem):
     wrap = staticmethod(metered)
 
 

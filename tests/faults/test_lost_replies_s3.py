@@ -1,11 +1,13 @@
 """Every reply lost once, on S3: a proxy in front of Ceph's gateway swallows the answer to one changing HTTP request.
 
-Every conditional request of each kind of work; with ``CHUNKSTORE_FAULTS=full`` every PUT, POST and DELETE, the probe's too.
+Every conditional request of the kinds of work that make FORMAT, claims, OPEN, SEAL, records and chunks: what the binding does
+about each is the same, whatever the work; what the engine does about all of them, ``test_lost_replies`` shows. With
+``CHUNKSTORE_FAULTS=full`` every PUT, POST and DELETE of every kind of work, the probe's too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,9 +15,12 @@ from chunkstore.config import Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
 from tests.faults.ground import FULL_RUN
-from tests.faults.lost_replies import LossGround, LostReplies, Told, Work
+from tests.faults.lost_replies import WORKS, LossGround, LostReplies, Told, Work
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.s3server import S3Server
+
+_SHARE = {"append", "first-open", "open-elsewhere", "open-over-a-dead-claim"}
+CHOSEN = [work for work in WORKS if FULL_RUN or work.name in _SHARE]
 
 
 def is_changing(request: Request) -> bool:
@@ -73,3 +78,9 @@ class TestS3(LostReplies):
     def allowed(self, work: Work, request: str) -> tuple[Told, ...]:
         # Frozen bytes are sent again until the server has decided: nobody is ever left in doubt by one lost answer.
         return ("acknowledged",)
+
+    @pytest.mark.parametrize("kind", CHOSEN, ids=lambda kind: kind.name)
+    def test_every_reply_is_lost_once(
+        self, ground: LossGround, kind: Work, record_property: Callable[[str, object], None]
+    ) -> None:
+        super().test_every_reply_is_lost_once(ground, kind, record_property)

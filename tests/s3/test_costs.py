@@ -16,13 +16,24 @@ from chunkstore.storage import ConcatArgument
 from chunkstore_bindings.metered import MeteredChunkStorage
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from chunkstore_bindings.wrapping import layers
+from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect
 from tests.support.epochs import age
 from tests.support.servers.s3server import S3Server
 
+EPOCHS = 1000 if FULL_RUN else 200
+
 
 def settings(path: Path, **more: Any) -> Settings:
     return Settings(cache_dir=str(path), lease_s=0, **more)
+
+
+def alone(store: chunkstore.ChunkedSegmentStorage) -> None:
+    """End the background work, which looks after the container now and then: what is counted from here on is the caller's."""
+    lifecycle = store._core.lifecycle
+    lifecycle._stopping.set()
+    assert lifecycle._keeper is not None
+    lifecycle._keeper.join(30)
 
 
 def binding(storage: Any) -> S3ChunkStorage:
@@ -55,6 +66,7 @@ def test_a_group_commit_is_one_put_more_than_it_has_chunks(server: S3Server, tmp
     names = [f"s{number}" for number in range(segments)]
     for name in names:
         store.create(name)
+    alone(store)
     with Requests(binding(metered)) as spent, metered.counting() as calls:
         store.commit([Append(name, b"x" * 10 * KIB) for name in names])
     assert calls.requests == {"create": segments, "create_if_absent": 1}
@@ -68,6 +80,7 @@ def test_a_read_is_one_get_and_a_look_at_the_fence(server: S3Server, tmp_path: P
     with open_store_on(storage, settings=settings(tmp_path), close_storage=True) as store:
         store.create("s")
         store.append("s", b"x" * MIB)
+        alone(store)
         with Requests(binding(storage)) as spent:
             assert len(store.read("s", 100, 1000)) == 1000
         assert spent.verbs == {"GET": 1, "HEAD": 1}
@@ -76,28 +89,28 @@ def test_a_read_is_one_get_and_a_look_at_the_fence(server: S3Server, tmp_path: P
 def test_concat_of_large_chunks_goes_past_the_client(rgw: S3Server, connect: Connect) -> None:
     storage = connect(rgw, concurrency=8)
     content = b"0123456789abcdef" * (5 * MIB // 16)
-    for number in range(100):
+    for number in range(20):
         storage.create(f"c/{number:03}", content)
     with Requests(storage) as spent:
-        assert storage.concat([ConcatArgument(f"c/{number:03}", 5 * MIB) for number in range(100)]) == 500 * MIB
+        assert storage.concat([ConcatArgument(f"c/{number:03}", 5 * MIB) for number in range(20)]) == 100 * MIB
     assert spent.moved_bytes == 0
-    assert spent.total <= 110
-    assert storage.stat("c/000").length == 500 * MIB
+    assert spent.total <= 23
+    assert storage.stat("c/000").length == 100 * MIB
 
 
 def test_concat_of_small_chunks_moves_them_once_each_way(rgw: S3Server, connect: Connect) -> None:
     storage = connect(rgw, concurrency=8)
-    for number in range(1000):
+    for number in range(300):  # more than one part
         storage.create(f"c/{number:04}", b"%04d" % number * (16 * KIB))
     with Requests(storage) as spent:
-        storage.concat([ConcatArgument(f"c/{number:04}", 64 * KIB) for number in range(1000)])
-    assert spent.moved_bytes <= 2.1 * 1000 * 64 * KIB
-    assert storage.stat("c/0000").length == 1000 * 64 * KIB
+        storage.concat([ConcatArgument(f"c/{number:04}", 64 * KIB) for number in range(300)])
+    assert spent.moved_bytes <= 2.1 * 300 * 64 * KIB
+    assert storage.stat("c/0000").length == 300 * 64 * KIB
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opened", [True, False], ids=["opened-and-empty", "claimed-and-never-opened"])
-def test_a_take_over_with_a_thousand_epochs_behind_it(rgw: S3Server, tmp_path: Path, opened: bool) -> None:
+def test_a_take_over_with_many_epochs_behind_it(rgw: S3Server, tmp_path: Path, opened: bool) -> None:
     bucket = rgw.make_bucket()
     root = rgw.root(bucket)
     with chunkstore.open(root, settings=settings(tmp_path / "first")) as store:
@@ -105,13 +118,13 @@ def test_a_take_over_with_a_thousand_epochs_behind_it(rgw: S3Server, tmp_path: P
         store.append("s", b"there")
         store.snapshot()
     storage = open_storage(root, settings(tmp_path))
-    age(storage, lambda name, data: rgw.client.put_object(Bucket=bucket, Key=name, Body=data), 1000, opened=opened)
+    age(storage, lambda name, data: rgw.client.put_object(Bucket=bucket, Key=name, Body=data), EPOCHS, opened=opened)
     storage.close()
     for machine in ("first", "new"):
         storage = open_storage(root, settings(tmp_path))
         with Requests(binding(storage)) as spent:
             store = open_store_on(storage, settings=settings(tmp_path / machine), close_storage=True)
-        assert store.epoch > 1001
+        assert store.epoch > EPOCHS + 1
         assert store.read("s", 0, 10) == b"there"
         assert spent.total <= 40, spent.verbs
         assert "LIST" not in spent.verbs

@@ -18,10 +18,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from tests.support.servers.moto import Moto
+from tests.support.servers.moto import Application, Moto, application, serve
 
 __all__ = ["LookAlike"]
 
@@ -46,7 +46,7 @@ class LookAlike(Moto):
 class _Liar:
     """A WSGI filter."""
 
-    def __init__(self, inner: Callable[[dict[str, Any], Any], Iterable[bytes]], lie: str) -> None:
+    def __init__(self, inner: Application, lie: str) -> None:
         self._inner = inner
         self._lie = lie
         self._lock = threading.Lock()
@@ -96,13 +96,5 @@ def _refuse(start_response: Any, status: str, code: str) -> Iterable[bytes]:
     return [body]
 
 
-def _serve(lie: str, port: int) -> None:
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import run_simple
-
-    application = _Liar(DomainDispatcherApplication(create_backend_app), lie)
-    run_simple("127.0.0.1", port, application, threaded=True)
-
-
 if __name__ == "__main__":
-    _serve(sys.argv[1], int(sys.argv[2]))
+    serve(_Liar(application(), sys.argv[1]), int(sys.argv[2]))
