@@ -6,6 +6,7 @@
 #   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
 #   make simulate                   ten minutes of random stories: production code on a seeded scheduler; make test runs a share
 #   make mutants                    44 planted bugs, each of which the simulated stories must notice
+#   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make lint | bench | soak-put | wheel | clean
 # PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer), JOBS the number of test processes.
@@ -20,7 +21,7 @@ JOBS ?= 2
 ROOT ?=
 export PYTHON
 
-.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants simulate soak-put wheel clean
+.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants programs simulate soak-put wheel clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -76,6 +77,11 @@ mutants: $(VENV)/.ready-dev
 # Some minutes, and a few GiB of memory; saved in benchmarks/results/models.json.
 models: $(VENV)/.ready-dev
 	$(RUN) -m tests.models --save
+
+# PROGRAMS=10000 for more.
+PROGRAMS ?= 1000
+programs: $(VENV)/.ready-dev
+	CHUNKSTORE_PROGRAMS=$(PROGRAMS) $(RUN) -m pytest -q --timeout 0 tests/engine/test_state_machine.py
 
 # 1 GiB, twenty kills of the writer at random moments, each followed by put --resume.
 soak-put: $(VENV)/.ready-dev
