@@ -1,8 +1,10 @@
-"""Damage: every bit of every object flipped, objects cut and removed, garbage appended (protocol A4, house law 6).
+"""Damage: bits of every byte of every object flipped, objects cut and removed, garbage appended (protocol A4, house law 6).
 
 Required of recovery: exactly the state that was there, or a loud error. After a clean close there is no exception. In a
 container killed in the middle the last record of log.a is the one exception: it cannot be told from a torn write, so it is
 cut, and the report says so.
+
+By default two bits of each byte of the journal are flipped, other ones from byte to byte; ``CHUNKSTORE_FAULTS=full`` flips all eight.
 """
 
 from __future__ import annotations
@@ -48,11 +50,11 @@ def is_data(name: str) -> bool:
     return name.startswith(NAMES.data_prefix())
 
 
-def flipped(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(byte position, the data with one bit of it flipped) for every bit."""
+def flipped(data: bytes, *, every: bool = FULL_RUN) -> Iterator[tuple[int, bytes]]:
+    """(byte position, the data with one bit of it flipped) for every bit, or for two in each byte."""
     copy = bytearray(data)
     for position in range(len(copy)):
-        for bit in range(8):
+        for bit in range(8) if every else (position % 8, (position + 3) % 8):
             copy[position] ^= 1 << bit
             yield position, bytes(copy)
             copy[position] ^= 1 << bit
@@ -100,7 +102,7 @@ def test_every_bit_of_a_closed_container(
 
 def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
     """The same with the cache of the machine that closed it: a share of the bits, each with a cache of its own."""
-    step = 1 if FULL_RUN else 13
+    step = 1 if FULL_RUN else 5
     number = 0
     for closed in (True, False):
         made = container(mode, closed=closed)
@@ -134,7 +136,7 @@ def test_every_bit_of_the_data(mode: Mode) -> None:
     for name, data in made.objects.items():
         if not is_data(name):
             continue
-        for _, damaged in flipped(data):
+        for _, damaged in flipped(data, every=True):
             with storage_of({**made.objects, name: damaged}) as storage:
                 cache = tiny.LazyCache(storage, MemoryShelf())
                 with open_store_on(storage, settings=settings(mode), cache=cache) as store:

@@ -32,7 +32,7 @@ from tests.faults.scenarios import OPERATIONS, Operation
 from tests.support.faulty import Outcome
 from tests.support.worlds import VARIANTS, Mode
 
-CASES_PER_TEST = {"memory": 12, "filesystem": 10, "disk": 20}
+CASES_PER_TEST = {"memory": 8, "filesystem": 6, "disk": 10}
 OUTAGES = frozenset(("append", "append-rolls-over", "table-put", "commit", "snapshot", "collect", "roll", "close"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]
