@@ -2,13 +2,15 @@
 
 Every case of every subject on every ground runs. With ``--pairs`` each subject gets N more on each ground, chosen by chance (the
 seed is printed): after a fault that the process survives, a second one at any later call. What fails is printed, with
-the words that repeat it: ``--subject NAME --ground disk-slot --only TEXT``.
+the words that repeat it: ``--subject NAME --ground disk-slot --only TEXT``. With ``--minutes`` the run ends then, having taken the
+subjects in an order that the seed chooses; what is saved says how many of how many.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import random
 import sys
 import time
 from collections import Counter
@@ -20,19 +22,22 @@ from tests.faults.ground import GROUNDS
 
 
 def _units(options: argparse.Namespace) -> list[Unit]:
-    return [
+    units = [
         Unit(subject.name, place, mode, options.pairs, options.seed, options.only)
         for subject in SUBJECTS
         for place, mode in GROUNDS
         if (not options.subject or subject.name in options.subject)
         and (not options.ground or f"{place}-{mode}" in options.ground)
     ]
+    if options.minutes is not None:
+        random.Random(options.seed).shuffle(units)
+    return units
 
 
-def _save(done: list[Done], seconds: float, seed: int) -> None:
+def _save(done: list[Done], units: int, seconds: float, seed: int) -> None:
     report = Report("crash-points")
     single = sum(sum(item.outcomes.values()) for item in done)
-    report.add("subjects on grounds", len(done), "runs")
+    report.add("subjects on grounds", len(done), "runs", detail=f"of {units}, seed {seed}")
     report.add("calls recorded", sum(item.calls for item in done), "calls")
     report.add("cases, every one run", single, "cases")
     outcomes: Counter[str] = Counter()
@@ -57,6 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--pairs", type=int, default=0, help="pairs of faults for each subject on each ground")
     parser.add_argument("--seed", type=int, default=1, help="chooses the pairs")
+    parser.add_argument("--minutes", type=float, help="end after so long (default: when everything has run)")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--subject", action="append", default=[])
     parser.add_argument("--ground", action="append", default=[])
@@ -78,12 +84,15 @@ def main() -> int:
             )
             for failure in item.failures:
                 print(f"FAILED {failure}", flush=True)
+            if options.minutes is not None and time.monotonic() - began > options.minutes * 60:
+                print(f"time is up: {len(done)} of {len(units)}", flush=True)
+                break
     seconds = time.monotonic() - began
     failures = sum(len(item.failures) for item in done)
     single = sum(sum(item.outcomes.values()) for item in done)
     print(f"{single:,} cases and {sum(item.pairs for item in done):,} pairs in {seconds:,.0f} s; failures: {failures}")
     if options.save:
-        _save(done, seconds, options.seed)
+        _save(done, len(units), seconds, options.seed)
     return 1 if failures else 0
 
 
