@@ -38,6 +38,7 @@ from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.lifecycle import Lifecycle
 from chunkstore.operations.read import ReadContext, check_range, find_segment
 from chunkstore.operations.session import SessionWriter, plan_end, plan_open
+from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.table import PendingTables, check_key, check_value, check_version, plan_delete, plan_put
 from chunkstore.operations.transact import transact
 from chunkstore.reading import (
@@ -138,6 +139,9 @@ class ChunkedSegmentStorage(ReadingHalf):
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()
+        fenced = settings.read_fence == "fenced"
+        check = core.check_fence if fenced else core.check_open
+        beside = fenced and core.remote
         self._context = ReadContext(
             storage=storage,
             names=names,
@@ -145,8 +149,9 @@ class ChunkedSegmentStorage(ReadingHalf):
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
             op_deadline_s=settings.op_deadline_s,
             store=self._store,
-            check_open=core.check_owner if settings.read_fence == "fenced" else core.check_open,
-            check=core.check_fence if settings.read_fence == "fenced" else core.check_open,
+            check_open=core.check_owner if fenced else core.check_open,
+            check=SharedCheck(check, settings.op_deadline_s) if beside else check,
+            check_beside=beside,
             recheck=core.check_fence,
         )
         core.committer.listeners.append(self._wake_waiters)

@@ -67,6 +67,7 @@ class Replica(ReadingHalf):
             store=lambda: self._follower.store,
             check_open=self._check_open,
             check=self._check_open,
+            check_beside=False,
             recheck=self._refresh,
         )
         self.refresh()

@@ -3,13 +3,15 @@
 Promises: a read sees one point of history; it is short only at the segment's end; a whole chunk that is read is verified
 against its CRC; a chunk that vanished because defrag or truncate won is looked up once more, and still referenced means
 ``Damaged``. Reads never write metadata. Fenced reads check the fence after the local part, so that a deposed owner never
-answers with an old state as if it were the present one.
+answers with an old state as if it were the present one. Where both cross a network, the check goes on beside the reading of
+chunks: it still begins behind the local part and ends before the answer, and chunks never change, so that it does not matter
+when in between their bytes are read.
 Leaves out: read-ahead (``chunkstore.reader``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from chunkstore import runtime
@@ -43,7 +45,9 @@ class ReadContext(NamedTuple):
     check_open: Callable[[], None]
     """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
     check: Callable[[], None]
-    """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read."""
+    """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read, before its answer."""
+    check_beside: bool
+    """Whether ``check`` asks a storage behind a network: it then runs beside the reading of chunks."""
     recheck: Callable[[], None]
     """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner (of any
     ``read_fence``) makes sure that it is one, because who lags may well hold a list of chunks that were collected."""
@@ -124,12 +128,23 @@ def plan_read(
 
 
 def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
+    """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
+    left_to_fetch = False
     try:
         with context.store().view() as view:
-            return plan_read(view, context.names, name, identity, offset, length)
+            plan = plan_read(view, context.names, name, identity, offset, length)
+        left_to_fetch = context.check_beside and bool(plan.slices)
+        return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
-        context.check()
+        if not left_to_fetch:
+            context.check()
+
+
+def _fetch(context: ReadContext, calls: Sequence[Callable[[], None]]) -> None:
+    """Read what was planned, and check the fence if that is still to be done: who is deposed hears that, and nothing else."""
+    # The first failure in order is the one that is told.
+    context.pool.run_all([context.check, *calls] if context.check_beside else calls)
 
 
 def check_range(offset: object, length: object) -> None:
@@ -152,15 +167,16 @@ def _read(context: ReadContext, name: str, identity: int | None, offset: int, le
     if not plan.slices:
         return b""
     if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
-        piece = plan.slices[0]
         try:
-            data = context.storage.read(ChunkHandle(piece.name, False), piece.offset, piece.length)
+            if not context.check_beside:
+                return _read_piece(context.storage, plan.slices[0])
+            read: list[bytes] = []
+            _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
+            return read[0]
         except ChunkNotFound:
             buffer = bytearray(plan.length)
             _again(context, name, identity, offset, memoryview(buffer))
             return bytes(buffer)
-        _verify(piece, data, len(data))
-        return data
     buffer = bytearray(plan.length)
     _fill(context, plan, name, identity, offset, memoryview(buffer))
     return bytes(buffer)
@@ -216,6 +232,9 @@ def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> No
     slices = plan.slices
     if plan.length >= context.parallel_read_bytes_min:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
+    if context.check_beside:
+        _fetch(context, [_SliceRead(context.storage, piece, target) for piece in slices])
+        return
     if len(slices) == 1:
         _read_slice(context.storage, slices[0], target)
         return
@@ -224,7 +243,7 @@ def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> No
         for piece in slices:
             _read_slice(context.storage, piece, target)
         return
-    context.pool.run_all([_SliceRead(context.storage, piece, target) for piece in slices])
+    _fetch(context, [_SliceRead(context.storage, piece, target) for piece in slices])
 
 
 class _SliceRead:
@@ -237,6 +256,12 @@ class _SliceRead:
 
     def __call__(self) -> None:
         _read_slice(self.storage, self.piece, self.target)
+
+
+def _read_piece(storage: ChunkStorage, piece: ReadSlice) -> bytes:
+    data = storage.read(ChunkHandle(piece.name, False), piece.offset, piece.length)
+    _verify(piece, data, len(data))
+    return data
 
 
 def _read_slice(storage: ChunkStorage, piece: ReadSlice, target: memoryview) -> None:

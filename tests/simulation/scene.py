@@ -407,6 +407,7 @@ def scene_of(
     wrap: Callable[[ChunkStorage], ChunkStorage] | None = None,
     append_journal: bool = True,
     fence_by_stat: bool = True,
+    remote: bool = False,
     **changes: Any,
 ) -> Iterator[Scene]:
     """A scene in one of the worlds of ``ALL``; ``changes`` are settings, the rest is as for ``World``."""
@@ -423,6 +424,7 @@ def scene_of(
         wrap=wrap,
         append_journal=append_journal,
         fence_by_stat=fence_by_stat,
+        remote=remote,
     ) as world:
         assert world.mode == mode
         yield Scene(world)

@@ -44,7 +44,8 @@ BITES: tuple[Bite, ...] = (
     ("noseal", "s3-slot", fence.test_01_zombie_append_after_tail, {"held": "record"}),
     ("noembed", "posix-append", fence.test_03_check_then_claim, {}),
     ("noembed", "posix-append", fence.test_04_third_owner_longer_tail, {}),
-    ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True}),
+    ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True, "remote": False}),
+    ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True, "remote": True}),
     (
         "no-expected-offset",
         "s3-slot",

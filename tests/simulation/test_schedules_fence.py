@@ -89,10 +89,14 @@ def test_04_third_owner_longer_tail(scene: Scene) -> None:
     assert scene.judge() == (["a", "b"] if scene.slot else ["a", "late", "b"])
 
 
-@pytest.mark.parametrize(("kind", "trusted"), [*((kind, True) for kind in ALL), *((kind, False) for kind in POSIX)])
-def test_42_stale_owner_reads(kind: str, trusted: bool) -> None:
-    """``trusted``: a stat tells the truth. Where it may not, a fenced read commits an empty record instead (A13)."""
-    with scene_of(kind, fence_by_stat=trusted) as scene:
+@pytest.mark.parametrize(
+    ("kind", "trusted", "remote"),
+    [*((kind, True, False) for kind in ALL), *((kind, False, False) for kind in POSIX), ("s3-slot", True, True)],
+)
+def test_42_stale_owner_reads(kind: str, trusted: bool, remote: bool) -> None:
+    """``trusted``: a stat tells the truth. Where it may not, a fenced read commits an empty record instead (A13).
+    ``remote``: it asks for the fence beside its chunks."""
+    with scene_of(kind, fence_by_stat=trusted, remote=remote) as scene:
         z = scene.first("z", "a")
         reading = z.process.start(lambda: z.store.read(SEGMENT, 0, 99))
         held = z.process.until(op="exists", name=scene.names.epoch(2)) if trusted else z.process.until_record()

@@ -67,6 +67,7 @@ class Plan:
     segments: int
     pace: float
     fence_by_stat: bool
+    remote: bool
     retrying: bool
     lmdb: bool
     mix: tuple[tuple[str, int], ...]
@@ -111,6 +112,8 @@ def draw_plan(seed: int, *, stories: int = 24, lmdb: bool | None = None, storage
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        remote=kind == "s3" and Random(f"remote {seed}").random() < 0.5,
         retrying=kind == "s3" and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
         mix=_draw_mix(random),

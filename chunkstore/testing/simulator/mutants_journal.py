@@ -171,6 +171,11 @@ JOURNAL_MUTANTS: Final = (
                 "    context.check()",
                 "    pass",
             ),
+            Patch(
+                "chunkstore.operations.read:_fetch",
+                "[context.check, *calls] if context.check_beside else calls",
+                "calls",
+            ),
         ),
     ),
     Mutant(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["S3Backend", "S3ChunkStorage"]
 
 _LAG_NS: Final = 5 * NS
-_S3: Final = Capabilities(append=False, append_journal=False, create_if_absent=True, medium="simulated-s3")
 _ANY_CALL: Final = frozenset(("unavailable", "lost_reply", "burst", "slow", "crash_at_call"))
 _CHANGING: Final = frozenset(("late_apply", "very_late_apply", "duplicate"))
 
@@ -41,9 +40,10 @@ class _Object:
 class S3Backend:
     """The store itself: what every process sees."""
 
-    capabilities = _S3
-
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, remote: bool = False) -> None:
+        self.capabilities = Capabilities(
+            append=False, append_journal=False, create_if_absent=True, remote=remote, medium="simulated-s3"
+        )
         self._world = world
         self.objects: dict[str, _Object] = {}
         self._names: list[str] | None = None

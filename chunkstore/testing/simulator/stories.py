@@ -92,6 +92,7 @@ class Story:
             timeout_s=plan.timeout_s,
             wrap=self._wrap if plan.retrying else None,
             fence_by_stat=plan.fence_by_stat,
+            remote=plan.remote,
             lmdb_folder=self._folder,
         )
         self.world.trace = [] if trace else None

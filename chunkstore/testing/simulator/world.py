@@ -226,6 +226,7 @@ class World:
       preempt_every: mean number of scheduling points between two preemptions; 0: only who waits gives way.
       latency_s, timeout_s: one way of a call, and a client's patience with a call that does not answer.
       wrap: put a wrapper (retries, say) around each process's storage.
+      remote: the object store says that it is behind a network, as real ones do: nobody works for others in his own thread.
       lmdb_folder: keep the metadata caches in LMDB under this folder instead of memory.
     """
 
@@ -243,6 +244,7 @@ class World:
         wrap: Callable[[ChunkStorage], ChunkStorage] | None = None,
         append_journal: bool = True,
         fence_by_stat: bool = True,
+        remote: bool = False,
         lmdb_folder: str | None = None,
     ) -> None:
         self.seed = seed
@@ -260,7 +262,7 @@ class World:
         self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4)
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap if wrap is not None else _bare
         self.backend: S3Backend | PosixBackend = (
-            S3Backend(self)
+            S3Backend(self, remote=remote)
             if storage == "s3"
             else PosixBackend(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         )

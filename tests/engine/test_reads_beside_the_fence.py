@@ -1,0 +1,160 @@
+"""Behind a network a fenced read asks for the fence and for its chunks side by side (protocol 3.13)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import NotOwner, SegmentNotFound
+from chunkstore.storage import Capabilities, ChunkStorage
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+PIECES = [b"0" * 90_000, b"1" * 90_000, b"2" * 90_000]
+CONTENT = b"".join(PIECES)
+
+
+class Remote(Hooked):
+    """As if the storage were on the other side of a network; ``seen`` says what was asked, in order of ending."""
+
+    def __init__(self, inner: ChunkStorage) -> None:
+        super().__init__(inner)
+        self.seen: list[str] = []
+        self.after = self._note
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.inner.capabilities, remote=True)
+
+    def _note(self, operation: str, names: tuple[str, ...]) -> None:
+        self.seen.append("fence" if is_fence(operation, names) else operation)
+
+
+def is_fence(operation: str, names: tuple[str, ...]) -> bool:
+    return operation == "exists" and "/epoch/" in names[0]
+
+
+@pytest.fixture
+def gate(world: World) -> Remote:
+    return Remote(world.raw_storage())
+
+
+@pytest.fixture
+def store(world: World, gate: Remote) -> ChunkedSegmentStorage:
+    store = world.open(storage=gate, rolling=100_000, parallel_read_bytes_min=64 * 1024)
+    store.create("s")
+    for piece in PIECES:
+        store.append("s", piece)
+    gate.seen.clear()
+    return store
+
+
+def read(store: ChunkedSegmentStorage) -> bytes:
+    return store.read("s", 0, len(CONTENT))
+
+
+def read_a_little(store: ChunkedSegmentStorage) -> bytes:
+    return store.read("s", 10, 1000)
+
+
+def read_into(store: ChunkedSegmentStorage) -> bytes:
+    buffer = bytearray(len(CONTENT))
+    assert store.read_into("s", 0, buffer) == len(buffer)
+    return bytes(buffer)
+
+
+Read = Callable[[ChunkedSegmentStorage], bytes]
+READS = pytest.mark.parametrize("how", [read, read_a_little, read_into], ids=lambda how: how.__name__)
+
+
+@READS
+def test_the_chunks_do_not_wait_for_the_fence_nor_the_answer_for_the_chunks_alone(
+    store: ChunkedSegmentStorage, gate: Remote, how: Read
+) -> None:
+    chunk_read, go_on = threading.Event(), threading.Event()
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if is_fence(operation, names):
+            assert go_on.wait(30)
+
+    def after(operation: str, names: tuple[str, ...]) -> None:
+        if operation == "read":
+            chunk_read.set()
+
+    gate.before, gate.after = before, after
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(how, store)
+        assert chunk_read.wait(30), "the chunks waited for the fence"
+        assert not answer.done()
+        go_on.set()
+        assert answer.result(30) == (CONTENT[10:1010] if how is read_a_little else CONTENT)
+
+
+@READS
+def test_who_was_deposed_while_the_chunks_came_does_not_answer(
+    world: World, store: ChunkedSegmentStorage, gate: Remote, how: Read
+) -> None:
+    """The claim comes behind the local part and before the check, at the last moment."""
+    claimed = threading.Lock()
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if is_fence(operation, names) and claimed.acquire(blocking=False):
+            world.open(rolling=100_000)
+
+    gate.before = before
+    with pytest.raises(NotOwner):
+        how(store)
+
+
+@READS
+def test_the_deposed_hears_of_that_and_not_of_chunks_that_are_gone(
+    world: World, store: ChunkedSegmentStorage, gate: Remote, how: Read
+) -> None:
+    world.open(rolling=100_000).delete("s")
+    for name in world.chunks():
+        world.remove(name)
+    with pytest.raises(NotOwner):
+        how(store)
+
+
+def test_errors_of_the_metadata_and_empty_reads_are_fenced_too(
+    world: World, store: ChunkedSegmentStorage, gate: Remote
+) -> None:
+    assert store.read("s", len(CONTENT), 10) == b""
+    with pytest.raises(SegmentNotFound):
+        store.read("none", 0, 1)
+    assert gate.seen == ["fence", "fence"]
+    world.open()
+    with pytest.raises(NotOwner):
+        store.read("none", 0, 1)
+
+
+def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Remote) -> None:
+    everybody = threading.Barrier(8)
+
+    def work() -> None:
+        everybody.wait(30)
+        for _ in range(10):
+            assert read_a_little(store) == CONTENT[10:1010]
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work) for _ in range(8)]:
+            future.result(60)
+    assert gate.seen.count("read") == 80
+    # How many share one is for the scheduler of threads to say; that they can at all, tests/unit/test_shared_check.py.
+    assert 1 <= gate.seen.count("fence") <= 80
+
+
+def test_without_a_fence_nothing_is_asked(world: World) -> None:
+    gate = Remote(world.raw_storage())
+    store = world.open(storage=gate, read_fence="none")
+    store.create("s")
+    store.append("s", CONTENT)
+    gate.seen.clear()
+    assert read(store) == CONTENT
+    assert set(gate.seen) == {"read"}

@@ -1,0 +1,152 @@
+"""One check for many: whose check it may be, and that nobody waits for somebody else's trouble."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from chunkstore.errors import StorageUnavailable
+from chunkstore.operations.shared_check import SharedCheck
+
+
+class Asked:
+    """A check that waits where it is told to, and counts when its calls began and ended."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.began: list[float] = []
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.held = True
+        self.errors: list[Exception] = []
+
+    def __call__(self) -> None:
+        with self.lock:
+            self.began.append(time.monotonic())
+            error = self.errors.pop(0) if self.errors else None
+        self.entered.release()
+        if self.held:
+            assert self.go_on.acquire(timeout=30)
+        if error is not None:
+            raise error
+
+
+def gathered(shared: SharedCheck) -> bool:
+    return shared._gathering is not None
+
+
+def wait_for(condition: object) -> None:
+    ends_s = time.monotonic() + 30
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < ends_s
+        time.sleep(0.001)
+
+
+def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 30.0)
+    asked = Asked()
+    shared = SharedCheck(asked, 30.0)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(shared)
+        assert asked.entered.acquire(timeout=30)
+        others = [pool.submit(shared) for _ in range(5)]
+        wait_for(lambda: gathered(shared))
+        time.sleep(0.05)  # whoever wanted to ask by himself would have done it by now
+        assert len(asked.began) == 1
+        asked.go_on.release()
+        first.result(30)
+        assert asked.entered.acquire(timeout=30)
+        assert not any(other.done() for other in others)
+        asked.go_on.release()
+        for other in others:
+            other.result(30)
+    assert len(asked.began) == 2
+
+
+def test_no_answer_is_older_than_the_question() -> None:
+    """Who is told that all is well was asked about by a check that began after he came."""
+    asked = Asked()
+    asked.held = False
+    began: list[float] = []
+
+    def check() -> None:
+        asked()
+        started = asked.began[-1]
+        time.sleep(0.001)
+        began.append(started)
+
+    shared = SharedCheck(check, 30.0)
+    numbers = itertools.count()
+
+    def ask() -> None:
+        while next(numbers) < 400:
+            came = time.monotonic()
+            shared()
+            # The newest check that has ended is the one that answered, or a later one.
+            assert max(began) >= came
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(ask) for _ in range(8)]:
+            future.result(60)
+    assert len(began) < 400, "nothing was shared"
+
+
+def test_a_failure_is_told_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 30.0)
+    asked = Asked()
+    asked.held = False
+    shared = SharedCheck(asked, 30.0)
+    asked.errors = [StorageUnavailable("mine")]
+    with pytest.raises(StorageUnavailable, match="mine"):
+        shared()
+    asked.held = True
+    asked.entered = threading.Semaphore(0)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(shared)
+        assert asked.entered.acquire(timeout=30)
+        asked.errors = [StorageUnavailable("the leader's")]
+        others = [pool.submit(shared) for _ in range(3)]
+        wait_for(lambda: gathered(shared))
+        time.sleep(0.05)
+        asked.held = False
+        asked.go_on.release()
+        first.result(30)
+        told = [other.exception(30) for other in others]
+    assert len([error for error in told if error is not None]) == 1
+    assert shared._gathering is None and shared._under_way is None
+
+
+def test_a_check_that_hangs_holds_up_nobody() -> None:
+    asked = Asked()
+    shared = SharedCheck(asked, 0.2)
+    with ThreadPoolExecutor(4) as pool:
+        hanging = pool.submit(shared)
+        assert asked.entered.acquire(timeout=30)
+        asked.held = False
+        began = time.monotonic()
+        shared()
+        assert time.monotonic() - began < 10
+        assert not hanging.done()
+        asked.go_on.release()
+        hanging.result(30)
+
+
+def test_a_leader_that_hangs_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 30.0)
+    asked = Asked()
+    shared = SharedCheck(asked, 0.1)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(shared)
+        assert asked.entered.acquire(timeout=30)
+        leader = pool.submit(shared)
+        wait_for(lambda: gathered(shared))
+        asked.held = False
+        shared()  # joined the leader, which waits for the first one, and has asked by itself in the end
+        assert not first.done() and not leader.done()
+        asked.go_on.release()
+        first.result(30)
+        leader.result(30)
