@@ -9,6 +9,7 @@ Leaves out: who was told what (``step_invariants``), damage to bytes at rest (``
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,11 +17,11 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_chunk, decode_garbage
-from chunkstore.metadata.keys import GARBAGE, chunk_key
+from chunkstore.metadata.keys import CHUNK, GARBAGE, chunk_key
 from chunkstore.metadata.port import Op, RowChange
-from chunkstore.names import ContainerNames
+from chunkstore.names import ContainerNames, chunk_epoch
 from chunkstore_journal.objects import Claim, ContainerFormat, decode_claim
-from chunkstore_journal.payloads import OpenPayload, decode_open, decode_ops
+from chunkstore_journal.payloads import OpenPayload, SnapshotLink, decode_note, decode_open, decode_ops
 from chunkstore_journal.record import Record, decode_record, decode_slot, peek_length
 
 __all__ = ["Entry", "ObservedHistory", "SegmentLength"]
@@ -85,6 +86,10 @@ class ObservedHistory:
         """Ids that a name ever had, with the lsn of their creation."""
         self.ended: dict[int, int] = {}
         """Lsn at which a segment ceased to exist."""
+        self.snapshots: dict[str, int] = {}
+        """Snapshots that H notes, or that an OPEN names, with their lsn."""
+        self.open_lsns: dict[int, int] = {}
+        """Lsn of each OPEN in H."""
         self.removed: dict[bytes, int] = {}
         """Lsn at which a chunk became garbage."""
 
@@ -118,6 +123,16 @@ class ObservedHistory:
     def is_cut(self, epoch: int) -> bool:
         """Whether history has left this stream for ever, or never comes to it."""
         return epoch < self.top or (epoch, 0) in self.seals
+
+    def last_lsn_at(self, epoch: int, index: int | None) -> int:
+        """The lsn of the record in a slot, or of the last one in a log (``index`` None); 0 if it is not in H."""
+        first = self.open_lsns.get(epoch)
+        if first is None:
+            return 0
+        following = bisect_left(self.entries, True, lo=first, key=lambda entry: entry.epoch != epoch or entry.embedded)
+        if index is None:
+            return following
+        return first + index if first + index <= following else 0
 
     def is_empty(self, epoch: int) -> bool:
         """Whether nothing was ever written to the log of this stream."""
@@ -206,6 +221,8 @@ class ObservedHistory:
         self.top = epoch
         self.opens[epoch] = payload
         self._add(record, (payload.ops, payload.rows))
+        if payload.snapshot is not None:
+            self._put(self.snapshots, payload.snapshot.name, payload.snapshot.lsn)
         self._parsed[epoch] = 0
         self._go_on_reading()
 
@@ -278,10 +295,16 @@ class ObservedHistory:
         if self.entries and header.time_ms < self.entries[-1].time_ms:
             self._report(30, f"{where} says {header.time_ms} ms, the record before it {self.entries[-1].time_ms}")
         self._undo = []
+        if header.kind == RecordKind.SNAPSHOT_NOTE:
+            note = decode_note(header.kind, record.payload, object=where, position=0)
+            if isinstance(note, SnapshotLink):
+                self._put(self.snapshots, note.name, note.lsn)
+        elif header.kind == RecordKind.OPEN:
+            self._put(self.open_lsns, header.epoch, header.lsn)
         ops, rows = what
         for op in ops:
             self._operation(op, header.lsn)
-        self._apply_rows(rows, header.lsn)
+        self._apply_rows(rows, header.lsn, header.epoch)
         if self.digest != header.digest:
             self._report(10, f"{where} states another digest than its state has")
         self.entries.append(
@@ -299,7 +322,7 @@ class ObservedHistory:
         else:
             mapping[key] = value
 
-    def _apply_rows(self, rows: Sequence[RowChange], lsn: int) -> None:
+    def _apply_rows(self, rows: Sequence[RowChange], lsn: int, epoch: int) -> None:
         digest = self.digest
         for key, value in rows:
             old = self.rows.get(key)
@@ -307,6 +330,8 @@ class ObservedHistory:
                 digest -= row_digest(key, old)
             if value is not None:
                 digest += row_digest(key, value)
+                if old is None and key[:1] == CHUNK and chunk_epoch(key[1:]) not in (0, epoch):
+                    self._report(18, f"lsn {lsn} of epoch {epoch} adds a chunk of epoch {chunk_epoch(key[1:])}")
             self._put(self.rows, key, _MISSING if value is None else value)
         self._put(self._digest, "digest", digest % DIGEST_MODULUS)
         for key, value in rows:

@@ -227,6 +227,15 @@ class StepInvariants:
             self._report(25, f"{process} deleted {name}, the SEAL that ends a stream")
         elif not history.is_cut(what.epoch) and not self._takes_back(process, what):
             self._report(26, f"{process} deleted {name}, of a stream that is not sealed")
+        else:
+            lsn = history.last_lsn_at(what.epoch, what.index if what.kind == "slot" else None)
+            if lsn and not any(
+                covered >= lsn and self._content(snapshot) is not None
+                for snapshot, covered in reversed(history.snapshots.items())
+            ):
+                self._report(
+                    11, f"{process} deleted {name}, whose lsn {lsn} no snapshot covers that is noted and there"
+                )
 
     def _takes_back(self, process: str, what: _Name) -> bool:
         """Whether a claimant removes its own log, in which nothing is and which no OPEN has made a stream."""

@@ -18,7 +18,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chunkstore.testing.simulator.campaign import Tally, campaign, firing_rates, measure, save, totals
+from chunkstore.testing.simulator.campaign import (
+    Tally,
+    campaign,
+    firing_rates,
+    measure,
+    save,
+    sources_digest,
+    totals,
+)
 from chunkstore.testing.simulator.drawing import draw_plan
 from chunkstore.testing.simulator.stories import Story
 
@@ -104,13 +112,15 @@ def _campaign(options: argparse.Namespace) -> int:
         }
         save(options.save, tally, first_seed=first_seed, jobs=options.jobs, level=options.level, **rates)
         _OUT.print(f"all campaigns in {options.save}: {totals(options.save)}", highlight=False)
+        _OUT.print(f"of them, of the present sources: {totals(options.save, sources_digest())}", highlight=False)
     return 1 if tally.violations else 0
 
 
 def _report(tally: Tally, bare: Tally, checked: Tally) -> None:
-    table = Table("fault class", "runs that allow it", "fired in", title="Faults", title_justify="left")
-    for name, count, share in firing_rates(tally):
-        table.add_row(name, str(count), f"{share:.0%}" + ("  below 30%" if share < 0.3 and count >= 20 else ""))
+    table = Table("fault class", "allowed in", "fired in", "share", title="Runs with each fault", title_justify="left")
+    for name, allowed, fired in firing_rates(tally):
+        rare = "  below 30%" if fired < 0.3 * allowed and allowed >= 20 else ""
+        table.add_row(name, str(allowed), str(fired), f"{fired / allowed:.0%}{rare}")
     _OUT.print(table)
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(tally.kinds.items()))
     _OUT.print(

@@ -1,7 +1,8 @@
 """Many seeds on several cores: ``make simulate``.
 
 Promises: every seed that was run is counted; what was violated is printed with the one line that replays it; totals are added
-to a file, so that campaigns add up. Rates are per core, in processor time: the machine may be shared.
+to a file, so that campaigns add up, and each says which sources it ran (``sources_digest``), so that what was told since the last
+change of production code can be told from the rest. Rates are per core, in processor time: the machine may be shared.
 Leaves out: reducing what was found.
 """
 
@@ -17,15 +18,38 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from chunkstore.testing.simulator.checks import Level
 from chunkstore.testing.simulator.stories import RunResult, run_seed
 
-__all__ = ["Tally", "campaign", "firing_rates", "measure", "save", "totals"]
+__all__ = ["SOURCES", "Tally", "campaign", "firing_rates", "measure", "save", "sources_digest", "totals"]
 
 _BATCH_S = 2.0
+SOURCES: Final = (
+    ("chunkstore", "*.py"),
+    ("chunkstore.metadata", "**/*.py"),
+    ("chunkstore.operations", "**/*.py"),
+    ("chunkstore_journal", "**/*.py"),
+    ("chunkstore_bindings", "guarded.py"),
+    ("chunkstore_bindings", "probe.py"),
+    ("chunkstore_bindings", "retrying.py"),
+    ("chunkstore_bindings", "wrapping.py"),
+)
+"""The production code that stories run: packages, and which of their files."""
+
+
+def sources_digest() -> str:
+    """Sixteen hex digits over the production code that stories run: the same as long as none of it changes."""
+    digest = blake2b(digest_size=8)
+    for package, pattern in SOURCES:
+        (root,) = import_module(package).__path__
+        for path in sorted(Path(root).glob(pattern)):
+            digest.update(f"{package}/{path.relative_to(root)}".encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(slots=True)
@@ -79,10 +103,10 @@ class Tally:
         return plain
 
 
-def firing_rates(tally: Tally) -> list[tuple[str, int, float]]:
-    """(fault class, runs that allowed it, share of those in which it fired), rarest first."""
-    rates = [(name, count, tally.fired[name] / count) for name, count in tally.allowed.items()]
-    return sorted(rates, key=lambda item: (item[2], item[0]))
+def firing_rates(tally: Tally) -> list[tuple[str, int, int]]:
+    """(fault class, runs that allowed it, runs of those in which it fired), rarest first."""
+    rates = [(name, count, tally.fired[name]) for name, count in tally.allowed.items()]
+    return sorted(rates, key=lambda item: (item[2] / item[1], item[0]))
 
 
 def measure(seeds: range, *, stories: int, level: Level) -> Tally:
@@ -143,9 +167,9 @@ def campaign(
     return whole
 
 
-def totals(path: Path) -> dict[str, Any]:
-    """What all campaigns saved so far came to."""
-    saved = _load(path)
+def totals(path: Path, sources: str | None = None) -> dict[str, Any]:
+    """What all campaigns saved so far came to; with ``sources``, those of them that ran these sources."""
+    saved = [item for item in _load(path) if sources is None or item.get("sources") == sources]
     found: dict[str, Any] = {"campaigns": len(saved), "stories": 0, "runs": 0, "violations": 0, "cpu_s": 0.0}
     for item in saved:
         found["stories"] += item["stories"]
@@ -163,10 +187,12 @@ def _load(path: Path) -> list[dict[str, Any]]:
 
 
 def save(path: Path, tally: Tally, **more: Any) -> None:
-    """Add a campaign to the file, atomically."""
+    """Add a campaign to the file, atomically; beside the campaigns it says what they come to, and those of the present sources."""
+    sources = sources_digest()
     saved = _load(path)
     saved.append(
         {
+            "sources": sources,
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "machine": platform.machine(),
@@ -176,5 +202,11 @@ def save(path: Path, tally: Tally, **more: Any) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"campaigns": saved}, indent=1) + "\n", encoding="utf-8")
+    _write(temporary, {"campaigns": saved})
+    sums = {"all": totals(temporary), "sources": sources, "of_these_sources": totals(temporary, sources)}
+    _write(temporary, {**sums, "campaigns": saved})
     temporary.replace(path)
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

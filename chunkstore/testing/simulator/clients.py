@@ -147,6 +147,7 @@ class Client:
         self._writers = writers
         self.name = name
         self._tags = 0
+        self._ends: dict[str, int] = {}
         self._verbs = [verb for verb, _ in plan.mix]
         self._weights = [weight for _, weight in plan.mix]
 
@@ -217,12 +218,17 @@ class Client:
     def do_read(self, store: ChunkedSegmentStorage) -> None:
         segment = self.segment()
         offset, length = 0, 1 << 16
-        if self._random.random() < 0.7:
+        dice = self._random.random()
+        if dice < 0.4:
             info = store.info(segment)
             offset = self._random.randrange(info.start_offset, info.length + 1)
             if self._random.random() < 0.3:
                 length = self._random.randrange(1, 64)
-        self._call(store, "read", segment, (offset, length), lambda: store.read(segment, offset, length))
+        elif dice < 0.8:
+            # On from where it knows of, as a consumer does, without a question before.
+            offset = self._ends.get(segment, 0)
+        data = self._call(store, "read", segment, (offset, length), lambda: store.read(segment, offset, length))
+        self._ends[segment] = offset + len(data)
 
     def do_info(self, store: ChunkedSegmentStorage) -> None:
         segment = self.segment()

@@ -20,7 +20,7 @@ __all__ = ["Plan", "draw_plan"]
 _ONLY_S3: Final = frozenset(
     ("unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst", "stale_list")
 )
-_ONLY_POSIX: Final = frozenset(("io_error", "short_write", "disk_full", "sync_error", "torn_write"))
+_ONLY_POSIX: Final = frozenset(("io_error", "short_write", "disk_full", "sync_error", "torn_write", "late_write"))
 # Per call for what hits calls, per turn of the nemesis for the rest; what has few occasions needs more of a chance.
 _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "unavailable": (0.003, 0.01, 0.04),
@@ -35,10 +35,12 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "short_write": (0.005, 0.02),
     "disk_full": (0.003, 0.01),
     "sync_error": (0.003, 0.01),
+    "torn_write": (0.005, 0.02),
+    "late_write": (0.02, 0.1),
     "slow": (0.003, 0.01, 0.03),
     "crash_at_call": (0.001, 0.003, 0.006),
+    "stall_at_call": (0.003, 0.01, 0.03),
     "crash": (0.1, 0.2),
-    "torn_write": (0.5, 0.9),
     "stall": (0.1, 0.3),
     "long_stall": (0.1, 0.25),
     "clock_jump": (0.05, 0.2),
@@ -94,17 +96,17 @@ def draw_plan(seed: int, *, stories: int = 24, lmdb: bool | None = None, storage
     mode: JournalMode = "slot" if kind == "s3" else choice(("slot", "append", "append"))
     latency_s = choice((0.005, 0.02, 0.1)) if kind == "s3" else choice((0.00005, 0.0005, 0.005))
     timeout_s = latency_s * choice((10, 50))
-    fence_by_stat = kind == "s3" or mode == "append" or random.random() < 0.8
+    fence_by_stat = kind == "s3" or mode == "append" or random.random() < 0.5
     wants_lmdb = random.random() < 0.004
     return Plan(
         seed=seed,
         storage=kind,
         settings=_draw_settings(random, mode, latency_s, timeout_s),
-        weather=_draw_weather(random, kind),
+        weather=_draw_weather(random, kind, network=not fence_by_stat),
         preempt_every=choice((0.0, 5.0, 20.0, 100.0)),
         latency_s=latency_s,
         timeout_s=timeout_s,
-        machines=1 if kind == "posix" else choice((1, 2, 3)),
+        machines=choice((1, 2, 3)),
         stories=stories,
         owners_max=choice((1, 2, 3, 4)),
         clients=choice((1, 2, 3, 5)),
@@ -142,8 +144,8 @@ def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_
     )
 
 
-def _draw_weather(random: Random, kind: StorageKind) -> Weather:
-    unfit = _ONLY_POSIX if kind == "s3" else _ONLY_S3
+def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weather:
+    unfit = _ONLY_POSIX if kind == "s3" else _ONLY_S3 if network else _ONLY_S3 | {"late_write"}
     chances: dict[str, float] = {}
     for name in CLASSES:
         # Drawn for every class, so that a class more or less does not change the others.

@@ -23,11 +23,12 @@ class Weather:
     ``duplicate`` (effect and reply; the request arrives a second time, later), ``conflict`` (409: nothing decided),
     ``burst`` (nearly every call fails for a while), ``stale_list`` (recent names missing, deleted ones shown).
     Calls to a POSIX store: ``io_error`` (no effect), ``short_write`` (a part arrives, then no space), ``disk_full`` (no space
-    for a while), ``sync_error`` (EIO on fsync: what was dirty is lost, and the next fsync says it is well).
-    Both: ``slow`` (one call takes very long), ``crash_at_call`` (the process dies just before or after the effect).
-    Processes and machines: ``crash``, ``torn_write`` (dying in the middle of a write), ``stall``, ``long_stall`` (until
-    somebody else has taken over), ``clock_jump``, ``power_cut``, ``machine_lost`` (its cache is gone), ``hang`` (a claimant
-    stops in the middle of its claim).
+    for a while), ``sync_error`` (EIO on fsync: what was dirty is lost, and the next fsync says it is well), ``torn_write`` (the
+    process dies in the middle of a write), ``late_write`` (network file systems: a write times out, and happens later).
+    Both: ``slow`` (one call takes very long), ``crash_at_call`` (the process dies just before or after the effect),
+    ``stall_at_call`` (the process stalls just before or after the effect of a call that decides something).
+    Processes and machines: ``crash``, ``stall``, ``long_stall`` (until somebody else has taken over), ``clock_jump``,
+    ``power_cut``, ``machine_lost`` (its cache is gone), ``hang`` (a claimant stops in the middle of its claim).
     """
 
     unavailable: float = 0.0
@@ -42,10 +43,12 @@ class Weather:
     short_write: float = 0.0
     disk_full: float = 0.0
     sync_error: float = 0.0
+    torn_write: float = 0.0
+    late_write: float = 0.0
     slow: float = 0.0
     crash_at_call: float = 0.0
+    stall_at_call: float = 0.0
     crash: float = 0.0
-    torn_write: float = 0.0
     stall: float = 0.0
     long_stall: float = 0.0
     clock_jump: float = 0.0
@@ -64,7 +67,8 @@ class Faults:
 
     CALLS: Final = (
         "unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst",
-        "io_error", "short_write", "disk_full", "sync_error", "slow", "crash_at_call",
+        "io_error", "short_write", "disk_full", "sync_error", "torn_write", "late_write", "slow", "crash_at_call",
+        "stall_at_call",
     )  # fmt: skip
 
     def __init__(self, weather: Weather, seed: int | str) -> None:

@@ -26,7 +26,7 @@ ENGINE_MUTANTS: Final = (
     Mutant(
         "reuse-chunk-after-failed-write",
         "a chunk whose last write failed is appended to again",
-        POSIX,
+        ("posix-slot",),
         (
             Patch(
                 "chunkstore.operations.append:_write_under_lock",

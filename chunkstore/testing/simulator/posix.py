@@ -6,6 +6,7 @@ Promises
   it), and of every entry that was not synced the old or the new state, each by its own dice.
 * EIO on fsync drops what was dirty for good: it stays readable, the next fsync reports success, and a power cut (or the
   page cache, some day) takes it away.
+* Where files lie behind a network (``fence_by_stat`` is false), a write may time out and happen later, where it was meant to.
 * A full disk, EIO, and short writes hit single system calls. ``create_if_absent`` is what the file system binding does:
   temporary, fsync, link, fsync of the folder, unlink; a process may die between any two of them.
 
@@ -37,6 +38,7 @@ _TEMPORARY: Final = ".chunkstore-tmp/"
 _SPACE: Final = frozenset(("creat", "pwrite", "temporary"))
 _SYNCS: Final = frozenset(("fsync", "fsync-temporary"))
 _ANY_CALL: Final = frozenset(("slow", "crash_at_call", "io_error"))
+_DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-temporary", "pwrite", "unlink"))
 
 
 class _Inode:
@@ -80,6 +82,7 @@ class PosixBackend:
         self._dirty: dict[str, dict[str, _Inode | None]] = {}
         self._inodes = 0
         self.busy = False
+        self._network = not fence_by_stat
 
     def client(self, process: Process) -> PosixChunkStorage:
         """The way of one process to the kernel."""
@@ -243,8 +246,12 @@ class PosixBackend:
             return True
         if fault == "disk_full":
             return call.step in _SPACE
-        if fault == "short_write":
+        if fault in ("short_write", "torn_write"):
             return call.step == "pwrite"
+        if fault == "late_write":
+            return self._network and call.op == "write"
+        if fault == "stall_at_call":
+            return call.step in _DECIDING and not call.name.startswith(self._world.names.data_prefix())
         return fault == "sync_error" and call.step in _SYNCS
 
     def busy_fault(self, call: Call) -> str:
@@ -260,6 +267,13 @@ class PosixBackend:
         random = world.faults.random
         wire.pause()
         wire.lose(call)
+        if fault == "torn_write":
+            self.write_a_part(call)
+            call.process.crash()
+            raise GreenletExit
+        if fault == "late_write":
+            self._write_later(call)
+            raise wire.timed_out(call)
         if fault == "io_error":
             if call.step == "unlink" or random.random() < 0.2:
                 call.late()  # EIO after the fact happens, too
@@ -275,6 +289,19 @@ class PosixBackend:
         if fault == "short_write" or (call.step == "pwrite" and random.random() < 0.3):
             self.write_a_part(call)
         raise StorageFull(f"{call.step} of {call.name}: No space left on device", object=call.name)
+
+    def _write_later(self, call: Call) -> None:
+        """Where files lie behind a network, a write that nobody waits for any more still goes to the place it was meant for."""
+        assert call.data is not None
+        inode, whole = self.find(call.name), call.data
+        place = len(inode.data)
+
+        def arrive() -> None:
+            if len(inode.data) >= place:
+                inode.data[place : place + len(whole)] = whole
+
+        call.apply = arrive
+        self._world.scheduler.at(int(self._world.timeout_ns * 10 * self._world.faults.random.random()), call.late)
 
     def write_a_part(self, call: Call) -> None:
         """Some of the bytes of a write arrive."""
@@ -305,7 +332,8 @@ class PosixBackend:
         """The caller of a system call has died: it is done, or not begun; a write may be torn."""
         world = self._world
         dice = world.faults.random.random()
-        if call.step == "pwrite" and world.faults.chance("torn_write"):
+        if call.step == "pwrite" and world.faults.active and world.faults.weather.torn_write and dice < 0.7:
+            world.faults.note("torn_write")
             self.write_a_part(call)
         elif dice < 0.5:
             call.late()

@@ -139,6 +139,8 @@ class S3Backend:
             return True
         if fault in _CHANGING:
             return call.changes
+        if fault == "stall_at_call":
+            return call.changes and not call.name.startswith(self._world.names.data_prefix())
         return fault == "conflict" and call.step in ("PUT*", "DELETE")
 
     def busy_fault(self, call: Call) -> str:

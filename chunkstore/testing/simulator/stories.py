@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
@@ -36,8 +36,21 @@ from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
 __all__ = ["RunResult", "Story", "run_seed"]
 
 _VIRTUAL_S_MAX: Final = 100_000.0
+_NEVER: Final = 1 << 62
 _PATIENCE: Final = 300
 """Timeouts that everything under way has to end in, once there are no faults."""
+
+
+_Ending = Literal["wake", "crash", "power_cut"]
+
+
+class _Stalled(NamedTuple):
+    """Who stalls, until when, or until more than ``served`` claims have been served; and what becomes of it then."""
+
+    process: Process
+    until: int
+    served: int = _NEVER
+    ending: _Ending = "wake"
 
 
 @dataclass(slots=True)
@@ -105,7 +118,8 @@ class Story:
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.ending = False
         self._lives: list[Task] = []
-        self._stalled: list[tuple[Process, int]] = []
+        self._stalled: list[_Stalled] = []
+        self.world.on_stall = self._stall_at_call
         self._unit_ns = int(plan.latency_s * plan.pace * NS)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
@@ -183,7 +197,7 @@ class Story:
         self.ending = True
         world.faults.clear_up()
         while self._stalled:
-            self._wake(self._stalled[0][0])
+            self._wake(self._stalled[0].process)
         self.scheduler.stop()
 
     def _machine_name(self) -> str:
@@ -230,9 +244,14 @@ class Story:
                     break
 
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
-        for process in victim.machine.processes():
-            self._forget_stall(process)
-        if lose and self.plan.storage == "s3":
+        """On a file system the machines are containers of one kernel: each has a cache to lose, and all lose power at once."""
+        alone = self.plan.storage == "s3" or (lose and self.plan.machines > 1)
+        for machine in [victim.machine] if alone else self.world.machines.values():
+            for process in machine.processes():
+                self._forget_stall(process)
+        if not alone:
+            self.world.power_cut()
+        elif lose:
             victim.machine.lose()
         else:
             victim.machine.power_cut()
@@ -242,11 +261,27 @@ class Story:
     def _stall(self, process: Process, duration_ns: int) -> None:
         if process.frozen is None and not process.dead:
             process.stall()
-            self._stalled.append((process, self.scheduler.now + duration_ns))
+            self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns))
             self.world.log(f"{process.name} stalls")
 
+    def _stall_at_call(self, process: Process) -> None:
+        """A process stalls in the middle of a call that decides something: until somebody else serves, or for a while; then it goes
+        on, or dies, or all lose power."""
+        if process.frozen is not None or process.dead:
+            return
+        random, weather = self.random, self.plan.weather
+        patient = random.random() < 0.6
+        duration_ns = int(self._unit_ns * (40 if patient else 5 * random.random()))
+        endings: list[_Ending] = ["wake", "wake", "crash"]
+        if weather.power_cut:
+            endings += ["power_cut", "power_cut"]
+        process.stall()
+        successor = self.result.served if patient else _NEVER
+        self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns, successor, random.choice(endings)))
+        self.world.log(f"{process.name} stalls at a call")
+
     def _forget_stall(self, process: Process) -> None:
-        self._stalled = [item for item in self._stalled if item[0] is not process]
+        self._stalled = [item for item in self._stalled if item.process is not process]
 
     def _wake(self, process: Process) -> None:
         self._forget_stall(process)
@@ -257,11 +292,20 @@ class Story:
 
     def _wake_some(self) -> None:
         now = self.scheduler.now
-        for process, when in list(self._stalled):
+        for item in list(self._stalled):
+            process = item.process
             if process.dead:
                 self._forget_stall(process)
-            elif when <= now:
-                self._wake(process)
+            elif item.until <= now or item.served < self.result.served:
+                if item.ending == "wake":
+                    self._wake(process)
+                    continue
+                self._forget_stall(process)
+                self.world.faults.note(item.ending)
+                if item.ending == "crash":
+                    process.crash()
+                else:
+                    self._machine_strikes(process, lose=False)
 
     # Owners
 

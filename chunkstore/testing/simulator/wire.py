@@ -295,6 +295,8 @@ class Wire:
                 call.late()
             process.crash()
             raise GreenletExit
+        if fault == "stall_at_call":
+            return self._stall_at(call)
         if fault == "slow":
             scheduler.pause(int(self._latency_ns * (5 + 200 * self._faults.random.random() ** 3)))
             process.inflight.pop(call, None)
@@ -302,6 +304,20 @@ class Wire:
             scheduler.pause(self._latency_ns)
             return result
         return world.backend.suffer(self, call, fault)
+
+    def _stall_at(self, call: Call) -> Any:
+        """The process stops right before or right behind the effect, until somebody wakes it."""
+        world, process, scheduler = self._world, self._process, self._scheduler
+        before = self._faults.random.random() < 0.5
+        if before:
+            world.stall(process)
+        scheduler.pause(self._latency_ns)
+        process.inflight.pop(call, None)
+        result = world.apply(call)
+        if not before:
+            world.stall(process)
+        scheduler.pause(self._latency_ns)
+        return result
 
     # What a backend's faults are made of
 

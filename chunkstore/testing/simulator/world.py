@@ -267,6 +267,7 @@ class World:
             else PosixBackend(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         )
         self.lmdb_folder = lmdb_folder
+        self.on_stall: Callable[[Process], None] = Process.stall
         self.processes: list[Process] = []
         self.machines: dict[str, Machine] = {}
         self.observers: list[Observer] = []
@@ -404,12 +405,25 @@ class World:
         finally:
             process.machine.shelf.forget_closed_views()
 
+    def power_cut(self) -> None:
+        """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""
+        for machine in self.machines.values():
+            for process in machine.processes():
+                process.crash()
+            machine.boots += 1
+            machine.shelf.clear()
+        self.backend.power_cut()
+
     def note_fault(self, fault: str, call: Call) -> None:
         """A fault happens to a call."""
         if fault in CLASSES:
             self.faults.note(fault)
         if self.trace is not None:
             self._log(f"{call!r} suffers {fault}")
+
+    def stall(self, process: Process) -> None:
+        """A process stalls in the middle of a call; ``on_stall`` is who sees to it that it wakes."""
+        self.on_stall(process)
 
     def apply(self, call: Call, *, late: bool = False) -> Any:
         """A call takes effect: the one place where the storage changes."""

@@ -1,0 +1,66 @@
+"""Campaigns add up in their file, and what ran other sources is told apart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.simulator import campaign
+from chunkstore.testing.simulator.campaign import SOURCES, Tally, firing_rates, measure, save, sources_digest, totals
+
+
+def test_campaigns_add_up_by_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "simulate.json"
+    tally = measure(range(13, 15), stories=3, level="none")
+    save(path, tally, first_seed=13)
+    save(path, tally, first_seed=13)
+    monkeypatch.setattr(campaign, "sources_digest", lambda: "changed")
+    save(path, tally, first_seed=13)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert len(document["campaigns"]) == 3
+    assert document["all"]["stories"] == totals(path)["stories"] == 3 * tally.stories
+    assert document["sources"] == "changed"
+    assert document["of_these_sources"]["stories"] == totals(path, "changed")["stories"] == tally.stories
+    assert totals(path, sources_digest())["runs"] == 2 * tally.runs
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_sources_are_what_a_story_runs() -> None:
+    """In an interpreter of its own: everything of production that a story imports is under the digest."""
+    program = (
+        "import sys\n"
+        "from chunkstore.testing.simulator.stories import run_seed\n"
+        "run_seed(9, stories=3)\n"
+        "for name in sys.modules: print(name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ":".join(entry for entry in sys.path if entry)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    covered = []
+    for name in done.stdout.split():
+        package, _, module = name.rpartition(".")
+        if name.startswith("chunkstore.testing") or not name.startswith(("chunkstore", "chunkstore_")):
+            continue
+        whole = {root for root, pattern in SOURCES if pattern.startswith("**")}
+        inside = any(name == root or name.startswith(root + ".") for root in whole)
+        file = (package, f"{module}.py") in SOURCES or package in ("", "chunkstore")
+        assert inside or file, f"a story runs {name}, whose changes the digest does not see"
+        covered.append(name)
+    assert "chunkstore.operations.committer" in covered
+    assert "chunkstore_journal.takeover" in covered
+
+
+def test_rates_are_of_the_runs_that_allow_a_fault() -> None:
+    tally = Tally()
+    tally.allowed.update({"crash": 4, "stall": 2})
+    tally.fired.update({"crash": 1, "stall": 2})
+    assert firing_rates(tally) == [("crash", 4, 1), ("stall", 2, 2)]
