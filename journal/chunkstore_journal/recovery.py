@@ -59,7 +59,10 @@ class Progress:
 
 
 class Materialised(NamedTuple):
-    """A store at the asked point, and how it got there. ``damaged`` names snapshots that must not be relied on."""
+    """A store at the asked point, and how it got there.
+
+    ``snapshot``: where it began, if somebody vouches for it; ``damaged`` names snapshots that must not be relied on.
+    """
 
     store: MetadataStore
     source: Literal["genesis", "cache", "snapshot", "journal"]
@@ -318,7 +321,9 @@ class _Search:
         found = self._first_usable(sorted(told.values(), key=lambda link: -link.lsn))
         if found is None:
             # Only now: a LIST is slow, may lag, and shows snapshots that nobody vouches for.
+            # What died before it was synced may be read back today and be gone tomorrow: a good start, and never to be relied on.
             found = self._first_usable(self._listed(set(told)))
+            found = None if found is None else found._replace(snapshot=None)
         return found
 
     def _first_usable(self, links: Iterable[SnapshotLink]) -> Materialised | None:

@@ -137,3 +137,22 @@ def test_a_replica_that_was_overtaken_looks_again(scene: Scene) -> None:
     replica = job.result()
     assert scene.events_of(r.run(lambda: replica.read(SEGMENT, 0, 100))) == ["a", "b", "c"]
     assert scene.judge() == ["a", "b", "c"]
+
+
+@worlds("posix-slot", "posix-append")
+def test_a_snapshot_that_nobody_vouches_for_is_not_relied_upon(scene: Scene) -> None:
+    """Found by seed 138: an owner died before it had synced its snapshot. The next one found it by a list, named it in its
+    OPEN, and collected the journal up to it; then the power was cut, and neither was there any more."""
+    z = scene.first("z", "a")
+    z.process.start(z.store.snapshot)
+    z.process.until(op="sync", name=f"{scene.names.snapshot_prefix()}*")
+    z.process.crash()
+    n = scene.owner("n", "other")
+    assert n.store.report.source == "snapshot", "it is good enough to start from"
+    n.append("b")
+    collector = scene.owner("n2", "other", snapshots_kept=1)
+    collector.run(lambda store: store.collect())
+    for epoch in (n.epoch, collector.epoch):
+        assert scene.opened(epoch).payload.snapshot is None
+    scene.world.power_cut()
+    assert scene.judge() == ["a", "b"]

@@ -36,7 +36,7 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "disk_full": (0.003, 0.01),
     "sync_error": (0.003, 0.01),
     "torn_write": (0.005, 0.02),
-    "late_write": (0.02, 0.1),
+    "late_write": (0.15, 0.4),
     "slow": (0.003, 0.01, 0.03),
     "crash_at_call": (0.001, 0.003, 0.006),
     "stall_at_call": (0.003, 0.01, 0.03),

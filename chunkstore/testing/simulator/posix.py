@@ -25,6 +25,7 @@ from greenlet import GreenletExit
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage
+from chunkstore.testing.simulator.inodes import Inode
 from chunkstore.testing.simulator.wire import Call, Wire
 
 if TYPE_CHECKING:
@@ -32,36 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PosixBackend", "PosixChunkStorage"]
 
-_SECTOR: Final = 64
-"""Bytes that a power cut keeps or loses together; small, because simulated files are."""
 _TEMPORARY: Final = ".chunkstore-tmp/"
 _SPACE: Final = frozenset(("creat", "pwrite", "temporary"))
 _SYNCS: Final = frozenset(("fsync", "fsync-temporary"))
 _ANY_CALL: Final = frozenset(("slow", "crash_at_call", "io_error"))
 _DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-temporary", "pwrite", "unlink"))
-
-
-class _Inode:
-    """``data`` is what reads see; ``synced`` bytes of it are durable, but for ``lost`` ranges that no sync brought to disk."""
-
-    __slots__ = ("data", "links", "lost", "modified_ns", "number", "synced")
-
-    def __init__(self, number: int, now: int) -> None:
-        self.number = number
-        self.data = bytearray()
-        self.synced = 0
-        self.lost: list[tuple[int, int]] = []
-        self.links = 0
-        self.modified_ns = now
-
-    def sync(self) -> None:
-        self.synced = len(self.data)
-
-    def sync_fails(self) -> None:
-        """The dirty pages are marked clean without having been written."""
-        if len(self.data) > self.synced:
-            self.lost.append((self.synced, len(self.data)))
-        self.synced = len(self.data)
 
 
 class PosixBackend:
@@ -76,10 +52,10 @@ class PosixBackend:
             fence_by_stat=fence_by_stat,
             medium="simulated-posix",
         )
-        self.entries: dict[str, _Inode] = {}
+        self.entries: dict[str, Inode] = {}
         self._names: list[str] | None = None
         # By folder and name: what the disk has for a name whose present entry was not synced.
-        self._dirty: dict[str, dict[str, _Inode | None]] = {}
+        self._dirty: dict[str, dict[str, Inode | None]] = {}
         self._inodes = 0
         self.busy = False
         self._network = not fence_by_stat
@@ -126,11 +102,11 @@ class PosixBackend:
 
     # System calls
 
-    def _new_inode(self) -> _Inode:
+    def _new_inode(self) -> Inode:
         self._inodes += 1
-        return _Inode(self._inodes, self._world.scheduler.now)
+        return Inode(self._inodes, self._world.scheduler.now)
 
-    def _set(self, name: str, inode: _Inode | None) -> None:
+    def _set(self, name: str, inode: Inode | None) -> None:
         before = self.entries.get(name)
         self._dirty.setdefault(name.rpartition("/")[0], {}).setdefault(name, before)
         if inode is None:
@@ -140,7 +116,7 @@ class PosixBackend:
         if (before is None) != (inode is None):
             self._names = None
 
-    def find(self, name: str) -> _Inode:
+    def find(self, name: str) -> Inode:
         inode = self.entries.get(name)
         if inode is None:
             raise ChunkNotFound(name)
@@ -214,29 +190,7 @@ class PosixBackend:
         for inode in self.entries.values():
             if inode.number not in seen:
                 seen.add(inode.number)
-                self._tear(inode, random)
-
-    @staticmethod
-    def _tear(inode: _Inode, random: Callable[[], float]) -> None:
-        data = inode.data
-        if inode.lost:
-            for start, stop in inode.lost:
-                if stop >= len(data) and random() < 0.5:
-                    del data[start:]
-                else:
-                    data[start:stop] = bytes(len(data[start:stop]))
-            inode.lost.clear()
-        unsynced = len(data) - inode.synced
-        if unsynced > 0:
-            dice = random()
-            kept = 0 if dice < 0.3 else unsynced if dice < 0.5 else int(random() * (unsynced + 1))
-            del data[inode.synced + kept :]
-            if random() < 0.3:
-                for start in range(inode.synced, len(data), _SECTOR):
-                    if random() < 0.5:
-                        stop = min(len(data), start + _SECTOR)
-                        data[start:stop] = bytes(stop - start)
-        inode.synced = len(data)
+                inode.tear(random)
 
     # Faults
 
