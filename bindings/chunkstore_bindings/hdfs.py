@@ -93,7 +93,7 @@ class HdfsChunkStorage(BaseChunkStorage):
             append_journal=False,
             create_if_absent=True,
             concat=True,
-            # It re-opens the last block, as an append does.
+            # It has data nodes change a closed block, as an append does.
             truncate=self._root.append,
             set_read_only=True,
             sync_repeatable=True,

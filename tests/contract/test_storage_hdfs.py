@@ -55,7 +55,17 @@ class TestHdfs(ChunkStorageContract):
         assert offered.medium == "hdfs"
 
 
-class TestHdfsThatAppends(TestHdfs):
+class WithoutWhatIsTheSame:
+    """Costly tests that meet no append: once for each server is enough."""
+
+    test_create_if_absent_has_one_winner = None
+    test_create_has_one_winner = None
+    test_created_content_is_never_seen_in_part = None
+    test_list_in_order_with_pages = None
+    test_large_content = None
+
+
+class TestHdfsThatAppends(WithoutWhatIsTheSame, TestHdfs):  # type: ignore[misc]
     options = APPENDS
 
     def test_reads_beside_appends_see_a_prefix(self, storage: ChunkStorage) -> None:
@@ -104,7 +114,7 @@ class TestFakeHdfs(TestHdfs):
             file.data, file.open = data, False
 
 
-class TestFakeHdfsThatAppends(TestFakeHdfs):
+class TestFakeHdfsThatAppends(WithoutWhatIsTheSame, TestFakeHdfs):  # type: ignore[misc]
     options = APPENDS
 
 

@@ -1,8 +1,8 @@
 """Every reply of HDFS lost once: RENAME, CREATE, APPEND, DELETE, MKDIRS (protocol 2.3, #46).
 
 Over the model: every changing request of short kinds of work, and every conditional one (the renames that make FORMAT,
-claims, OPEN, SEAL and records) of all others; with ``CHUNKSTORE_FAULTS=full`` every changing request of all. Over the real
-servers: every conditional request of a commit, and of opening anew, elsewhere, and over a claim whose maker died.
+claims, OPEN, SEAL and records) of some others; with ``CHUNKSTORE_FAULTS=full`` every changing request of all. Over the real
+servers: every conditional request of a commit and of opening elsewhere; in a full run of whatever decides.
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ def of(*names: str) -> tuple[Work, ...]:
 
 
 SHORT = of("append", "create", "collect", "close")
+# What the real servers are asked below, and schedule 46 asks of the model, is not asked here once more.
+OTHERS = of("snapshot", "roll", "open-beside", "open-over-a-dead-claim")
 DECIDING = tuple(work for work in WORKS if "open" in work.name or work.name == "roll")
 
 
@@ -134,8 +136,9 @@ class OverTheModel(Acknowledged):
             yield ground
 
 
+@pytest.mark.parametrize("kind", WORKS if FULL_RUN else [*SHORT, *OTHERS], ids=lambda kind: kind.name)
 class TestModel(OverTheModel):
-    pass
+    test_every_reply_is_lost_once = plain_test
 
 
 @pytest.mark.parametrize("kind", WORKS if FULL_RUN else of("append"), ids=lambda kind: kind.name)
@@ -144,15 +147,15 @@ class TestModelThatAppends(OverTheModel):
     test_every_reply_is_lost_once = plain_test
 
 
-@pytest.mark.parametrize("kind", WORKS if FULL_RUN else of("append", "open-elsewhere"), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", WORKS if FULL_RUN else of("append"), ids=lambda kind: kind.name)
 class TestModelAppendJournal(OverTheModel):
     mode = "append"
     query = APPENDS
     test_every_reply_is_lost_once = plain_test
 
 
-# A commit; a claim, OPEN and FORMAT; a claim, SEAL and OPEN; a claim and OPEN over a slot 0 made void.
-REAL = of("commit", "first-open", "open-elsewhere", "open-over-a-dead-claim")
+# A commit; a claim, SEAL and OPEN.
+REAL = of("commit", "open-elsewhere")
 
 
 @pytest.mark.parametrize("kind", [*of("append"), *DECIDING] if FULL_RUN else REAL, ids=lambda kind: kind.name)
