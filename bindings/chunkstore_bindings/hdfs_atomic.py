@@ -106,10 +106,14 @@ class AtomicCreates:
         except Refused as refused:
             # A quota can stop a file half-way, and leaves what was written.
             self.discard(path)
-            if "Failed to find datanode" in refused.message and self._rest.is_full(self._block_bytes, deadline):
-                raise StorageFull(
-                    f"writing {name!r}: no data node has room for a block; free space", object=name
-                ) from refused
+            if "Failed to find datanode" in refused.message:
+                why = self._rest.why_no_datanode(self._block_bytes, deadline)
+                if why == "full":
+                    raise StorageFull(
+                        f"writing {name!r}: no data node has room for a block; free space", object=name
+                    ) from refused
+                if why:
+                    refused = Refused("SafeModeException", why, refused.status)
             raise translate(refused, name, "writing") from refused
         except Lost as lost:
             self.discard(path)

@@ -22,7 +22,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -213,19 +213,24 @@ class WebHdfs:
     def _url(self, path: str) -> str:
         return self._base + quote(path, safe="/")
 
-    def is_full(self, block_bytes: int, deadline: Deadline) -> bool:
-        """Whether data nodes are alive and none of them has room for a block, as far as the name node tells.
+    def why_no_datanode(self, block_bytes: int, deadline: Deadline) -> Literal["full", "safe mode", ""]:
+        """Why the name node names no data node for a new file, as far as it tells; "" where nothing is known.
 
-        Asked when it names no data node for a new file: it says the same when all of them are dead.
+        It says the same when all are dead, when none has room for a block, and while it is in safe mode.
         """
         query = {"qry": "Hadoop:service=NameNode,name=NameNodeInfo"}
         try:
             with self._exchange("GET", f"{self._base.removesuffix(_PREFIX)}/jmx", deadline, params=query) as response:
-                nodes = json.loads(_document(response, deadline)["beans"][0]["LiveNodes"]).values()
+                bean = _document(response, deadline)["beans"][0]
+            if bean.get("Safemode"):
+                return "safe mode"
+            nodes = json.loads(bean["LiveNodes"]).values()
+            # One that has just come has told nothing of its disks: no capacity, no room.
+            told = all(int(node["capacity"]) > 0 for node in nodes)
             rooms = [int(node["remaining"]) for node in nodes]
         except (Refused, Lost, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return False
-        return bool(rooms) and max(rooms) < block_bytes
+            return ""
+        return "full" if told and rooms and max(rooms) < block_bytes else ""
 
     # Data nodes
 

@@ -228,6 +228,47 @@ def test_full_is_full(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, m
     assert storage.create_if_absent("a", b"x")
 
 
+NO_NODE = "Failed to find datanode, suggest to check cluster health."
+
+
+@pytest.mark.parametrize(
+    ("nodes", "safe_mode", "error", "says"),
+    [
+        (
+            {"a": {"capacity": 1 << 40, "remaining": 1 << 20}, "b": {"capacity": 1 << 40, "remaining": 0}},
+            "",
+            StorageFull,
+            "room",
+        ),
+        ({"a": {"capacity": 1 << 40, "remaining": 1 << 30}}, "", StorageUnavailable, "Failed to find"),
+        (
+            {"a": {"capacity": 1 << 40, "remaining": 0}, "b": {"capacity": 0, "remaining": 0}},
+            "",
+            StorageUnavailable,
+            "find",
+        ),
+        ({"a": {"capacity": 0, "remaining": 0}}, "", StorageUnavailable, "Failed to find"),
+        ({"a": {"capacity": 0, "remaining": 0}}, "Safe mode is ON.", StorageUnavailable, "is in safe mode"),
+        ({}, "", StorageUnavailable, "Failed to find"),
+    ],
+    ids=["full", "room", "one has just come", "the only one has just come", "safe mode", "none"],
+)
+def test_why_no_data_node_is_named(
+    fake: FakeWebHdfs,
+    storage: HdfsChunkStorage,
+    nodes: dict[str, dict[str, int]],
+    safe_mode: str,
+    error: type[ChunkstoreError],
+    says: str,
+) -> None:
+    """A data node that has registered and not yet told of its disks has no room, and is not full."""
+    fake.live_nodes, fake.safe_mode = nodes, safe_mode
+    fake.refuse("CREATE", "IOException", NO_NODE)
+    with pytest.raises(error, match=says):
+        storage.create_if_absent("a", b"x")
+    assert storage.create_if_absent("a", b"x")
+
+
 def test_no_data_node_alive_is_not_full(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     text = "File /a could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s) running and 0 node(s)"
     fake.refuse("CREATE", "RemoteException", text, where="datanode")

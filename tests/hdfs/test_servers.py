@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -194,7 +195,8 @@ def test_a_data_node_without_room_is_full(hdfs: HdfsCluster) -> None:
     storage = HdfsChunkStorage(hdfs.root(), deadline_s=20)
     storage.create("a", b"there")
     hdfs.kill("datanode")
-    hdfs.configuration["dfs.datanode.du.reserved"] = 1 << 60
+    # All but a mebibyte, which no block fits in.
+    hdfs.configuration["dfs.datanode.du.reserved"] = shutil.disk_usage(hdfs.folder).total - (1 << 20)
     hdfs.restart("datanode", takes_files=False)
     try:
         with pytest.raises(StorageFull):

@@ -101,6 +101,9 @@ class FakeWebHdfs:
         self._servers = [_serve(self, "namenode", "127.0.0.1")]
         # Each on an address of its own: the name node leaves data nodes out by address.
         self._servers += [_serve(self, "datanode", f"127.0.0.{index + 1}") for index in range(datanodes)]
+        self.safe_mode = ""
+        """What the name node tells of its safe mode at /jmx, and ``live_nodes`` of its data nodes."""
+        self.live_nodes: dict[str, dict[str, int]] = {}
         self.too_much = 0
         """So many bytes more than were asked for are sent with every OPEN."""
         self._grows: dict[str, bytes] = {}
@@ -359,6 +362,10 @@ def _listing(statuses: list[dict[str, Any]], remaining: int) -> dict[str, Any]:
     return {"DirectoryListing": {"partialListing": partial, "remainingEntries": remaining}}
 
 
+def _jmx(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
+    return {"beans": [{"Safemode": fake.safe_mode, "LiveNodes": json.dumps(fake.live_nodes)}]}
+
+
 def _set_permission(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
     fake.file(path).permission = params["permission"]
     return {}
@@ -403,6 +410,7 @@ def _concat(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, A
 
 
 _NAMENODE: dict[tuple[str, str], Callable[[FakeWebHdfs, str, dict[str, str]], dict[str, Any]]] = {
+    ("GET", ""): _jmx,
     ("GET", "GETFILESTATUS"): _get_file_status,
     ("GET", "GET_BLOCK_LOCATIONS"): _blocks,
     ("GET", "LISTSTATUS_BATCH"): _list,
