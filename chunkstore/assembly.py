@@ -20,6 +20,7 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.check import CheckLevel
+from chunkstore.operations.lazy import check_lengths, reconcile
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -135,6 +136,7 @@ def open_store_on(
     else:
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     check_writable(storage, format_, chosen)
+    check_lengths(storage, chosen)
     parts = cache if cache is not None else _cache(storage, format_, chosen, "owner")
     closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
     if close_storage:
@@ -142,6 +144,11 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s))
+        failure = reconcile(storage, names, ownership)
+        if failure is not None:
+            ownership.journal.close()
+            ownership.store.close(clean=False)
+            raise failure
         store = ChunkedSegmentStorage(
             storage=storage,
             names=names,

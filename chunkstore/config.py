@@ -99,7 +99,7 @@ class Settings:
     Attributes (units last):
       cache_dir: local directory of the LMDB cache; deleting it is always safe.
       journal_mode: "auto" takes APPEND where the file system is on the allow-list, else SLOT (protocol.md A13).
-      lengths: "exact" (every append is journaled) or "lazy" (reserved: refused until it is proven).
+      lengths: "exact" (every append is journaled) or "lazy" (appends into a growing chunk are not; decision 0012).
       read_fence: "fenced" checks the fence on every owner read (linearizable); "none" may serve a deposed owner's view.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
@@ -160,7 +160,7 @@ class Settings:
         _require(
             self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode
         )
-        _require(self.lengths == "exact", "lengths", "'exact' ('lazy' is reserved until it is proven)", self.lengths)
+        _require(self.lengths in ("exact", "lazy"), "lengths", "'exact' or 'lazy'", self.lengths)
         _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)

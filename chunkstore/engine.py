@@ -153,6 +153,7 @@ class ChunkedSegmentStorage(ReadingHalf):
             check=SharedCheck(check, settings.op_deadline_s) if beside else check,
             check_beside=beside,
             recheck=core.check_fence,
+            ahead=core.ahead,
         )
         core.committer.listeners.append(self._wake_waiters)
         core.lifecycle.start()

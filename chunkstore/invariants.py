@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from chunkstore.names import NO_CHUNK, chunk_epoch
-from chunkstore.records import ACTIVE, CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.records import ACTIVE, CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, LAZY, ChunkRecord, SegmentRecord
 
 __all__ = ["Finding", "segment_findings"]
 
@@ -103,12 +103,12 @@ def _chunk_findings(
         yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
     if record.length < 1:
         yield finding(15, f"a chunk of {record.length} bytes", identity, offset)
-    if record.state not in (ACTIVE, CLOSED) or record.kind not in (KIND_OBJECT, KIND_INLINE, KIND_FOREIGN):
+    if record.state not in (ACTIVE, CLOSED, LAZY) or record.kind not in (KIND_OBJECT, KIND_INLINE, KIND_FOREIGN):
         yield finding(18, f"unknown state {record.state} or kind {record.kind}", identity, offset)
     named = chunk_epoch(identity)
     if record.epoch > epoch or (named and named != record.epoch):
         yield finding(18, f"epoch {record.epoch}, its name says {named}, the container has {epoch}", identity, offset)
-    if record.state == ACTIVE and record.epoch == epoch:
+    if record.state == LAZY or (record.state == ACTIVE and record.epoch == epoch):
         if identity != segment.last_chunk:
             yield finding(18, "a growing chunk that is not the last one", identity, offset)
         elif segment.sealed:

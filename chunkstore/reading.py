@@ -17,7 +17,7 @@ from chunkstore.metadata.port import Head
 from chunkstore.names import check_segment_name
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
-from chunkstore.operations.read import ReadContext, check_buffer, check_range, find_segment, read, read_into
+from chunkstore.operations.read import ReadContext, check_buffer, check_range, find_acknowledged, read, read_into
 from chunkstore.operations.table import TableEntry, check_key, check_namespace, read_entry, scan_entries
 from chunkstore.reader import StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
@@ -116,9 +116,10 @@ class ReadingHalf:
         """What is known about a segment. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
         name, identity = resolve(segment)
         self._context.check_open()
+        ahead = self._context.ahead.get(name)
         try:
             with self._context.store().view() as view:
-                record = find_segment(view, name, identity)
+                record, _ = find_acknowledged(view, name, identity, ahead)
         finally:
             # Also before an error: that there is no segment may be news of yesterday.
             self._context.check()

@@ -18,6 +18,7 @@ __all__ = [
     "KIND_FOREIGN",
     "KIND_INLINE",
     "KIND_OBJECT",
+    "LAZY",
     "AttributeValue",
     "ChunkRecord",
     "Extra",
@@ -36,6 +37,8 @@ Extra: TypeAlias = tuple[object, ...]
 FLAG_SEALED: Final = 1
 ACTIVE: Final = 1
 CLOSED: Final = 2
+LAZY: Final = 3
+"""Growing without a record for each append: the chunk's record holds a lower bound of what is acknowledged (protocol 3.10)."""
 KIND_OBJECT: Final = 1
 KIND_INLINE: Final = 2
 """Reserved: small bytes inside a journal record."""
@@ -98,7 +101,7 @@ class ChunkRecord(NamedTuple):
     """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
 
     ``object``: empty for our own chunks (the name follows from the id), else the foreign object's name with
-    ``object_offset``. ``crc32c`` covers ``length`` bytes from ``object_offset``; None is unknown (lazy lengths).
+    ``object_offset``. ``crc32c`` covers ``length`` bytes from ``object_offset``; None is unknown.
     ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else it is closed in effect.
     """
 

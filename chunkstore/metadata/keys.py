@@ -21,6 +21,7 @@ __all__ = [
     "CHUNK",
     "EXTENT",
     "GARBAGE",
+    "LAZY_NAMESPACE",
     "PIN",
     "ROW_KINDS",
     "RUN",
@@ -31,6 +32,8 @@ __all__ = [
     "chunk_key",
     "garbage_key",
     "is_row",
+    "lazy_key",
+    "lazy_range",
     "segment_key",
     "session_key",
     "table_key",
@@ -51,6 +54,9 @@ ROW_KINDS = frozenset(b"CEGPST")
 
 WRITERS_NAMESPACE = "!writers"
 """Reserved table namespace: last event number and offset of each (segment id, writer id)."""
+
+LAZY_NAMESPACE = "!lazy"
+"""Reserved table namespace: a row for each chunk that grows lazily, from its id to its segment's name."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -104,3 +110,16 @@ def writer_key(segment_id: int, writer_id: bytes) -> bytes:
 def writer_range(segment_id: int) -> tuple[bytes, bytes]:
     """Where the rows of a segment's writers begin, and where they end."""
     return writer_key(segment_id, b""), writer_key(segment_id + 1, b"")
+
+
+_LAZY = table_prefix(LAZY_NAMESPACE)
+
+
+def lazy_key(identity: bytes) -> bytes:
+    """Key of the row that says that a chunk grows lazily."""
+    return _LAZY + identity
+
+
+def lazy_range() -> tuple[bytes, bytes]:
+    """Where the rows of the chunks that grow lazily begin, and where they end."""
+    return _LAZY, _LAZY + b"\xff" * 29

@@ -37,6 +37,7 @@ from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.core import Core, Outdated, Undecided
 from chunkstore.operations.exactly_once import known_event, remember_event
+from chunkstore.operations.lazy import ACKNOWLEDGED, Spoilt, append_lazily, mark_lazy, why_spoilt
 from chunkstore.operations.pending import PendingOp, RowRecord, SegmentState
 from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle
@@ -53,6 +54,7 @@ __all__ = [
 
 _APPEND = int(OpCode.APPEND)
 _OFFSET_MAX = (1 << 63) - 1
+_TAIL_DIFFERS = (InvalidOffset, ChunkNotFound, ChunkExists)
 
 
 class PlannedAppend:
@@ -107,6 +109,7 @@ def append(
     while True:
         core.pass_gate(deadline_s)
         state = core.states.acquire(name)
+        failed: BaseException | None = None
         try:
             op, offset = _reserve(core, state, request)
         except Outdated:
@@ -118,8 +121,14 @@ def append(
         except Undecided as earlier:
             core.wait_for(earlier.op, deadline_s)
             continue
+        except Spoilt as spoilt:
+            failed = why_spoilt(core, spoilt, deadline_s)
         finally:
             core.states.release(state)
+        if failed is not None:
+            if isinstance(failed, _TAIL_DIFFERS):
+                continue
+            raise failed
         if op is not None:
             core.committer.wait(op, deadline_s)
         else:
@@ -169,13 +178,17 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         if isinstance(segment, int):
             return None, segment
         data = request.data
+        if core.lazy and request.writer_id is None and append_lazily(core, state, segment, data):
+            return ACKNOWLEDGED, segment.length
         planned = plan_on_tail(core, segment, state.tail, state.growing, state.tail_name, data)
+        if core.lazy:
+            mark_lazy(core, state, segment, planned, plain=request.writer_id is None)
         op = PendingOp([planned.header], planned.rows, (state,), planned.targets if core.appendable else (), core.epoch)
         if request.writer_id is not None:
             remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
         if core.appendable:
             _write_under_lock(core, state, planned, data, request.deadline_s)
-            _advance(state, planned, growing=True)
+            _advance(state, planned, growing=planned.tail.state == ACTIVE)
             state.last = op
             if not core.committer.enter(op, reserve=True):
                 core.refuse(op)
@@ -228,7 +241,7 @@ def _write_under_lock(
         state.poisoned = written if state.poisoned is None else state.poisoned | written
         state.dead = True
         state.writers.clear()
-        if isinstance(error, (InvalidOffset, ChunkNotFound, ChunkExists)):
+        if isinstance(error, _TAIL_DIFFERS):
             # The tail is not as long as its record says (an earlier half-done write), or gone: it is closed for ever, and
             # the same bytes go to a new chunk.
             raise Outdated from error

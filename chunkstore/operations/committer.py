@@ -82,10 +82,14 @@ class Committer:
     def refuse(self, state: SegmentState, twin: SegmentState) -> bool:
         """From now on ``twin`` takes the state's place, and nothing planned on the state enters the queue. False: it has one."""
         with self._lock:
-            if state.twin is not None:
-                return False
-            state.twin = twin
-            return True
+            if state.twin is None:
+                state.twin = twin
+            return state.twin is twin
+
+    def unless_refused(self, state: SegmentState, call: Callable[[], object]) -> bool:
+        """Do ``call`` if no twin has taken the state's place, and none takes it meanwhile. Whether it was done."""
+        with self._lock:
+            return state.twin is None and (call(), True)[1]
 
     def enter(self, op: PendingOp, *, reserve: bool = False) -> bool:
         """Put an operation into the queue. Called in reservation order, under its segments' locks. False: it was left behind

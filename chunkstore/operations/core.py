@@ -34,7 +34,7 @@ from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, check_segment_name, chunk_epoch, chunk_id
 from chunkstore.operations.committer import Committer
-from chunkstore.operations.pending import PendingOp, SegmentState, SegmentStates
+from chunkstore.operations.pending import Ahead, PendingOp, SegmentState, SegmentStates, caught_up
 from chunkstore.records import ACTIVE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 
@@ -71,6 +71,10 @@ class Core:
         self.service = service
         self.appendable = storage.capabilities.append
         self.remote = storage.capabilities.remote
+        self.lazy = settings.lengths == "lazy"
+        self.ahead: dict[str, Ahead] = {}
+        """By segment name: what is acknowledged and not in the metadata yet. Put in under the committer's lock, by who holds the
+        segment's; taken out once the metadata say it."""
         self.patience_s = min(_PATIENCE_S_MAX, settings.op_deadline_s / 2)
         """How long who recovers waits for somebody else's data write, before it goes on without."""
         self.states = SegmentStates()
@@ -321,6 +325,9 @@ class Core:
         else:
             state.segment = decode_segment(state.name, raw)
             self._load_tail(state, state.segment)
+            newer = caught_up(state.segment, self.ahead.get(state.name))
+            if newer is not None:
+                state.segment, state.tail = newer
         state.dead = False
 
     def _load_tail(self, state: SegmentState, segment: SegmentRecord) -> None:

@@ -13,12 +13,15 @@ from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, utf8_bytes
-from chunkstore.operations.read import ReadContext, find_segment
+from chunkstore.operations.pending import caught_up
+from chunkstore.operations.read import ReadContext, find_acknowledged, find_segment
 from chunkstore.records import (
     ACTIVE,
     KIND_FOREIGN,
     KIND_INLINE,
     KIND_OBJECT,
+    LAZY,
+    ChunkRecord,
     LayoutChunk,
     SegmentInfo,
     SegmentRecord,
@@ -64,9 +67,12 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
     while left is None or left > 0:
         page: list[SegmentInfo] = []
         want = _PAGE if left is None else min(_PAGE, left)
+        ahead = dict(context.ahead)
         with context.store().view() as view:
             for key, raw in view.scan(start, stop):
-                page.append(info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw)))
+                segment = decode_segment(key[1:].decode("utf-8", "replace"), raw)
+                newer = caught_up(segment, ahead.get(segment.name)) if ahead else None
+                page.append(info_of(newer.segment if newer is not None else segment))
                 start = key + b"\0"
                 if len(page) >= want:
                     break
@@ -78,10 +84,13 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
             left -= len(page)
 
 
-def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int) -> Iterator[LayoutChunk]:
-    """The chunks of a segment in order. Raises ``Damaged`` where the list is broken."""
-    for offset, identity, record in walk(view.get, segment):
-        growing = record.state == ACTIVE and record.epoch == epoch and identity == segment.last_chunk
+def walk_chunks(
+    view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int, tail: ChunkRecord | None = None
+) -> Iterator[LayoutChunk]:
+    """The chunks of a segment in order; the last one as ``tail``, if given. Raises ``Damaged`` where the list is broken."""
+    for offset, identity, found in walk(view.get, segment):
+        record = tail if tail is not None and identity == segment.last_chunk else found
+        growing = record.state in (ACTIVE, LAZY) and record.epoch == epoch and identity == segment.last_chunk
         yield LayoutChunk(
             name=record.object or names.chunk(identity),
             offset=offset,
@@ -95,12 +104,13 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
 
 def layout(context: ReadContext, name: str, identity: int | None, epoch: int) -> Iterator[LayoutChunk]:
     """The chunks of a segment, from one view that stays open while the iterator is used."""
+    ahead = context.ahead.get(name)
     with context.store().view() as view:
         try:
-            segment = find_segment(view, name, identity)
+            segment, tail = find_acknowledged(view, name, identity, ahead)
         finally:
             context.check()
-        yield from walk_chunks(view, context.names, segment, epoch)
+        yield from walk_chunks(view, context.names, segment, epoch, tail)
 
 
 def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: int) -> int:

@@ -28,18 +28,14 @@ from chunkstore.errors import (
 from chunkstore.journal import JournalBroken, RecordKind, SnapshotReport
 from chunkstore.metadata.port import Commit, Position
 from chunkstore.operations.core import Core
+from chunkstore.operations.lazy import reconcile, settle
 from chunkstore.operations.pending import PendingOp, SegmentState
+from chunkstore.operations.snapshots import Snapshots
 
 __all__ = ["Lifecycle"]
 
 _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
-_SMALL_STATE_BYTES: Final = 1 << 20
-_TIMED_SNAPSHOT_S: Final = 300.0
-_BYTES_PER_SLOT: Final = 15_000
-"""A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
-_WORKER_ENTRIES_MIN: Final = 200_000
-"""Rows and index entries: about 100,000 rows (protocol A8)."""
 
 
 class Lifecycle:
@@ -50,14 +46,8 @@ class Lifecycle:
         self._rolled_s = runtime.monotonic_s()
         self._stopping = runtime.event()
         self._keeper: runtime.Task | None = None
-        self._snapshot_lock = runtime.lock()
         self._recovery_lock = runtime.lock()
-        self._snapshot_s = runtime.monotonic_s()
-        self._snapshot_bytes = 0
-        self._records_at_snapshot = self._changes_at_snapshot = 0
-        self._bytes_at_snapshot = 0
-        self._bytes_of_former_streams = 0
-        self._snapshot_wanted = self._replayed_much()
+        self._snapshots = Snapshots(core, self.note)
         self._heartbeat_lsn = core.journal.head.lsn
         self._looked_lsn = core.journal.head.lsn
 
@@ -227,6 +217,8 @@ class Lifecycle:
         try:
             if core.broken is not None:
                 self._recover(())
+            if core.broken is not None:
+                raise core.broken.copy()
         finally:
             self._recovery_lock.release()
 
@@ -271,11 +263,16 @@ class Lifecycle:
         except Exception as error:
             raise core.unexpected(error) from error
         old = core.journal
-        self._bytes_of_former_streams += old.bytes_written
+        self._snapshots.former_bytes += old.bytes_written
         core.retire(core.store)
         # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
         core.committer.records.forget()
+        failure = reconcile(core.storage, core.names, ownership)
         core.adopt(ownership)
+        if isinstance(failure, NotOwner):
+            core.fence(failure)
+        # What was on its way is decided by what was adopted; but nobody is served before the lengths are settled.
+        core.broken = failure
         old.close()
         self._rolled_s = runtime.monotonic_s()
         self._heartbeat_lsn = core.journal.head.lsn
@@ -335,51 +332,11 @@ class Lifecycle:
             if not isinstance(error, ChunkstoreError):
                 raise
 
-    # Snapshots
-
     def snapshot(self) -> SnapshotReport:
-        """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits.
+        """Write, validate, note and publish a snapshot of the present state; see ``Snapshots.take``."""
+        return self._snapshots.take()
 
-        Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
-        """
-        core = self._core
-        if not self._snapshot_lock.acquire(True, core.settings.op_deadline_s):
-            core.raise_deadline("waiting for another snapshot")
-        try:
-            records, changes = core.committer.records_committed, core.committer.changes_committed
-            size_bytes = self._journal_bytes()
-            report = self._write_snapshot()
-            self.note(RecordKind.SNAPSHOT_NOTE, report.note)
-            core.service.publish_latest(report, epoch=core.epoch)
-            # Its own note stands behind it, and is no reason for another one.
-            self._records_at_snapshot = records + 1
-            self._changes_at_snapshot = changes
-            self._bytes_at_snapshot = size_bytes
-            self._snapshot_bytes = report.size_bytes
-            self._snapshot_s = runtime.monotonic_s()
-            self._snapshot_wanted = False
-            return report
-        finally:
-            self._snapshot_lock.release()
-
-    def _journal_bytes(self) -> int:
-        """Journal bytes committed since this store was opened."""
-        return self._bytes_of_former_streams + self._core.journal.bytes_written
-
-    def _replayed_much(self) -> bool:
-        """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
-        settings, report = self._core.settings, self._core.report
-        if self._core.journal.mode == "slot":
-            return report.replayed_records > settings.snapshot_slots_min / 10
-        return report.replayed_bytes > settings.snapshot_bytes_min / 10
-
-    def _write_snapshot(self) -> SnapshotReport:
-        core = self._core
-        worker = core.snapshot_worker
-        if worker is not None and core.store.entry_count() > _WORKER_ENTRIES_MIN:
-            # A large state is written by another process: in this one it would take the interpreter from the commits.
-            return worker(core.epoch)
-        return core.service.write_snapshot(core.store, epoch=core.epoch)
+    # Notes
 
     def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
         """Commit a record without operations (snapshot and collection notes, heartbeat, close); returns its lsn."""
@@ -396,25 +353,6 @@ class Lifecycle:
         core.committer.enter(op)
         core.committer.wait(op, core.deadline_s())
         return op.lsn
-
-    def snapshot_due(self) -> bool:
-        """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""
-        core = self._core
-        if self._snapshot_wanted:
-            return True
-        if core.journal.mode == "slot" and core.committer.records_committed - self._records_at_snapshot >= max(
-            core.settings.snapshot_slots_min, self._snapshot_bytes // _BYTES_PER_SLOT
-        ):
-            return True
-        if core.committer.changes_committed <= self._changes_at_snapshot:
-            return False
-        if self._journal_bytes() - self._bytes_at_snapshot > max(
-            core.settings.snapshot_bytes_min, self._snapshot_bytes // 2
-        ):
-            return True
-        return (
-            self._snapshot_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._snapshot_s > _TIMED_SNAPSHOT_S
-        )
 
     # The keeper
 
@@ -438,8 +376,9 @@ class Lifecycle:
                     core.service.renew_lease(core.epoch, released=False)
             try:
                 self._look_up()
+                settle(core)
                 self._heartbeat(now_s)
-                if core.gate_is_open() and core.broken is None and self.snapshot_due():
+                if core.gate_is_open() and core.broken is None and self._snapshots.due():
                     self.snapshot()
             except Exception:  # noqa: BLE001, S112  (a bug of a binding must not end it)
                 # Nobody waits for these; the next tick tries again, and operations report their own errors.
@@ -473,6 +412,8 @@ class Lifecycle:
         Takes a few times ``op_deadline_s`` at most: what hangs then is left to itself, and can change nothing any more.
         """
         core = self._core
+        if core.lazy:
+            runtime.run_within(lambda: settle(core, closing=True), core.settings.op_deadline_s)
         core.closed = True
         self._stopping.set()
         # From here on an operation is either reserved, and waited for below, or refused.

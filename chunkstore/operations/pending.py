@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
@@ -19,12 +19,29 @@ from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Op
 from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
 
-__all__ = ["PendingOp", "RowRecord", "SegmentState", "SegmentStates", "Waiter"]
+__all__ = ["Ahead", "PendingOp", "RowRecord", "SegmentState", "SegmentStates", "Waiter", "caught_up"]
 
 RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | None
 
 _IDLE_STATES_MAX: Final = 32_768
 _NOTHING: Final[Mapping[bytes, RowRecord]] = {}
+
+
+class Ahead(NamedTuple):
+    """What was acknowledged of a segment whose last chunk grows without records (lazy lengths): both as they would be."""
+
+    segment: SegmentRecord
+    tail: ChunkRecord
+
+
+def caught_up(segment: SegmentRecord, ahead: Ahead | None) -> Ahead | None:
+    """The committed ``segment`` with what is acknowledged beyond it, and its last chunk; None if it says everything itself."""
+    if ahead is None:
+        return None
+    newer = ahead.segment
+    if newer.id != segment.id or newer.last_chunk != segment.last_chunk or newer.length <= segment.length:
+        return None
+    return Ahead(segment.grown(newer.length, newer.owner_epoch, newer.modified_ms), ahead.tail)
 
 
 class Waiter:

@@ -11,8 +11,8 @@ Leaves out: read-ahead (``chunkstore.reader``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import crc32c
@@ -24,12 +24,14 @@ from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.operations.core import decode_found_chunk
+from chunkstore.operations.pending import Ahead, caught_up
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["ReadContext", "ReadPlan", "check_buffer", "plan_read", "read", "read_into"]
+__all__ = ["ReadContext", "ReadPlan", "check_buffer", "find_acknowledged", "plan_read", "read", "read_into"]
 
 _READ_WAYS = 2
+_NOTHING: Final[Mapping[str, Ahead]] = {}
 
 
 class ReadContext(NamedTuple):
@@ -51,6 +53,9 @@ class ReadContext(NamedTuple):
     recheck: Callable[[], None]
     """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner (of any
     ``read_fence``) makes sure that it is one, because who lags may well hold a list of chunks that were collected."""
+    ahead: Mapping[str, Ahead] = _NOTHING
+    """Tails that are acknowledged and not in the metadata yet (lazy lengths). Looked up before a view is opened: an entry goes
+    when the metadata have it."""
 
 
 class ReadPlan(NamedTuple):
@@ -71,19 +76,37 @@ def find_segment(view: MetadataView, name: str, identity: int | None) -> Segment
     return segment
 
 
+def find_acknowledged(
+    view: MetadataView, name: str, identity: int | None, ahead: Ahead | None
+) -> tuple[SegmentRecord, ChunkRecord | None]:
+    """The segment as it is acknowledged, and its last chunk where the view does not have it so. Raises ``SegmentNotFound``.
+
+    ``ahead`` was looked up before the view was opened.
+    """
+    segment = find_segment(view, name, identity)
+    newer = caught_up(segment, ahead)
+    return (segment, None) if newer is None else newer
+
+
 def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> ChunkRecord:
     """A chunk's record. Raises ``Damaged``."""
     return decode_found_chunk(names, identity, view.get(chunk_key(identity)))
 
 
 def plan_read(
-    view: MetadataView, names: ContainerNames, name: str, identity: int | None, offset: int, length: int
+    view: MetadataView,
+    names: ContainerNames,
+    name: str,
+    identity: int | None,
+    offset: int,
+    length: int,
+    ahead: Ahead | None = None,
 ) -> ReadPlan:
-    """The slices for up to ``length`` bytes from ``offset``.
+    """The slices for up to ``length`` bytes from ``offset``. ``ahead``: see ``find_acknowledged``.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` below the start, ``BadOffset`` beyond the length.
     """
-    segment = find_segment(view, name, identity)
+    segment, tail = find_acknowledged(view, name, identity, ahead)
     if offset < segment.start_offset:
         raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
     if offset > segment.length:
@@ -105,7 +128,7 @@ def plan_read(
             raise Damaged(
                 "the chunk list ends before the segment does; run check", object=f"segment {name}", position=position
             )
-        record = find_chunk(view, names, chunk)
+        record = tail if tail is not None and chunk == segment.last_chunk else find_chunk(view, names, chunk)
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
             raise Damaged(
@@ -130,9 +153,10 @@ def plan_read(
 def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
     """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
     left_to_fetch = False
+    ahead = context.ahead.get(name)
     try:
         with context.store().view() as view:
-            plan = plan_read(view, context.names, name, identity, offset, length)
+            plan = plan_read(view, context.names, name, identity, offset, length, ahead)
         left_to_fetch = context.check_beside and bool(plan.slices)
         return plan
     finally:

@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from chunkstore.errors import ChunkExists, ChunkNotFound, Damaged, InvalidOffset
 from chunkstore.operations.append import write_pieces
-from chunkstore.operations.core import Core, Outdated
+from chunkstore.operations.core import Core, Outdated, Undecided
 from chunkstore.operations.draft import Draft
+from chunkstore.operations.lazy import close_tails
 from chunkstore.operations.pending import PendingOp, SegmentState
 from chunkstore.operations.table import KeyBusy
 
@@ -41,6 +42,9 @@ def transact(core: Core, names: Iterable[str], plan: Callable[[Draft], T], *, ta
             if core.rows_moved_on(damage):
                 continue
             raise
+        except Undecided as earlier:
+            core.wait_for(earlier.op, deadline_s)
+            continue
         except KeyBusy as busy:
             if not core.committer.wait_decided(busy.op, deadline_s):
                 core.raise_deadline("waiting for an earlier change of the same table row")
@@ -66,10 +70,11 @@ def _attempt(
             turns.append(state)
         while True:
             undecided = _lock_settled(core, states, deadline_s)
-            if undecided is None:
-                break
             # Without any lock: whoever recovers a broken journal needs them all.
-            core.wait_for(undecided, deadline_s)
+            if undecided is not None:
+                core.wait_for(undecided, deadline_s)
+            elif not _close_tails(core, states, deadline_s):
+                break
         try:
             if not tables:
                 return _plan_and_enter(core, states, plan, deadline_s)
@@ -105,6 +110,22 @@ def _lock_settled(core: Core, states: list[SegmentState], deadline_s: float) -> 
     finally:
         for state in held:
             state.lock.release()
+
+
+def _close_tails(core: Core, states: list[SegmentState], deadline_s: float) -> bool:
+    """Lazy lengths: whether tails had to be closed; then the locks are given back, and nothing is undecided about them."""
+    closing: list[PendingOp] = []
+    done = False
+    try:
+        closing = close_tails(core, states)
+        done = not closing
+    finally:
+        if not done:
+            for state in states:
+                state.lock.release()
+    for op in closing:
+        core.committer.wait(op, deadline_s)
+    return bool(closing)
 
 
 def _plan_and_enter(

@@ -127,6 +127,8 @@ class Ground:
         self.folder = folder
         self.world = DiskWorld(mode, folder) if kind == "disk" else World(kind, mode, folder)
         self.world.defaults = {**self.world.defaults, **FAST, **settings}
+        if not self.world.appends:
+            self.world.defaults.pop("lengths", None)  # lazy lengths need a storage that appends
         self.wire = self.new_wire()
 
     def new_wire(self) -> Wire:

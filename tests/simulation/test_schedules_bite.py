@@ -14,6 +14,7 @@ from tests.simulation import test_schedules_cache as cache
 from tests.simulation import test_schedules_claims as claims
 from tests.simulation import test_schedules_fence as fence
 from tests.simulation import test_schedules_garbage as garbage
+from tests.simulation import test_schedules_lazy as lazy
 from tests.simulation import test_schedules_replicas as replicas
 from tests.simulation import test_schedules_slots as slots
 from tests.simulation import test_schedules_snapshots as snapshots
@@ -98,6 +99,13 @@ BITES: tuple[Bite, ...] = (
     ("reuse-chunk-after-failed-write", "posix-append", storage.test_49_late_data_write, {"lands": "behind the next"}),
     ("gcseal", "s3-slot", garbage.test_14_doomed_claimant_seals_collected_slot, {}),
     ("rot-as-tail", "posix-append", tail.test_21_torn_mid_file, {}),
+    ("lazy-nocheck", "posix-append", lazy.test_26_lazy_length_zombie, {}),
+    ("lazy-resize", "posix-slot", lazy.test_26_lazy_length_zombie_and_a_third_owner, {}),
+    ("lazy-nosyncsize", "posix-append", lazy.test_26_lazy_length_zombie_whose_bytes_are_not_durable, {"seed": 1}),
+    ("lazy-unmeasured", "posix-append", lazy.test_27_lazy_length_acked_before_claim, {"cut": False}),
+    ("lazy-nosync", "posix-append", lazy.test_27_lazy_length_acked_before_claim_and_before_a_power_cut, {}),
+    ("lazy-unknownchunk", "posix-append", lazy.test_28_lazy_unknown_chunk, {}),
+    ("lazy-unclosed", "posix-append", lazy.test_29_partial_append_survives_never_when_it_was_refused, {}),
     ("noseal", "s3-slot", claims.test_38_claim_storm, {"seed": 0}),
     ("early-ack", "posix-append", claims.test_38_claim_storm, {"seed": 0}),
 )

@@ -14,9 +14,56 @@ __all__ = ["ENGINE_MUTANTS"]
 
 _COMMITTER: Final = "chunkstore.operations.committer:Committer"
 _LIFECYCLE: Final = "chunkstore.operations.lifecycle:Lifecycle"
+_LAZY: Final = "chunkstore.operations.lazy"
 _DRAFT: Final = "chunkstore.operations.draft:Draft"
 
 ENGINE_MUTANTS: Final = (
+    Mutant(
+        "lazy-nocheck",
+        "an append without a record is acknowledged without a look for a claim",
+        POSIX,
+        (Patch(f"{_LAZY}:append_lazily", "claimed = storage.exists(claim)", "claimed = False"),),
+    ),
+    Mutant(
+        "lazy-nosync",
+        "an append without a record is acknowledged before it is durable",
+        POSIX,
+        (Patch(f"{_LAZY}:append_lazily", "storage.sync((name,))", "pass"),),
+    ),
+    Mutant(
+        "lazy-unknownchunk",
+        "bytes are acknowledged in a chunk that history does not name yet",
+        POSIX,
+        (Patch(f"{_LAZY}:append_lazily", "raise Undecided(undecided)", "pass"),),
+    ),
+    Mutant(
+        "lazy-unmeasured",
+        "a take-over believes the recorded length of a chunk that grew without records",
+        POSIX,
+        (Patch(f"{_LAZY}:_Measure.__call__", "while length < stop:", "while False:"),),
+    ),
+    Mutant(
+        "lazy-nosyncsize",
+        "a take-over counts bytes of a chunk that a power cut may take",
+        POSIX,
+        (Patch(f"{_LAZY}:_Measure.__call__", "storage.harden(name)", "pass"),),
+    ),
+    Mutant(
+        "lazy-resize",
+        "the chunk that a take-over has measured counts as growing still",
+        POSIX,
+        (
+            Patch(f"{_LAZY}:_Measure.__call__", "crc32c=crc, state=CLOSED", "crc32c=crc"),
+            Patch(f"{_LAZY}:_reconcile_some", "rows.append((lazy_key(item.identity), None))", "pass"),
+            Patch(f"{_LAZY}:_reconcile_some", "    return True", "    return False"),
+        ),
+    ),
+    Mutant(
+        "lazy-unclosed",
+        "an append that failed is refused, and its chunk is measured all the same",
+        POSIX,
+        (Patch(f"{_LAZY}:_spoil", "closing=True", "closing=False"),),
+    ),
     Mutant(
         "journal-before-data",
         "the journal names bytes that are not durable yet",

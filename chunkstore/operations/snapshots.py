@@ -1,0 +1,102 @@
+"""When a snapshot of the metadata is due, and taking one (protocol 3.11, A8).
+
+Promises: one at a time, beside commits; the note is committed after the snapshot was read back, and LATEST points to it after
+that. Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), who asks (``lifecycle``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from chunkstore import runtime
+from chunkstore.journal import RecordKind, SnapshotReport
+
+if TYPE_CHECKING:
+    from chunkstore.operations.core import Core
+
+__all__ = ["Snapshots"]
+
+_SMALL_STATE_BYTES: Final = 1 << 20
+_TIMED_SNAPSHOT_S: Final = 300.0
+_BYTES_PER_SLOT: Final = 15_000
+"""A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
+_WORKER_ENTRIES_MIN: Final = 200_000
+"""Rows and index entries: about 100,000 rows (protocol A8)."""
+
+
+class Snapshots:
+    """The snapshots of one core. ``note`` commits a record without operations and returns its lsn.
+
+    ``former_bytes``: journal bytes committed in streams of ours that ended since this store was opened.
+    """
+
+    def __init__(self, core: Core, note: Callable[[RecordKind, tuple[object, ...]], int]) -> None:
+        self._core = core
+        self._note = note
+        self._lock = runtime.lock()
+        self._taken_s = runtime.monotonic_s()
+        self._size_bytes = 0
+        self._records_at_last = self._changes_at_last = 0
+        self._bytes_at_last = 0
+        self.former_bytes = 0
+        self._wanted = self._replayed_much()
+
+    def take(self) -> SnapshotReport:
+        """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits.
+
+        Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
+        """
+        core = self._core
+        if not self._lock.acquire(True, core.settings.op_deadline_s):
+            core.raise_deadline("waiting for another snapshot")
+        try:
+            records, changes = core.committer.records_committed, core.committer.changes_committed
+            size_bytes = self._journal_bytes()
+            report = self._write()
+            self._note(RecordKind.SNAPSHOT_NOTE, report.note)
+            core.service.publish_latest(report, epoch=core.epoch)
+            # Its own note stands behind it, and is no reason for another one.
+            self._records_at_last = records + 1
+            self._changes_at_last = changes
+            self._bytes_at_last = size_bytes
+            self._size_bytes = report.size_bytes
+            self._taken_s = runtime.monotonic_s()
+            self._wanted = False
+            return report
+        finally:
+            self._lock.release()
+
+    def due(self) -> bool:
+        """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""
+        core = self._core
+        if self._wanted:
+            return True
+        if core.journal.mode == "slot" and core.committer.records_committed - self._records_at_last >= max(
+            core.settings.snapshot_slots_min, self._size_bytes // _BYTES_PER_SLOT
+        ):
+            return True
+        if core.committer.changes_committed <= self._changes_at_last:
+            return False
+        if self._journal_bytes() - self._bytes_at_last > max(core.settings.snapshot_bytes_min, self._size_bytes // 2):
+            return True
+        return self._size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
+
+    def _journal_bytes(self) -> int:
+        """Journal bytes committed since this store was opened."""
+        return self.former_bytes + self._core.journal.bytes_written
+
+    def _replayed_much(self) -> bool:
+        """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
+        settings, report = self._core.settings, self._core.report
+        if self._core.journal.mode == "slot":
+            return report.replayed_records > settings.snapshot_slots_min / 10
+        return report.replayed_bytes > settings.snapshot_bytes_min / 10
+
+    def _write(self) -> SnapshotReport:
+        core = self._core
+        worker = core.snapshot_worker
+        if worker is not None and core.store.entry_count() > _WORKER_ENTRIES_MIN:
+            # A large state is written by another process: in this one it would take the interpreter from the commits.
+            return worker(core.epoch)
+        return core.service.write_snapshot(core.store, epoch=core.epoch)
