@@ -7,7 +7,7 @@ Leaves out: what happens (``stories``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -98,10 +98,12 @@ def draw_plan(seed: int, *, stories: int = 24, lmdb: bool | None = None, storage
     timeout_s = latency_s * choice((10, 50))
     fence_by_stat = kind == "s3" or mode == "append" or random.random() < 0.5
     wants_lmdb = random.random() < 0.004
+    # A dice of its own, so that the rest of a seed's plan is what it was before there were lazy lengths.
+    lazy = kind == "posix" and fence_by_stat and Random(f"lengths {seed}").random() < 0.2
     return Plan(
         seed=seed,
         storage=kind,
-        settings=_draw_settings(random, mode, latency_s, timeout_s),
+        settings=replace(_draw_settings(random, mode, latency_s, timeout_s), lengths="lazy" if lazy else "exact"),
         weather=_draw_weather(random, kind, network=not fence_by_stat),
         preempt_every=choice((0.0, 5.0, 20.0, 100.0)),
         latency_s=latency_s,

@@ -32,6 +32,7 @@ class Watch:
         self._owners: dict[Process, ChunkedSegmentStorage] = {}
         self._replicas: dict[Process, Replica] = {}
         self.invariants = StepInvariants(world.names, world.format, world.backend.content, self._violated)
+        self.invariants.lazy = world.settings.lengths == "lazy"
         world.observers.append(self._observe)
         self._cut = world.backend.power_cut
         setattr(world.backend, "power_cut", self._power_cut)  # noqa: B010  (of this one backend)
