@@ -20,7 +20,7 @@ from tests.fuzz.target import Gate, Spy, Target
 from tests.fuzz.targets import TARGETS, target_named
 
 FRESH_SEED = secrets.randbits(32)
-BLOCKS = 6
+BLOCKS = 3
 FOUND = Path(__file__).parent / "found"
 
 
