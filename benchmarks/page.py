@@ -1,52 +1,66 @@
-"""Put the saved figures into ``docs/performance.md``: ``python -m benchmarks.page``.
+"""Put the saved figures into ``docs/performance.md`` and ``docs/guide-testing.md``: ``python -m benchmarks.page``.
 
-The page's words are written by hand; what stands between ``<!-- NAME.json -->`` and the next heading is made of that file in
-``results/`` anew. Leaves out: measuring.
+The pages' words are written by hand; what stands between ``<!-- NAME.json -->`` and the next heading is made of that file in
+``results/`` anew; ``<!-- NAME.json: ENDING, ENDING -->`` takes only figures whose names end so. Leaves out: measuring.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["main", "render"]
+__all__ = ["PAGES", "main", "render"]
 
 _HERE = Path(__file__).resolve().parent
-PAGE = _HERE.parent / "docs" / "performance.md"
-_MARK = re.compile(r"<!-- (?P<name>[\w-]+)\.json -->\n.*?(?=\n## |\Z)", re.DOTALL)
+PAGES = tuple(_HERE.parent / "docs" / name for name in ("performance.md", "guide-testing.md"))
+_MARK = re.compile(
+    r"(?P<mark><!-- (?P<name>[\w-]+)\.json(?:: (?P<endings>[^>]+))? -->)\n.*?(?=\n## |\n<!-- |\Z)", re.DOTALL
+)
 
 
 def _value(value: float, unit: str) -> str:
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{text} {unit}"
+    return f"{text} {unit}".rstrip()
 
 
-def _table(name: str) -> str:
-    document = json.loads((_HERE / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    rows = [
-        f"<!-- {name}.json -->",
-        "",
-        f"Load of the machine when the run ended: {document['machine']['load']:.1f}.",
-        "",
-        "| figure | value | target | |",
-        "|---|---|---|---|",
-    ]
+def _rows(document: dict[str, Any], endings: tuple[str, ...]) -> Iterator[str]:
+    if "totals" in document:
+        # Chaos counts, and holds nothing against a target but the number of violations.
+        yield "| counted | |"
+        yield "|---|---|"
+        for name, value in document["totals"].items():
+            yield f"| {name.replace('_', ' ')} | {_value(value, '')} |"
+        yield f"| violations | {sum(len(phase['violations']) for phase in document['phases'])} |"
+        return
+    yield f"Load of the machine when the run ended: {document['machine']['load']:.1f}."
+    yield ""
+    yield "| figure | value | target | |"
+    yield "|---|---|---|---|"
     for figure in document["figures"]:
-        met = {None: "", True: "met", False: "missed"}[figure["met"]]
-        rows.append(f"| {figure['name']} | {_value(figure['value'], figure['unit'])} | {figure['target']} | {met} |")
-    return "\n".join(rows) + "\n"
+        if figure["name"].endswith(endings):
+            met = {None: "", True: "met", False: "missed"}[figure["met"]]
+            yield f"| {figure['name'].strip()} | {_value(figure['value'], figure['unit'])} | {figure['target']} | {met} |"
+
+
+def _table(found: re.Match[str]) -> str:
+    document = json.loads((_HERE / "results" / f"{found['name']}.json").read_text(encoding="utf-8"))
+    endings = tuple(found["endings"].split(", ")) if found["endings"] else ("",)
+    return "\n".join([found["mark"], "", *_rows(document, endings)]) + "\n"
 
 
 def render(text: str) -> str:
     """The page with every table made anew. Raises ``FileNotFoundError`` for a mark without its file."""
-    return _MARK.sub(lambda found: _table(found["name"]), text)
+    return _MARK.sub(_table, text)
 
 
 def main() -> None:
-    """Rewrite the page."""
-    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {PAGE.name}")
+    """Rewrite the pages."""
+    for page in PAGES:
+        page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"wrote {page.name}")
 
 
 if __name__ == "__main__":
