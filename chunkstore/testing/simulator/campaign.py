@@ -29,6 +29,7 @@ from chunkstore.testing.simulator.stories import RunResult, run_seed
 __all__ = ["SOURCES", "Tally", "campaign", "firing_rates", "measure", "save", "sources_digest", "totals"]
 
 _BATCH_S = 2.0
+_WORKER_S = 120.0
 SOURCES: Final = (
     ("chunkstore", "*.py"),
     ("chunkstore.metadata", "**/*.py"),
@@ -144,26 +145,32 @@ def campaign(
     """Run seeds ``first_seed``, ``first_seed + 1``, ... until the time is over or so many stories were told."""
     whole = Tally()
     end = None if seconds is None else time.monotonic() + seconds
-    # Fresh interpreters: what a fork would inherit (locks, environments) is no part of a run.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        # Worker k takes the seeds that leave the remainder k: all of them are run, and none twice.
-        next_seed = {worker: first_seed + worker for worker in range(jobs)}
-        running: dict[Future[tuple[int, Tally]], int] = {}
-        for worker in range(jobs):
-            running[pool.submit(_batch, next_seed[worker], jobs, stories, level)] = worker
-        while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                worker = running.pop(future)
-                count, tally = future.result()
-                whole.merge(tally)
-                progress(whole)
-                next_seed[worker] += count * jobs
-                over = (end is not None and time.monotonic() >= end) or (
-                    total_stories is not None and whole.stories >= total_stories
-                )
-                if not over:
-                    running[pool.submit(_batch, next_seed[worker], jobs, stories, level)] = worker
+    # Worker k takes the seeds that leave the remainder k: all of them are run, and none twice.
+    next_seed = {worker: first_seed + worker for worker in range(jobs)}
+
+    def is_over() -> bool:
+        late = end is not None and time.monotonic() >= end
+        return late or (total_stories is not None and whole.stories >= total_stories)
+
+    while not whole.runs or not is_over():
+        # Workers are replaced now and then: the memory of a run's stacks comes back in pieces that fit no other run, and a
+        # process grows by a MiB a run. (The executor's own way to replace them can hang in Python 3.11.)
+        retired = time.monotonic() + _WORKER_S
+        # Fresh interpreters: what a fork would inherit (locks, environments) is no part of a run.
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            running: dict[Future[tuple[int, Tally]], int] = {}
+            for worker in range(jobs):
+                running[pool.submit(_batch, next_seed[worker], jobs, stories, level)] = worker
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    worker = running.pop(future)
+                    count, tally = future.result()
+                    whole.merge(tally)
+                    progress(whole)
+                    next_seed[worker] += count * jobs
+                    if not is_over() and time.monotonic() < retired:
+                        running[pool.submit(_batch, next_seed[worker], jobs, stories, level)] = worker
     return whole
 
 
