@@ -18,7 +18,15 @@ from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord
 from chunkstore.testing.events import Event
 from chunkstore.testing.step_invariants import StepInvariants
 from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
-from chunkstore_journal.payloads import BaseLink, OpenPayload, SealPayload, encode_open, encode_ops, encode_seal
+from chunkstore_journal.payloads import (
+    BaseLink,
+    OpenPayload,
+    SealPayload,
+    SnapshotLink,
+    encode_open,
+    encode_ops,
+    encode_seal,
+)
 from chunkstore_journal.record import RecordHeader, encode_record
 
 UUID = bytes(range(16))
@@ -82,7 +90,7 @@ class Bench:
             self.hash,
             b"",
             NO_BASE,
-            None,
+            changes.pop("snapshot", None),
             self.mode,
             "host",
             1,
@@ -514,14 +522,21 @@ def test_what_a_successor_adopted_may_be_acknowledged_behind_its_claim() -> None
         assert bench.steps.finish() == []
 
 
-def test_collecting_what_is_sealed_is_right() -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_collecting_what_is_sealed_needs_a_snapshot_that_is_there(there: bool) -> None:
     bench = started()
     bench.claim(2)
-    bench.open(2, 1)
+    snapshot = SnapshotLink(
+        bench.names.snapshot(bench.lsn, 1, "0" * 8), bench.lsn, bench.hash, bench.digest, 1, bench.index - 1, 0
+    )
+    if there:
+        bench.objects[snapshot.name] = b"a snapshot"
+    bench.open(2, 1, snapshot=snapshot)
     for index in (1, 2):
         del bench.objects[bench.names.slot(1, index)]
         bench.steps.delete("p2", bench.names.slot(1, index))
-    assert bench.steps.finish() == []
+    bench.steps.finish()
+    assert bench.found == (set() if there else {11})
 
 
 def test_a_claimant_may_take_its_empty_log_back() -> None:
