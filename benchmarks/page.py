@@ -41,7 +41,9 @@ def _rows(document: dict[str, Any], endings: tuple[str, ...]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for figure in document["figures"]:
         if figure["name"].endswith(endings):
-            met = {None: "", True: "met", False: "missed"}[figure["met"]]
+            # A run that ended early says of how many it had this many.
+            of = figure["detail"] if figure["detail"].startswith("of ") else ""
+            met = {None: of, True: "met", False: "missed"}[figure["met"]]
             yield f"| {figure['name'].strip()} | {_value(figure['value'], figure['unit'])} | {figure['target']} | {met} |"
 
 

@@ -17,6 +17,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     figures = [
         {"name": "fast: speed", "value": 12345.6, "unit": "/s", "target": ">= 10", "met": True, "detail": ""},
         {"name": "fast: memory", "value": 0.25, "unit": "GiB", "target": "", "met": None, "detail": ""},
+        {"name": "fast: runs", "value": 8, "unit": "runs", "target": "", "met": None, "detail": "of 22, seed 1"},
     ]
     (results / "run.json").write_text(json.dumps({"machine": {"load": 1.25}, "figures": figures}))
     phases = [{"violations": []}, {"violations": ["one"]}]
@@ -30,6 +31,7 @@ def test_what_stands_behind_a_mark_is_made_anew(saved: Path) -> None:
     assert made.startswith("# T\n\nwords\n\n<!-- run.json -->\n\nLoad of the machine when the run ended: 1.2.\n")
     assert made.endswith("\n\n## Next\n\nwords\n")
     assert "| fast: speed | 12,346 /s | >= 10 | met |\n| fast: memory | 0.25 GiB |  |  |\n" in made
+    assert "| fast: runs | 8 runs |  | of 22, seed 1 |\n" in made
     assert "old" not in made
     assert page.render(made) == made
 
