@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
+from chunkstore.checksum import crc32c
 from chunkstore.journal import RecordKind
+from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import Head
 from chunkstore.names import ContainerNames, chunk_epoch
@@ -340,6 +342,19 @@ class StepInvariants:
             self._report(8, f"acknowledged behind lsn {highest[before - 1]} of its segment, and has lsn {lsn}: {event}")
         returned.append(event.returned or 0)
         highest.append(max(lsn, highest[-1]) if highest else lsn)
+
+    def answered_damaged(self, name: str) -> bool:
+        """Somebody was told that an object is damaged. Invariant 20, if it is a chunk that H refers to and that is not whole."""
+        what = self._parse(name)
+        raw = self.history.rows.get(chunk_key(what.identity)) if what.kind == "chunk" else None
+        if raw is None:
+            return False
+        record = decode_chunk(name, raw)
+        stored = (self._content(name) or b"")[: record.length]
+        if len(stored) == record.length and record.crc32c in (None, crc32c(stored)):
+            return False
+        self._report(20, f"{name} does not hold the {record.length} bytes that lsn {self.history.lsn} refers to")
+        return True
 
     # Points of history
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, DeadlineExceeded
+from chunkstore.errors import ChunkstoreError, Damaged, DeadlineExceeded
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from chunkstore.testing.events import Event
@@ -57,6 +57,10 @@ class Checks:
         """A replica has begun to follow."""
         if self._watch is not None:
             self._watch.following(process, replica)
+
+    def damaged(self, error: Damaged) -> bool:
+        """Somebody was answered this; whether the storage really lost what was named, which then is the violation."""
+        return self._watch is not None and self._watch.invariants.answered_damaged(error.object or "")
 
     def told(self, event: Event) -> None:
         """A client was answered."""

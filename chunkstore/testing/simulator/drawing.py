@@ -64,6 +64,7 @@ class Plan:
     machines: int
     stories: int
     owners_max: int
+    haste: float
     clients: int
     replicas: int
     segments: int
@@ -111,6 +112,7 @@ def draw_plan(seed: int, *, stories: int = 24, lmdb: bool | None = None, storage
         machines=choice((1, 2, 3)),
         stories=stories,
         owners_max=choice((1, 2, 3, 4)),
+        haste=choice((1.0, 1.0, 0.2)),
         clients=choice((1, 2, 3, 5)),
         replicas=choice((0, 0, 1, 2)),
         segments=choice((1, 2, 4, 8)),

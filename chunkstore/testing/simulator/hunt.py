@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import sys
 import time
@@ -24,7 +25,7 @@ from chunkstore.testing.simulator.drawing import draw_plan
 from chunkstore.testing.simulator.mutants import MUTANTS, planted
 from chunkstore.testing.simulator.stories import Story
 
-__all__ = ["Hunted", "hunt", "main"]
+__all__ = ["Hunted", "hunt", "killer_of", "main", "save"]
 
 STORIES = 12
 """Claims in one run of a hunt: short runs find a bug sooner, since every run has weather of its own."""
@@ -40,16 +41,24 @@ class Hunted(NamedTuple):
     message: str
     stumbled: int
     """Runs in which only an exception of a process's own was seen, which does not count."""
+    cpu_s: float
+    """Processor time of all runs up to the one that killed it."""
+    unclean: tuple[int, ...]
+    """Seeds that are not clean without the mutant: they count for nothing, and each is a finding of its own."""
 
 
-def hunt(name: str, seeds: Iterable[int], *, stories: int = STORIES) -> Hunted:
-    """Run the seeds that suit a mutant until one of them notices it. Raises ``RuntimeError`` for a seed that is not clean without."""
+def hunt(name: str, seeds: Iterable[int], *, stories: int = STORIES, seconds_max: float = math.inf) -> Hunted:
+    """Run the seeds that suit a mutant until one of them notices it, or until ``seconds_max`` have passed."""
     mutant = MUTANTS[name]
     runs = stumbled = 0
+    unclean: list[int] = []
+    began_s, end_s = time.process_time(), time.monotonic() + seconds_max
     for seed in seeds:
         plan = draw_plan(seed, stories=stories, lmdb=False)
-        if f"{plan.storage}-{plan.settings.journal_mode}" not in mutant.kinds:
+        if not mutant.suits(plan):
             continue
+        if time.monotonic() > end_s:
+            break
         runs += 1
         with planted(mutant):
             violations = Story(plan).run().violations
@@ -57,10 +66,13 @@ def hunt(name: str, seeds: Iterable[int], *, stories: int = STORIES) -> Hunted:
             killer = killer_of(violation)
             if killer:
                 if Story(plan).run().violations:
-                    raise RuntimeError(f"seed {seed} is not clean without a mutant: mend that first")
-                return Hunted(name, killer, seed, runs, violation, stumbled)
-        stumbled += bool(violations)
-    return Hunted(name, "", -1, runs, "", stumbled)
+                    unclean.append(seed)
+                    break
+                cpu_s = round(time.process_time() - began_s, 1)
+                return Hunted(name, killer, seed, runs, violation, stumbled, cpu_s, tuple(unclean))
+        else:
+            stumbled += bool(violations)
+    return Hunted(name, "", -1, runs, "", stumbled, round(time.process_time() - began_s, 1), tuple(unclean))
 
 
 def killer_of(violation: str) -> str:
@@ -69,17 +81,18 @@ def killer_of(violation: str) -> str:
     return head if head.startswith(("invariant ", "history ")) else ""
 
 
-def _job(task: tuple[str, int, int, int]) -> Hunted:
-    name, first, count, stories = task
-    return hunt(name, range(first, first + count), stories=stories)
+def _job(task: tuple[str, int, int, int, float]) -> Hunted:
+    name, first, count, stories, seconds_max = task
+    return hunt(name, range(first, first + count), stories=stories, seconds_max=seconds_max)
 
 
 def _show(console: Console, found: Sequence[Hunted]) -> None:
-    table = Table("mutant", "killed by", "runs", "seed", "what it is")
+    table = Table("mutant", "killed by", "runs", "seed", "processor s", "what it is")
     for item in sorted(found, key=lambda item: (item.killer == "", item.runs)):
         style = "" if item.killer else "bold red"
         killer = item.killer or f"SURVIVED ({item.stumbled} runs stumbled)"
-        table.add_row(item.name, killer, str(item.runs), str(item.seed), MUTANTS[item.name].what, style=style)
+        row = (item.name, killer, str(item.runs), str(item.seed), f"{item.cpu_s:g}", MUTANTS[item.name].what)
+        table.add_row(*row, style=style)
     console.print(table)
 
 
@@ -90,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=400, help="seeds to try for each (default: %(default)s)")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--stories", type=int, default=STORIES, help="claims in a run (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, help="give a mutant up after so long (default: never)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--save", type=Path, help="write the table to this JSON file")
     options = parser.parse_args(arguments)
@@ -100,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     began_s = time.monotonic()
     found: list[Hunted] = []
-    tasks = [(name, options.first, options.seeds, options.stories) for name in names]
+    seconds_max = options.seconds if options.seconds is not None else math.inf
+    tasks = [(name, options.first, options.seeds, options.stories, seconds_max) for name in names]
     with Progress(console=console, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("hunting", total=len(tasks))
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
@@ -116,10 +131,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{len(found) - len(survivors)} of {len(found)} killed in {time.monotonic() - began_s:.0f} s"
         + (f"; survived: {', '.join(survivors)}" if survivors else "")
     )
+    unclean = sorted({seed for item in found for seed in item.unclean})
+    if unclean:
+        console.print(f"not clean without any mutant, each a finding of its own: {unclean}")
     if options.save:
-        document = {"mutants": [item._asdict() for item in sorted(found)], "stories_per_run": options.stories}
-        options.save.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return 1 if survivors else 0
+        save(options.save, found, stories=options.stories)
+    return 1 if survivors or unclean else 0
+
+
+def save(path: Path, found: Iterable[Hunted], *, stories: int) -> None:
+    """Write what became of mutants; those in the file that were not hunted this time, and still exist, stay."""
+    rows: dict[str, dict[str, object]] = {}
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))["mutants"]
+        rows = {row["name"]: row for row in known if row["name"] in MUTANTS}
+    for item in found:
+        rows[item.name] = {**item._asdict(), "what": MUTANTS[item.name].what, "stories_per_run": stories}
+    document = {"mutants": [rows[name] for name in sorted(rows)]}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

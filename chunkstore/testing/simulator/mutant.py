@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from chunkstore.testing.simulator.drawing import Plan
 
 __all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch"]
 
@@ -21,9 +24,21 @@ class Patch(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """One planted bug. ``kinds``: the worlds (storage and journal mode) it can show in."""
+    """One planted bug.
+
+    ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
+    fault classes, "replicas", or "machines" (more than one).
+    """
 
     name: str
     what: str
     kinds: tuple[str, ...]
     patches: tuple[Patch, ...]
+    needs: tuple[str, ...] = ()
+
+    def suits(self, plan: Plan) -> bool:
+        """Whether the bug can show in this run: hunting in others would be a waste."""
+        has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1}
+        return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
+            has[need] if need in has else getattr(plan.weather, need) for need in self.needs
+        )

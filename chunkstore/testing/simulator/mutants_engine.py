@@ -86,6 +86,7 @@ ENGINE_MUTANTS: Final = (
                 "state.poisoned = None",
             ),
         ),
+        needs=("late_write",),
     ),
     Mutant(
         "early-ack",

@@ -177,6 +177,7 @@ JOURNAL_MUTANTS: Final = (
                 "calls",
             ),
         ),
+        needs=("machines", "long_stall"),
     ),
     Mutant(
         "nofsync",
@@ -189,6 +190,7 @@ JOURNAL_MUTANTS: Final = (
         "a claimant relies on an OPEN or a void of somebody else that is not durable",
         ("posix-slot", "posix-append"),
         (Patch(f"{_CLAIM}:decide_below", "storage.harden(names.slot(epoch, 0))", "pass"),),
+        needs=("stall_at_call", "power_cut"),
     ),
     Mutant(
         "rnocheck",
@@ -201,12 +203,14 @@ JOURNAL_MUTANTS: Final = (
                 "if True:",
             ),
         ),
+        needs=("replicas", "stall_at_call"),
     ),
     Mutant(
         "rnofsync",
         "a replica shows records that are not durable",
         APPEND,
         (Patch("chunkstore_journal.follower:Follower._end_of_log", "self._storage.harden(name)", "pass"),),
+        needs=("replicas", "stall_at_call", "power_cut"),
     ),
     Mutant(
         "noembed",

@@ -113,6 +113,7 @@ class Story:
         self.recorder = Recorder(self.world)
         self.checks = Checks(self.world, level)
         self.recorder.listener = self.checks.told
+        self.recorder.on_damage = self.checks.damaged
         self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
@@ -186,8 +187,12 @@ class Story:
             self._begin_replica(number)
         while self.result.stories < self.plan.stories:
             owners = [process for process in world.processes if not process.dead and process.name.startswith("o")]
-            awake = [process for process in owners if process.frozen is None]
-            if not awake or (len(owners) < self.plan.owners_max + 2 and random.random() < 0.6):
+            # A process may outlive what it had to do; it is nobody to wait for.
+            awake = [life for life in self._lives if not life.finished and life.process in owners]
+            awake = [life for life in awake if life.process.frozen is None]
+            # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
+            alone = not awake and random.random() < self.plan.haste
+            if alone or (awake and len(owners) < self.plan.owners_max + 2 and random.random() < 0.6):
                 self._begin_owner(owners)
             scheduler_pause = int(self._unit_ns * (0.1 + 2 * random.random()))
             self.scheduler.pause(scheduler_pause)
@@ -271,7 +276,7 @@ class Story:
             return
         random, weather = self.random, self.plan.weather
         patient = random.random() < 0.6
-        duration_ns = int(self._unit_ns * (40 if patient else 5 * random.random()))
+        duration_ns = int(self._unit_ns * (40 if patient else random.choice((0.5, 2, 5)) * random.random()))
         endings: list[_Ending] = ["wake", "wake", "crash"]
         if weather.power_cut:
             endings += ["power_cut", "power_cut"]
