@@ -190,6 +190,25 @@ def test_a_black_hole_ends_with_the_deadline(rgw: S3Server, proxied: Proxied, co
     assert storage.read(handle, 0, 10) == b"x" * 10
 
 
+def test_a_black_hole_ends_with_the_engines_deadline_too(rgw: S3Server, proxied: Proxied, tmp_path: Path) -> None:
+    """Whatever patience the root has with one request: 30 s, unless it says something else."""
+    proxy = proxied(rgw)
+    root = rgw.root(rgw.make_bucket(), port=proxy.port)
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0, op_deadline_s=10, resolve_s=0.5)
+    with chunkstore.open(root, settings=settings) as store:
+        store.create("s")
+        store.append("s", b"x" * 1000)
+        proxy.set(black_hole=True)
+        calls: list[Callable[[], Any]] = [lambda: store.read("s", 0, 10), lambda: store.append("s", b"y")]
+        for call in calls:
+            began_s = time.monotonic()
+            with pytest.raises(ChunkstoreError):
+                call()
+            assert time.monotonic() - began_s < 20
+        proxy.heal()
+        assert store.read("s", 0, 10) == b"x" * 10
+
+
 def test_a_slow_link_is_not_a_dead_one(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
     proxy = proxied(rgw)
     large = {"part_size_bytes": 16 * MIB, "multipart_bytes_min": 16 * MIB}

@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 from botocore import exceptions as sdk
+from botocore.parsers import ResponseParserError
 
 from chunkstore.errors import (
     ChunkExists,
@@ -76,6 +77,8 @@ def test_answers(code: str, status: int, kind: Kind, error: type[ChunkstoreError
         (sdk.IncompleteReadError(actual_bytes=1, expected_bytes=2), Kind.TRANSIENT),
         (ConnectionResetError(), Kind.TRANSIENT),
         (TimeoutError(), Kind.TRANSIENT),
+        (sdk.SSLError(endpoint_url="https://h", error="x"), Kind.TRANSIENT),
+        (ResponseParserError("<html>"), Kind.TRANSIENT),
         (sdk.NoCredentialsError(), Kind.DENIED),
         (sdk.ParamValidationError(report="sesame"), Kind.INVALID),
     ],
@@ -84,6 +87,12 @@ def test_silence(error: Exception, kind: Kind) -> None:
     refusal = refusal_of(error)
     assert refusal.kind is kind
     assert "sesame" not in refusal.text
+
+
+def test_an_answer_without_words_says_nothing_it_was_not_told() -> None:
+    error = answered("SignatureDoesNotMatch", 403)
+    error.response["Error"]["Message"] = None
+    assert refusal_of(error).text == "SignatureDoesNotMatch; check credentials and policies"
 
 
 def test_only_what_is_foreign_is_sorted() -> None:

@@ -23,6 +23,8 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.handlers import add_expect_header
+from botocore.parsers import ResponseParserError
+from urllib3.util import Timeout
 
 from chunkstore import runtime
 from chunkstore.deadline import left_s
@@ -53,7 +55,25 @@ _VERBS: Final = {
 }
 _TALKERS: Final = ("botocore.auth", "botocore.endpoint", "botocore.httpsession", "botocore.awsrequest")
 _SECRET: Final = re.compile(r"(?i)(x-amz-security-token['\"]?: *b?['\"]?|signature=)[^'\"\s,}]+")
+_ALWAYS_THERE: Final = {
+    "put_object": "ETag",
+    "upload_part": "ETag",
+    "upload_part_copy": "CopyPartResult",
+    "get_object": "ETag",
+    "head_object": "LastModified",
+    "create_multipart_upload": "UploadId",
+}
+"""What S3 never leaves out of its answers. Something else that says 200, a portal that wants a login, has stored nothing."""
+_LEAST_WAIT_S: Final = 0.05
 _MAKING: Final = ("put_object", "create_multipart_upload")
+
+
+class _Bounded(Timeout):
+    """How long one request may be silent: never longer than what is left to the operation that it is sent for."""
+
+    def clone(self) -> Timeout:
+        connect_s, read_s = float(self._connect or 0), float(self._read or 0)
+        return Timeout(connect=max(_LEAST_WAIT_S, left_s(connect_s)), read=max(_LEAST_WAIT_S, left_s(read_s)))
 
 
 def _chance() -> float:
@@ -186,6 +206,10 @@ class S3Client:
             ) from error
         # Asking for leave before each body would cost a round trip, and look-alikes answer late or not at all.
         self._sdk.meta.events.unregister("before-call.s3", add_expect_header)
+        # The SDK has one time limit for all requests of a client; urllib3 copies it for each of them.
+        limits = _Bounded(connect=options.connect_timeout_s, read=options.read_timeout_s)
+        session_of_http = self._sdk._endpoint.http_session  # noqa: SLF001  (the SDK has no door to it)
+        session_of_http._manager.connection_pool_kw["timeout"] = limits  # noqa: SLF001
         self._common: dict[str, str] = {"Bucket": options.bucket}
         if options.request_payer is not None:
             self._common["RequestPayer"] = options.request_payer
@@ -213,6 +237,11 @@ class S3Client:
         call: Callable[..., dict[str, Any]] = getattr(self._sdk, operation)
         try:
             answer = call(**self._common, **parameters)
+            needed = _ALWAYS_THERE.get(operation)
+            if needed is not None and needed not in answer:
+                if "Body" in answer:
+                    answer["Body"].close()
+                raise ResponseParserError(needed)
         except (*SDK_ERRORS, OSError) as error:
             refusal = refusal_of(error)
             if refusal.kind is Kind.THROTTLED or refusal.status == 503:
@@ -220,6 +249,10 @@ class S3Client:
             if refusal.kind is Kind.NOT_FOUND and operation in _MAKING:
                 # Not "no such object": this server has no place for such a name.
                 refusal.kind = Kind.INVALID
+            if refusal.kind is Kind.UNSENT:
+                refusal.text += f" at {self.options.endpoint_url or 'AWS'}"
+            elif refusal.code == "NoSuchBucket":
+                refusal.text += f" ({self.options.bucket})"
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
         self._pacer.faster()

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from botocore import exceptions as sdk
+from botocore.parsers import ResponseParserError
 
 from chunkstore.errors import (
     ChunkExists,
@@ -24,8 +25,9 @@ from chunkstore.errors import (
 
 __all__ = ["SDK_ERRORS", "Kind", "Refusal", "refusal_of"]
 
-SDK_ERRORS: Final = (sdk.BotoCoreError, sdk.ClientError, sdk.HTTPClientError)
-"""Everything that the SDK raises; the sockets' own errors are OSError."""
+SDK_ERRORS: Final = (sdk.BotoCoreError, sdk.ClientError, sdk.HTTPClientError, ResponseParserError, RecursionError)
+"""Everything that the SDK raises, at answers that make no sense, too (it follows a redirection without end until the stack
+ends); the sockets' own errors are OSError."""
 
 
 class Kind(Enum):
@@ -159,6 +161,14 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(Kind.UNSENT, f"no connection to the server ({type(error).__name__})")
     if isinstance(error, sdk.ParamValidationError):
         return Refusal(Kind.INVALID, "the SDK refuses the request's parameters")
+    if isinstance(error, sdk.SSLError):
+        return Refusal(
+            Kind.TRANSIENT, "no TLS with the server (SSLError); is it an https:// endpoint, is its certificate trusted?"
+        )
+    if isinstance(error, (ResponseParserError, RecursionError)):
+        return Refusal(
+            Kind.TRANSIENT, f"an answer that is not S3's ({type(error).__name__}); is there a proxy in between?"
+        )
     if isinstance(error, (sdk.HTTPClientError, sdk.BotoCoreError, OSError)):
         return Refusal(Kind.TRANSIENT, f"no answer from the server ({type(error).__name__})")
     raise error
@@ -167,7 +177,7 @@ def refusal_of(error: BaseException) -> Refusal:
 def _answered(error: sdk.ClientError) -> Refusal:
     answer: dict[str, Any] = error.response
     told = answer.get("Error", {})
-    code, message = str(told.get("Code", "")), str(told.get("Message", ""))
+    code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     # What remains goes wherever a traceback goes: no signature, no key id, no headers.
     error.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
