@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from chunkstore import runtime
 from chunkstore.config import Settings
+from chunkstore.deadline import until
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
@@ -154,9 +155,17 @@ class Core:
     def check_fence(self) -> None:
         """Ask the storage whether a newer owner exists, waiting out a take-over of our own.
 
-        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``.
+        A remote storage is told when that has to be over (``chunkstore.deadline``). Raises ``Closed``, ``NotOwner``,
+        ``DeadlineExceeded``, ``StorageUnavailable``.
         """
         self.check_owner()
+        if not self.remote:
+            self._check_fence()
+            return
+        with until(self.deadline_s()):
+            self._check_fence()
+
+    def _check_fence(self) -> None:
         if self.broken is None and not self.storage.capabilities.fence_by_stat:
             # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
             try:

@@ -199,7 +199,11 @@ def test_a_black_hole_ends_with_the_engines_deadline_too(rgw: S3Server, proxied:
         store.create("s")
         store.append("s", b"x" * 1000)
         proxy.set(black_hole=True)
-        calls: list[Callable[[], Any]] = [lambda: store.read("s", 0, 10), lambda: store.append("s", b"y")]
+        calls: list[Callable[[], Any]] = [
+            lambda: store.read("s", 0, 10),
+            lambda: store.info("s"),
+            lambda: store.append("s", b"y"),
+        ]
         for call in calls:
             began_s = time.monotonic()
             with pytest.raises(ChunkstoreError):
