@@ -71,9 +71,15 @@ _MAKING: Final = ("put_object", "create_multipart_upload")
 class _Bounded(Timeout):
     """How long one request may be silent: never longer than what is left to the operation that it is sent for."""
 
+    def __init__(self, connect_s: float, read_s: float) -> None:
+        super().__init__(connect=connect_s, read=read_s)
+        self._connect_s = connect_s
+        self._read_s = read_s
+
     def clone(self) -> Timeout:
-        connect_s, read_s = float(self._connect or 0), float(self._read or 0)
-        return Timeout(connect=max(_LEAST_WAIT_S, left_s(connect_s)), read=max(_LEAST_WAIT_S, left_s(read_s)))
+        return Timeout(
+            connect=max(_LEAST_WAIT_S, left_s(self._connect_s)), read=max(_LEAST_WAIT_S, left_s(self._read_s))
+        )
 
 
 def _chance() -> float:
@@ -207,7 +213,7 @@ class S3Client:
         # Asking for leave before each body would cost a round trip, and look-alikes answer late or not at all.
         self._sdk.meta.events.unregister("before-call.s3", add_expect_header)
         # The SDK has one time limit for all requests of a client; urllib3 copies it for each of them.
-        limits = _Bounded(connect=options.connect_timeout_s, read=options.read_timeout_s)
+        limits = _Bounded(options.connect_timeout_s, options.read_timeout_s)
         session_of_http = self._sdk._endpoint.http_session  # noqa: SLF001  (the SDK has no door to it)
         session_of_http._manager.connection_pool_kw["timeout"] = limits  # noqa: SLF001
         self._common: dict[str, str] = {"Bucket": options.bucket}
