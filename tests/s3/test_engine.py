@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _numbers = itertools.count(1)
 _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
-_NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
+_NOT_HERE = {"test_every_world", "test_order", "test_flaky", "test_reads_beside_the_fence"}
 _SHARES: dict[str, set[str]] = {"moto": set(), "rgw": {"test_basic", "test_concat", "test_fencing", "test_recovery"}}
 
 
