@@ -77,7 +77,11 @@ ROOMS = {
     "lmdb": ("chunkstore.metadata.lmdb",),
     "hdfs": ("chunkstore_bindings.hdfs_rest",),
     "requests": ("chunkstore_bindings.hdfs_connections", "chunkstore_bindings.hdfs_rest"),
-    "urllib3": ("chunkstore_bindings.hdfs_connections", "chunkstore_bindings.hdfs_rest"),
+    "urllib3": (
+        "chunkstore_bindings.hdfs_connections",
+        "chunkstore_bindings.hdfs_rest",
+        "chunkstore_bindings.s3.client",
+    ),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.offload.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
     "pyarrow": (
