@@ -218,4 +218,9 @@ class Needs:
             return True
         if kind == "truncate":
             return self._starts.get((name, segment.birth, args[0]), _NEVER) >= self.now
-        return segment.content.length < self._reach[name, segment.birth].after(self.now)
+        length = segment.content.length
+        if length < self._reach[name, segment.birth].after(self.now):
+            return True
+        # Bytes that only a replica has shown: a commit that appends behind them, and removes the segment, needs them in front.
+        life = self._contents.by_birth.get((name, segment.birth))
+        return life is not None and life.canvas.span_end(length) > length

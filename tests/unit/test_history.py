@@ -111,8 +111,10 @@ class Book:
     def read(self, offset: int, length: int, result: bytes, name: str = "a", **more: Any) -> Book:
         return self.add("read", name, offset, length, result=result, **more)
 
-    def info(self, start: int, length: int, sealed: bool = False, name: str = "a", **more: Any) -> Book:
-        return self.add("info", name, result=(7, start, length, sealed), **more)
+    def info(
+        self, start: int, length: int, sealed: bool = False, name: str = "a", identity: int = 7, **more: Any
+    ) -> Book:
+        return self.add("info", name, result=(identity, start, length, sealed), **more)
 
     def final(self, data: bytes, start: int = 0, name: str = "a", identity: int = 7) -> Book:
         return self.add("final", name, start, len(data) + 99, identity, result=data, epoch=9)
@@ -143,6 +145,15 @@ SOUND = {
     .read(0, 9, b"", invoked=4, returned=18)
     .read(0, 9, b"<one>", invoked=5, returned=17),
     "another life": base().add("delete", "a").create(identity=8).append(b"<new>", 0).final(b"<new>", identity=8),
+    "a replica saw what stood before the commit that deleted it": base()
+    .lost(b"<tri>")
+    .replica(0, 99, b"<one><two><tri>", 5)
+    .add(
+        "commit", "", (("append", "a", (b"<for>", None, None, None)), ("delete", "a", ())), outcome="unknown", returned=None
+    )
+    .create(identity=8)
+    .info(0, 0, identity=8)
+    .final(b"", identity=8),
     "concat": base()
     .create("b", 8)
     .append(b"<bbb>", 0, "b")
