@@ -437,7 +437,9 @@ class Core:
 def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:
     """The record in a chunk's row. Raises ``Damaged`` naming the chunk if there is none or it cannot be decoded."""
     if raw is None:
-        raise Damaged("the metadata refers to a chunk it has no record of; run check", object=names.chunk(identity))
+        # A list that ends too early leads to no chunk at all, which has no name.
+        where = names.chunk(identity) if identity else "a chunk list"
+        raise Damaged("the metadata refers to a chunk it has no record of; run check", object=where)
     try:
         return decode_chunk("chunk row", raw)
     except Damaged as error:

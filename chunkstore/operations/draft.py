@@ -348,6 +348,8 @@ class Draft:
         # The index does not know this draft's own changes yet: walk the list.
         identity, chunk_offset = segment.first_chunk, first_offset
         for passed in range(segment.chunk_count):
+            if identity == NO_CHUNK:
+                break
             record = self.chunk(identity)
             if offset < chunk_offset + record.length:
                 return identity, chunk_offset, passed

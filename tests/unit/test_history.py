@@ -149,7 +149,11 @@ SOUND = {
     .lost(b"<tri>")
     .replica(0, 99, b"<one><two><tri>", 5)
     .add(
-        "commit", "", (("append", "a", (b"<for>", None, None, None)), ("delete", "a", ())), outcome="unknown", returned=None
+        "commit",
+        "",
+        (("append", "a", (b"<for>", None, None, None)), ("delete", "a", ())),
+        outcome="unknown",
+        returned=None,
     )
     .create(identity=8)
     .info(0, 0, identity=8)

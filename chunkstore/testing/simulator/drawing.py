@@ -101,11 +101,16 @@ def draw_plan(seed: int, *, stories: int = 24, lmdb: bool | None = None, storage
     wants_lmdb = random.random() < 0.004
     # A dice of its own, so that the rest of a seed's plan is what it was before there were lazy lengths.
     lazy = kind == "posix" and fence_by_stat and Random(f"lengths {seed}").random() < 0.2
+    settings = replace(_draw_settings(random, mode, latency_s, timeout_s), lengths="lazy" if lazy else "exact")
+    weather = _draw_weather(random, kind, network=not fence_by_stat)
+    if lazy:
+        # Whoever takes over cannot know that a sync failed before: what it measures would be lost with the power (decision 0012).
+        weather = replace(weather, sync_error=0.0)
     return Plan(
         seed=seed,
         storage=kind,
-        settings=replace(_draw_settings(random, mode, latency_s, timeout_s), lengths="lazy" if lazy else "exact"),
-        weather=_draw_weather(random, kind, network=not fence_by_stat),
+        settings=settings,
+        weather=weather,
         preempt_every=choice((0.0, 5.0, 20.0, 100.0)),
         latency_s=latency_s,
         timeout_s=timeout_s,

@@ -37,8 +37,8 @@ class Inode:
             self.lost.append((self.synced, len(self.data)))
         self.synced = len(self.data)
 
-    def tear(self, random: Callable[[], float]) -> None:
-        """The power is cut: what was not synced is kept, lost or torn by chance."""
+    def tear(self, random: Callable[[], float], *, holes: bool) -> None:
+        """The power is cut: what was not synced is kept, lost or torn by chance; with ``holes`` zeros may stand in its midst."""
         data = self.data
         if self.lost:
             for start, stop in self.lost:
@@ -52,7 +52,7 @@ class Inode:
             dice = random()
             kept = 0 if dice < 0.3 else unsynced if dice < 0.5 else int(random() * (unsynced + 1))
             del data[self.synced + kept :]
-            if random() < 0.3:
+            if random() < 0.3 and holes:
                 for start in range(self.synced, len(data), _SECTOR):
                     if random() < 0.5:
                         stop = min(len(data), start + _SECTOR)

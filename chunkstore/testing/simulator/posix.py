@@ -186,11 +186,13 @@ class PosixBackend:
                         self.entries[name] = before
         self._dirty.clear()
         self._names = None
+        # Lazy lengths are for file systems whose sizes never run ahead of their bytes (decision 0012).
+        holes = self._world.settings.lengths == "exact"
         seen: set[int] = set()
         for inode in self.entries.values():
             if inode.number not in seen:
                 seen.add(inode.number)
-                inode.tear(random)
+                inode.tear(random, holes=holes)
 
     # Faults
 
