@@ -200,8 +200,11 @@ class Core:
     def rows_moved_on(self, damage: Damaged) -> bool:
         """Whether rows that contradicted what we remember are those of a later epoch: True for our own next one (look again).
 
-        Owners on one machine share the metadata cache. Raises ``NotOwner`` when the rows are a newer owner's.
+        Owners on one machine share the metadata cache. Raises ``NotOwner`` when the rows are a newer owner's, or we were deposed.
         """
+        if self.fenced is not None:
+            # What is remembered may be of a commit that was refused when we were deposed: the rows never followed.
+            raise self.fenced.copy() from damage
         owner = self.store.head().owner_epoch
         if owner <= self.epoch:
             return False

@@ -76,7 +76,7 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
 
 
 def test_a_commit_that_meets_a_shorter_chunk_list_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the simulator, seed 711: rows of a newer owner ended before the segment that was remembered did.
+    """Found by the simulator, seed 711: what was remembered of a refused append was longer than the rows.
 
     Walking on from "no chunk" let ``struct.error`` out.
     """
