@@ -203,7 +203,7 @@ class Core:
         Owners on one machine share the metadata cache. Raises ``NotOwner`` when the rows are a newer owner's, or we were deposed.
         """
         if self.fenced is not None:
-            # What is remembered may be of a commit that was refused when we were deposed: the rows never followed.
+            # What a successor's OPEN told us of is remembered, and was never applied to our rows.
             raise self.fenced.copy() from damage
         owner = self.store.head().owner_epoch
         if owner <= self.epoch:

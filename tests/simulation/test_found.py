@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from chunkstore.config import RollingPolicy, Settings
-from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
+from chunkstore.errors import Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.testing.simulator import World
 from tests.simulation.scene import ALL, SEGMENT, Scene, worlds
 
@@ -156,3 +156,16 @@ def test_a_snapshot_that_nobody_vouches_for_is_not_relied_upon(scene: Scene) -> 
         assert scene.opened(epoch).payload.snapshot is None
     scene.world.power_cut()
     assert scene.judge() == ["a", "b"]
+
+
+@worlds(*ALL)
+def test_a_fenced_owner_that_remembers_more_than_its_rows_does_not_cry_damage(scene: Scene) -> None:
+    """Found by seed 50225: a deposed owner learned from its successor's OPEN that its last append counts, and acknowledged it; what
+    was planned next, upon a chunk that its own rows had never heard of, told its client that data was damaged."""
+    z = scene.first("z", "a")
+    core = z.store._core
+    damage = Damaged("the metadata refers to a chunk it has no record of", object="c/d/00/1")
+    assert z.run(lambda _: core.rows_moved_on(damage)) is False
+    core.fence(NotOwner(epoch=z.epoch, owner=z.epoch + 1))
+    with pytest.raises(NotOwner):
+        z.run(lambda _: core.rows_moved_on(damage))

@@ -439,6 +439,10 @@ def _look_at(recorder: Recorder, random: Random, name: str, replica: Replica, se
     if replica.lsn != lsn:
         return
     args = (offset, 1 << 16, info.id, lsn)
-    recorder.call(
-        name, "replica_read", segment, args, lambda: replica.epoch, lambda: replica.read(segment, offset, 1 << 16)
-    )
+
+    def look() -> bytes | None:
+        data = replica.read(segment, offset, 1 << 16)
+        # A read whose chunks were collected under it looks anew, by name: then it may be of another segment than was asked about.
+        return data if replica.exists(segment) and replica.info(segment).id == info.id else None
+
+    recorder.call(name, "replica_read", segment, args, lambda: replica.epoch, look)
