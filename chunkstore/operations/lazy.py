@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, crc32c_extend, row_digest
 from chunkstore.config import LIMITS, MIB, Settings
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, NotOwner, OutcomeUnknown, Unsupported
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, NotOwner, OutcomeUnknown, Unsupported
 from chunkstore.journal import Batch, JournalBroken, OpCode, Ownership, RecordKind
 from chunkstore.metadata.codec import (
     decode_chunk,
@@ -141,10 +141,13 @@ def _fence(core: Core, state: SegmentState, epoch: int) -> None:
 def _spoil(core: Core, state: SegmentState, segment: SegmentRecord) -> PendingOp | None:
     """A write of unknown fate: the chunk is closed by a record at what is acknowledged, or the rest might be measured (A2)."""
     state.poisoned = {segment.last_chunk} | (state.poisoned or set())
-    op = _settling(core, state, closing=True)
+    op: PendingOp | None = None
+    # Rows of a newer owner: it may have measured what was written.
+    with suppress(Damaged):
+        op = _settling(core, state, closing=True)
     state.dead = True
     state.writers.clear()
-    return op if core.committer.enter(op, reserve=True) else None
+    return op if op is not None and core.committer.enter(op, reserve=True) else None
 
 
 def why_spoilt(core: Core, spoilt: Spoilt, deadline_s: float) -> BaseException:
@@ -163,7 +166,7 @@ def why_spoilt(core: Core, spoilt: Spoilt, deadline_s: float) -> BaseException:
 def mark_lazy(core: Core, state: SegmentState, segment: SegmentRecord, planned: PlannedAppend, *, plain: bool) -> None:
     """An append to ``segment`` that is journaled may close a lazy tail, and begin a chunk: say so in its record.
 
-    With the lock held. ``plain``: the new chunk shall be lazy.
+    With the lock held. ``plain``: the new chunk shall be lazy. Raises ``Damaged``; nothing was done then.
     """
     after, rows = planned.segment, planned.rows
     if after.last_chunk == segment.last_chunk:
@@ -183,7 +186,7 @@ def mark_lazy(core: Core, state: SegmentState, segment: SegmentRecord, planned: 
 
 
 def _settling(core: Core, state: SegmentState, *, closing: bool) -> PendingOp:
-    """With the lock held, the state loaded, nothing undecided: an operation that journals the present length."""
+    """With the lock held, the state loaded, nothing undecided: an operation that journals the present length. Raises ``Damaged``."""
     segment, tail = state.segment, state.tail
     assert segment is not None
     assert tail is not None
@@ -198,8 +201,15 @@ def _settling(core: Core, state: SegmentState, *, closing: bool) -> PendingOp:
 
 
 def _committed_length(core: Core, segment: SegmentRecord) -> int:
+    """What the metadata say of a segment that is remembered as ``segment``. Raises ``Damaged`` when that is more: then the
+    rows are a newer owner's, with whom this process shares its cache (``Core.rows_moved_on``)."""
     raw = core.store.get(segment_key(segment.name))
-    return segment.length if raw is None else decode_segment(segment.name, raw).length
+    known = segment.length if raw is None else decode_segment(segment.name, raw).length
+    if known > segment.length:
+        raise Damaged(
+            "the metadata have more bytes than were acknowledged; run check", object=f"segment {segment.name}"
+        )
+    return known
 
 
 def close_tails(core: Core, states: Sequence[SegmentState]) -> list[PendingOp]:

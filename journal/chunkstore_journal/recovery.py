@@ -44,11 +44,12 @@ class _Moved(Exception):
 
 @dataclass(slots=True)
 class Progress:
-    """What replay did, and the snapshots that it met notes of."""
+    """What replay did, and the snapshots that it met notes of. ``shared``: another process did a part of it."""
 
     records: int = 0
     bytes: int = 0
     time_ms: int = 0
+    shared: bool = False
     notes: list[SnapshotLink] = field(default_factory=list)
 
     def count(self, records: int, size_bytes: int, time_ms: int) -> None:
@@ -257,7 +258,9 @@ def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, 
                 _take(streams, store, step, pool, progress)
             return
         except _Moved:
-            continue  # another process on this host shares the cache and was faster: its work counts as well
+            progress.shared = (
+                True  # another process on this host shares the cache and was faster: its work counts as well
+            )
     raise StorageUnavailable("the metadata cache is being moved by another process all the time; try again")
 
 

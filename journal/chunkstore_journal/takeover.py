@@ -237,10 +237,9 @@ class TakeOver:
             base = (
                 previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
             )
-            # Nothing was replayed: nobody has looked at the last record's label.
-            label_ms = (
-                previous.header.time_ms if found.progress.records else last_label_ms(self._streams, previous, end)
-            )
+            # Only who replayed to the end has looked at the last record's label.
+            replayed = found.progress.records and not found.progress.shared
+            label_ms = previous.header.time_ms if replayed else last_label_ms(self._streams, previous, end)
             time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
             inner = closed.embedded.header

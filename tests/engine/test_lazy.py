@@ -9,9 +9,10 @@ import pytest
 
 import chunkstore
 from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.changes import Append, Create
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import BadOffset, Unsupported
+from chunkstore.errors import BadOffset, NotOwner, Unsupported
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.operations.lazy import settle
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -28,7 +29,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
         settings = {"journal_mode": request.param, "lengths": "lazy", "lease_s": 0, **changes}
         root = tmp_path / "root"
         cache = str(tmp_path / f"cache-{len(stores)}")
-        store = chunkstore.open(f"file://{root}", settings=Settings(cache_dir=cache, **settings))
+        store = chunkstore.open(f"file://{root}", settings=Settings(**{"cache_dir": cache, **settings}))
         stores.append(store)
         return store
 
@@ -170,3 +171,24 @@ def test_where_it_cannot_be_safe_it_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Unsupported, match="lengths"):
             open_store_on(storage, settings=settings)
         storage.close()
+
+
+@pytest.mark.parametrize("change", ["seal", "append", "create"])
+def test_a_deposed_owner_beside_its_successors_rows_says_so(opened: Opener, tmp_path: Path, change: str) -> None:
+    """Found by the simulator, seed 60122: both share a cache, whose rows have more bytes than the older one knows of.
+
+    Its records then had a negative length: ``InvalidArgument``.
+    """
+    shared = str(tmp_path / "shared")
+    old = begun(opened(cache_dir=shared))
+    old.append("s", b" more")
+    new = opened(cache_dir=shared)
+    new.append("s", b" and more of it")
+    with pytest.raises(NotOwner):
+        if change == "seal":
+            old.seal("s")
+        elif change == "append":
+            old.append("s", b"too long for this chunk")
+        else:
+            old.commit([Append("s", b"x"), Create("t")])
+    assert new.read("s", 0, 99) == b"first more and more of it"
