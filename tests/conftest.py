@@ -57,7 +57,7 @@ def _name_fresh_seeds(reporter: pytest.TerminalReporter) -> None:
         reporter.section("fresh seeds of this run's random stories")
         named = (seed if outcome == "passed" else f"{seed} FAILED" for seed, outcome in seeds.items())
         reporter.line(", ".join(named))
-        reporter.line("replay one: python -m chunkstore.testing.simulator --seed N")
+        reporter.line("replay one: python -m chunkstore.testing.simulator --seed N --stories 8")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

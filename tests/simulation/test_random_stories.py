@@ -21,12 +21,12 @@ from tests.support.fresh_seeds import FRESH_SEED
 
 # Runs of their own: together they allow every fault class several times, in every kind of world.
 FIXED = (*range(13, 44), 3, 6, 57, 65, 110, 132, 711, 1260, 4711, 60008, 60122)
-FRESH = 10
+FRESH, FRESH_STORIES = 10, 8
 DETERMINED = (9, 16, 17)
 
 
-def _fail_of(result: RunResult) -> str:
-    return "\n".join((f"seed {result.seed} is not clean; replay it: {result.replay()}", *result.violations[:5]))
+def _fail_of(result: RunResult, extra: str = "") -> str:
+    return "\n".join((f"seed {result.seed} is not clean; replay it: {result.replay(extra)}", *result.violations[:5]))
 
 
 @pytest.mark.parametrize("seed", FIXED)
@@ -41,8 +41,8 @@ def test_a_fixed_seed_is_clean(seed: int) -> None:
 def test_a_fresh_seed_is_clean(number: int, record_property: Callable[[str, object], None]) -> None:
     seed = int.from_bytes(os.urandom(5), "big")
     record_property(FRESH_SEED, seed)
-    result = run_seed(seed)
-    assert not result.violations, _fail_of(result)
+    result = run_seed(seed, stories=FRESH_STORIES)
+    assert not result.violations, _fail_of(result, f" --stories {FRESH_STORIES}")
 
 
 def test_the_fixed_seeds_allow_every_fault_in_every_world() -> None:

@@ -8,8 +8,9 @@ Leaves out: the rules themselves (``chunkstore.testing.step_invariants``, ``chun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, DeadlineExceeded
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from chunkstore.testing.simulator.world import Process, World
 
 __all__ = ["Checks", "Level", "contents"]
+
+T = TypeVar("T")
 
 _LAZY_STATES_MAX: Final = 500
 Level: TypeAlias = Literal["none", "steps"]
@@ -73,7 +76,7 @@ class Checks:
         Returns what the heir reads, as events of the history, if ``early``.
         """
         world = self._world
-        findings = [finding for finding in store.check("deep") if finding.severity == "damage"]
+        findings = [finding for finding in _patiently(lambda: store.check("deep")) if finding.severity == "damage"]
         for finding in findings:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
         if self._watch is not None and not early:
@@ -87,7 +90,7 @@ class Checks:
             return []
         finals: list[Event] = []
         for name, (_, data) in found.items():
-            info = store.info(name)
+            info = _patiently(partial(store.info, name))
             now = world.scheduler.now
             args = (info.start_offset, len(data), info.id)
             finals.append(Event("heir", "final", name, args, now, now, "ok", data, store.epoch))
@@ -108,19 +111,20 @@ class Checks:
 def contents(store: ChunkedSegmentStorage) -> dict[str, tuple[int, bytes]]:
     """Start offset and bytes of every segment."""
     found: dict[str, tuple[int, bytes]] = {}
-    for info in store.segments():
+    for info in _patiently(lambda: list(store.segments())):
+        read = partial(store.read, info.name, info.start_offset, 1 << 20)
         try:
-            found[info.name] = (info.start_offset, _read_patiently(store, info.name, info.start_offset))
+            found[info.name] = (info.start_offset, _patiently(read))
         except ChunkstoreError as error:
             raise AssertionError(f"segment {info.name!r} cannot be read: {error!r}") from error
     return found
 
 
-def _read_patiently(store: ChunkedSegmentStorage, name: str, offset: int) -> bytes:
-    """A read in spite of a drawn deadline that is shorter than the record which a read costs where a stat may be stale."""
+def _patiently(call: Callable[[], T]) -> T:
+    """A call in spite of drawn deadlines shorter than what it may have to wait for: a roll of the journal, a record of a read."""
     for _ in range(_ATTEMPTS - 1):
         try:
-            return store.read(name, offset, 1 << 20)
+            return call()
         except DeadlineExceeded:
             pass
-    return store.read(name, offset, 1 << 20)
+    return call()

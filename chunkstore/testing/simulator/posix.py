@@ -239,7 +239,7 @@ class PosixBackend:
             if inode is not None:
                 inode.sync_fails()
             raise StorageUnavailable(f"{call.step} of {call.name}: Input/output error", object=call.name)
-        if fault == "disk_full":
+        if fault == "disk_full" and world.faults.active:
             world.faults.full_until = world.scheduler.now + int(world.timeout_ns * (0.2 + 5 * random.random()))
             self.busy = True
         if fault == "short_write" or (call.step == "pwrite" and random.random() < 0.3):
