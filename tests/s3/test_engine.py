@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _numbers = itertools.count(1)
 _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
-_NOT_HERE = {"test_every_world", "test_order", "test_flaky", "test_reads_beside_the_fence"}
-_SHARES: dict[str, set[str]] = {"moto": set(), "rgw": {"test_basic", "test_concat", "test_fencing", "test_recovery"}}
+_NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
+_SHARES: dict[str, set[str]] = {"moto": set(), "rgw": {"test_basic", "test_fencing", "test_recovery"}}
 
 
 class S3World(World):

@@ -73,7 +73,7 @@ ENGINE_MUTANTS: Final = (
     Mutant(
         "reuse-chunk-after-failed-write",
         "a chunk whose last write failed is appended to again",
-        ("posix-slot",),
+        ("posix-slot", "posix-append"),
         (
             Patch(
                 "chunkstore.operations.append:_write_under_lock",

@@ -43,8 +43,11 @@ _DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-
 class PosixBackend:
     """The kernel and its disk."""
 
-    def __init__(self, world: World, *, append_journal: bool = True, fence_by_stat: bool = True) -> None:
+    def __init__(
+        self, world: World, *, append_journal: bool = True, fence_by_stat: bool = True, holes: bool = True
+    ) -> None:
         self._world = world
+        self._holes = holes
         self.capabilities = Capabilities(
             append=True,
             append_journal=append_journal,
@@ -186,13 +189,11 @@ class PosixBackend:
                         self.entries[name] = before
         self._dirty.clear()
         self._names = None
-        # Lazy lengths are for file systems whose sizes never run ahead of their bytes (decision 0012).
-        holes = self._world.settings.lengths == "exact"
         seen: set[int] = set()
         for inode in self.entries.values():
             if inode.number not in seen:
                 seen.add(inode.number)
-                inode.tear(random, holes=holes)
+                inode.tear(random, holes=self._holes)
 
     # Faults
 

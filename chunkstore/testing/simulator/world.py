@@ -264,7 +264,13 @@ class World:
         self.backend: S3Backend | PosixBackend = (
             S3Backend(self, remote=remote)
             if storage == "s3"
-            else PosixBackend(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
+            else PosixBackend(
+                self,
+                append_journal=append_journal,
+                fence_by_stat=fence_by_stat,
+                # Lazy lengths are for file systems whose sizes never run ahead of their bytes (decision 0012).
+                holes=self.settings.lengths == "exact",
+            )
         )
         self.lmdb_folder = lmdb_folder
         self.on_stall: Callable[[Process], None] = Process.stall
