@@ -6,6 +6,7 @@ run's very last line names them again, so that nobody has to scroll.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import pytest
@@ -25,6 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
         required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end: out of the sight of the full collections that some tests ask for.
+
+    The simulator collects at the end of each world, and crash points after each case: over this heap that took most of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
