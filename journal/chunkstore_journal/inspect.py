@@ -8,6 +8,7 @@ Leaves out: the invariants of metadata and chunks (fsck above), repair.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from chunkstore import runtime
@@ -267,6 +268,23 @@ def _check_records(streams: Streams, newest: int, head: Head | None) -> Iterator
         pool.close()
 
 
+def _listed_snapshot(streams: Streams) -> str | None:
+    """A snapshot that only a list shows and that can be read to its end: whoever opens the container finds it so, too."""
+    names, after = streams.names, None
+    while True:
+        page = streams.storage.list(names.snapshot_prefix(), after=after)
+        for info in page.items:
+            if names.parse_snapshot(info.name) is None:
+                continue
+            with suppress(ChunkstoreError):
+                for _ in read_snapshot(streams.storage, info.name, container=streams.container).blocks():
+                    pass
+                return info.name
+        after = page.next_after
+        if after is None:
+            return None
+
+
 def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     """Invariant 11: the snapshots that are named can be read, and history is reachable from one of them or its beginning."""
     latest = read_latest(streams.storage, streams.names)
@@ -298,7 +316,15 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
         except ChunkstoreError as error:
             yield Finding(11, "error", link.name, getattr(error, "position", 0), error.message)
     if not usable and not _has_beginning(streams):
-        yield Finding(11, "error", streams.names.snapshot_prefix(), 0, "no usable snapshot, and lsn 1 was collected")
+        listed = _listed_snapshot(streams)
+        if listed is None:
+            yield Finding(
+                11, "error", streams.names.snapshot_prefix(), 0, "no usable snapshot, and lsn 1 was collected"
+            )
+        else:
+            yield Finding(
+                11, "warning", listed, 0, "no snapshot is named, and only a list shows this one; write another"
+            )
 
 
 def _is_beyond(streams: Streams, link: SnapshotLink) -> bool:
