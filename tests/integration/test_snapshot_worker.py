@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.operations import lifecycle
+from chunkstore.operations import snapshots
 
 
 def test_a_worker_writes_the_snapshot_while_commits_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_WORKER_ENTRIES_MIN", 1)
+    monkeypatch.setattr(snapshots, "_WORKER_ENTRIES_MIN", 1)
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
     root = f"file://{tmp_path}/root"
     with chunkstore.open(root, settings=settings) as store:
@@ -42,7 +42,7 @@ def test_a_worker_writes_the_snapshot_while_commits_go_on(tmp_path: Path, monkey
 
 
 def test_a_worker_that_cannot_work_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_WORKER_ENTRIES_MIN", 0)
+    monkeypatch.setattr(snapshots, "_WORKER_ENTRIES_MIN", 0)
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
     with chunkstore.open(f"file://{tmp_path}/root", settings=settings) as store:
         store.create("a")
