@@ -17,7 +17,7 @@ live in the base. What a binding cannot do stays ``Unsupported`` and its ``Capab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import isfunction
@@ -36,6 +36,7 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "ReadRange",
+    "iter_listing",
     "translated",
 ]
 
@@ -236,6 +237,16 @@ def _bytes_like(data: object, argument: str) -> None:
         )
     if isinstance(data, memoryview) and not (data.c_contiguous and data.itemsize == 1):
         raise InvalidArgument(f"{argument} must be a contiguous memoryview of bytes", argument=argument)
+
+
+def iter_listing(storage: ChunkStorage, prefix: str = "", *, after: str | None = None) -> Iterator[ChunkInfo]:
+    """All chunks whose name begins with ``prefix``, those above ``after`` only, in name order. Raises what ``list`` raises."""
+    while True:
+        page = storage.list(prefix, after=after)
+        yield from page.items
+        after = page.next_after
+        if after is None:
+            return
 
 
 def translated(error: Exception, operation: str, name: str = "") -> StorageUnavailable:

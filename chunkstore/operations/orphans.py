@@ -18,7 +18,7 @@ from chunkstore.metadata.keys import chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import chunk_epoch, chunk_session
 from chunkstore.operations.read import ReadContext
-from chunkstore.storage import ChunkInfo
+from chunkstore.storage import ChunkInfo, iter_listing
 
 __all__ = ["orphan_findings"]
 
@@ -36,18 +36,12 @@ class _Suspect(NamedTuple):
 def orphan_findings(context: ReadContext, view: MetadataView, *, epoch: int) -> Iterator[Finding]:
     """List the chunks and report those that ``view`` does not know. ``epoch``: that of ``view``. Raises what the storage raises."""
     suspects: list[_Suspect] = []
-    after: str | None = None
-    while True:
-        page = context.storage.list(context.names.data_prefix(), after=after)
-        for info in page.items:
-            identity = context.names.parse_chunk(info.name)
-            if identity is None:
-                yield _finding("warning", info.name, "this is not a chunk's name; no program of ours made it")
-            elif view.get(chunk_key(identity)) is None and not _has_session(view, identity):
-                suspects.append(_Suspect(identity, info))
-        after = page.next_after
-        if after is None:
-            break
+    for info in iter_listing(context.storage, context.names.data_prefix()):
+        identity = context.names.parse_chunk(info.name)
+        if identity is None:
+            yield _finding("warning", info.name, "this is not a chunk's name; no program of ours made it")
+        elif view.get(chunk_key(identity)) is None and not _has_session(view, identity):
+            suspects.append(_Suspect(identity, info))
     if suspects:
         yield from _judge(context, suspects, epoch)
 

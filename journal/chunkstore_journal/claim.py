@@ -114,6 +114,9 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
     backoff = Backoff(deadline_s)
     epoch = top + 1
     while True:
+        if epoch > 1:
+            # P6: whoever made the claim below may have died before it was durable; the sequence must survive without holes.
+            storage.harden(names.epoch(epoch - 1))
         attempt = new_attempt(epoch)
         try:
             decision = put_decided(storage, names.epoch(epoch), attempt.data, deadline_s=deadline_s)

@@ -16,23 +16,12 @@ from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.port import Head
-from chunkstore.storage import ChunkInfo
+from chunkstore.storage import ChunkInfo, iter_listing
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.payloads import SnapshotLink
-from chunkstore_journal.snapshot import delete_snapshot, main_name, read_snapshot
+from chunkstore_journal.snapshot import StoredSnapshot, delete_snapshot, list_snapshots, verify_snapshot
 
 __all__ = ["Collector"]
-
-
-@dataclass(slots=True)
-class _Stored:
-    """A snapshot as LIST shows it, parts included."""
-
-    name: str
-    lsn: int
-    size: int = 0
-    objects: int = 0
-    modified_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -71,7 +60,7 @@ class Collector:
             return 0, 0
         self._validated.update(link.name for link in trusted)
         newest = max(link.lsn for link in trusted)
-        stored = self._list_snapshots()
+        stored = list_snapshots(self._storage, self._names)
         keep_from = self._keep_from(stored, newest, dry_run=dry_run)
         if self._own.payload.snapshot is not None:
             # Readers start from the snapshot that the newest OPEN names.
@@ -93,33 +82,13 @@ class Collector:
                     continue  # a former owner's collector was faster
         return objects, size
 
-    def _list_snapshots(self) -> list[_Stored]:
-        """All snapshots, newest first."""
-        found: dict[str, _Stored] = {}
-        after: str | None = None
-        while True:
-            page = self._storage.list(self._names.snapshot_prefix(), after=after)
-            for info in page.items:
-                name = main_name(info.name)
-                parsed = self._names.parse_snapshot(name)
-                if parsed is None:
-                    continue
-                entry = found.setdefault(name, _Stored(name, parsed[0]))
-                entry.objects += 1
-                entry.size += info.length
-                if info.name == name:
-                    entry.modified_ms = info.modified_ms
-            after = page.next_after
-            if after is None:
-                return sorted(found.values(), key=lambda entry: (-entry.lsn, entry.name))
-
-    def _keep_from(self, stored: Sequence[_Stored], newest: int, *, dry_run: bool) -> int:
+    def _keep_from(self, stored: Sequence[StoredSnapshot], newest: int, *, dry_run: bool) -> int:
         """The lsn of the oldest snapshot that stays: the ``snapshots_kept``-th good one, or older for the PITR horizon."""
         kept = 0
         keep_from = newest
         newer_ms: int | None = None
         horizon_ms = runtime.now_ms() - int(self._settings.pitr_horizon_s * 1000)
-        for snapshot in stored:
+        for snapshot in reversed(stored):
             if snapshot.lsn > newest:
                 continue  # being written, or nobody has vouched for it yet: left alone
             enough = kept >= self._settings.snapshots_kept
@@ -141,14 +110,11 @@ class Collector:
         if name in self._validated:
             return True
         try:
-            reader = read_snapshot(self._storage, name, container=self._streams.container)
-            for _ in reader.blocks():
-                pass
+            verify_snapshot(self._storage, name, container=self._streams.container)
         except (Damaged, ChunkNotFound):
             return False
-        if reader.verified:
-            self._validated.add(name)
-        return reader.verified
+        self._validated.add(name)
+        return True
 
     def _due_records(self, keep_from: int, *, dry_run: bool) -> Iterator[ChunkInfo]:
         """Records with an lsn up to ``keep_from`` in streams below our own, oldest first."""
@@ -177,30 +143,25 @@ class Collector:
     def _list_streams(self) -> Iterator[_Stream]:
         """Streams below our own that have anything to collect, by epoch."""
         names = self._names
-        after: str | None = names.stream(self._first_epoch) if self._first_epoch else None
+        after = names.stream(self._first_epoch) if self._first_epoch else None
         stream = _Stream(-1)
-        while True:
-            page = self._storage.list(names.journal_prefix(), after=after)
-            for info in page.items:
-                slot = names.parse_slot(info.name)
-                epoch = slot[0] if slot is not None else names.parse_log(info.name)
-                if epoch is None:
-                    continue
-                if epoch != stream.epoch:
-                    if stream.has_records:
-                        yield stream
-                    stream = _Stream(epoch)
-                if epoch >= self._own.epoch:
-                    return
-                if slot is None:
-                    stream.log = info
-                elif slot[1]:
-                    stream.slots.append((slot[1], info))
-            after = page.next_after
-            if after is None:
+        for info in iter_listing(self._storage, names.journal_prefix(), after=after):
+            slot = names.parse_slot(info.name)
+            epoch = slot[0] if slot is not None else names.parse_log(info.name)
+            if epoch is None:
+                continue
+            if epoch != stream.epoch:
                 if stream.has_records:
                     yield stream
+                stream = _Stream(epoch)
+            if epoch >= self._own.epoch:
                 return
+            if slot is None:
+                stream.log = info
+            elif slot[1]:
+                stream.slots.append((slot[1], info))
+        if stream.has_records:
+            yield stream
 
 
 def _due_of(stream: _Stream, opened: Opened, following: Opened, keep_from: int) -> tuple[list[ChunkInfo], bool]:

@@ -23,11 +23,12 @@ from chunkstore_journal.objects import Claim, decode_claim
 from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.slots import read_if_present
-from chunkstore_journal.snapshot import read_snapshot
+from chunkstore_journal.snapshot import list_snapshots, verify_snapshot
 from chunkstore_journal.walk import (
     collected_max,
     find_last_claim,
     first_kept,
+    has_beginning,
     legs_of_history,
     newest_opened,
     stored_records,
@@ -270,19 +271,11 @@ def _check_records(streams: Streams, newest: int, head: Head | None) -> Iterator
 
 def _listed_snapshot(streams: Streams) -> str | None:
     """A snapshot that only a list shows and that can be read to its end: whoever opens the container finds it so, too."""
-    names, after = streams.names, None
-    while True:
-        page = streams.storage.list(names.snapshot_prefix(), after=after)
-        for info in page.items:
-            if names.parse_snapshot(info.name) is None:
-                continue
-            with suppress(ChunkstoreError):
-                for _ in read_snapshot(streams.storage, info.name, container=streams.container).blocks():
-                    pass
-                return info.name
-        after = page.next_after
-        if after is None:
-            return None
+    for stored in reversed(list_snapshots(streams.storage, streams.names)):
+        with suppress(ChunkstoreError):
+            verify_snapshot(streams.storage, stored.name, container=streams.container)
+            return stored.name
+    return None
 
 
 def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
@@ -295,9 +288,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     usable = 0
     for link in links.values():
         try:
-            reader = read_snapshot(streams.storage, link.name, container=streams.container)
-            for _ in reader.blocks():
-                pass
+            reader = verify_snapshot(streams.storage, link.name, container=streams.container)
             if reader.header.link(link.name) != link:
                 yield Finding(11, "error", link.name, 0, "the snapshot does not stand where its link says")
                 continue
@@ -315,7 +306,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
             yield Finding(11, "warning", link.name, 0, "a named snapshot is gone")
         except ChunkstoreError as error:
             yield Finding(11, "error", link.name, getattr(error, "position", 0), error.message)
-    if not usable and not _has_beginning(streams):
+    if not usable and not has_beginning(streams):
         listed = _listed_snapshot(streams)
         if listed is None:
             yield Finding(
@@ -335,13 +326,3 @@ def _is_beyond(streams: Streams, link: SnapshotLink) -> bool:
             adopted = following.opened.before_open if following is not None else None
             return link.index > leg.end.index and (adopted is None or (link.lsn, link.hash) != adopted[:2])
     return False
-
-
-def _has_beginning(streams: Streams) -> bool:
-    """Whether the first stream of history still has its records."""
-    for leg in legs_of_history(streams, find_last_claim(streams)):
-        name = (
-            streams.names.log(leg.opened.epoch) if streams.mode == "append" else streams.names.slot(leg.opened.epoch, 1)
-        )
-        return leg.end.index <= 1 or streams.storage.exists(name)
-    return True

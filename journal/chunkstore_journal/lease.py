@@ -13,7 +13,7 @@ from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
 from chunkstore.journal import LeaseInfo
 from chunkstore.names import ContainerNames
-from chunkstore.storage import ChunkStorage
+from chunkstore.storage import ChunkStorage, iter_listing
 from chunkstore_journal.objects import decode_lease, encode_lease
 from chunkstore_journal.slots import read_if_present
 
@@ -86,11 +86,6 @@ def _journal_progress(storage: ChunkStorage, names: ContainerNames, epoch: int) 
         length = -1
     last = ""
     if length < 0:
-        after: str | None = None
-        while True:
-            page = storage.list(names.stream(epoch), after=after)
-            last = page.items[-1].name if page.items else last
-            after = page.next_after
-            if after is None:
-                break
+        for info in iter_listing(storage, names.stream(epoch)):
+            last = info.name
     return length, last

@@ -23,7 +23,7 @@ from chunkstore_journal.claim import read_latest
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
 from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, decode_ops
 from chunkstore_journal.record import Record
-from chunkstore_journal.snapshot import load_snapshot, read_snapshot_header
+from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
 
 __all__ = ["Materialised", "Mismatch", "Progress", "bring", "commit_of", "materialise", "records_of_leg", "route"]
 
@@ -258,9 +258,8 @@ def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, 
                 _take(streams, store, step, pool, progress)
             return
         except _Moved:
-            progress.shared = (
-                True  # another process on this host shares the cache and was faster: its work counts as well
-            )
+            # Another process on this host shares the cache and was faster: its work counts as well.
+            progress.shared = True
     raise StorageUnavailable("the metadata cache is being moved by another process all the time; try again")
 
 
@@ -345,18 +344,10 @@ class _Search:
 
     def _listed(self, told: set[str]) -> Iterator[SnapshotLink]:
         storage, names = self.streams.storage, self.streams.names
-        found: list[tuple[int, str]] = []
-        after: str | None = None
-        while True:
-            page = storage.list(names.snapshot_prefix(), after=after)
-            for info in page.items:
-                parsed = names.parse_snapshot(info.name)
-                if parsed is not None and info.name not in told:
-                    found.append((parsed[0], info.name))
-            after = page.next_after
-            if after is None:
-                break
-        for _, name in sorted(found, reverse=True):
+        for stored in reversed(list_snapshots(storage, names)):
+            name = stored.name
+            if name in told or not stored.has_main:
+                continue
             try:
                 yield read_snapshot_header(storage, name, container=self.streams.container).link(name)
             except (Damaged, ChunkNotFound) as error:

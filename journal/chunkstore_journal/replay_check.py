@@ -22,8 +22,15 @@ from chunkstore_journal.inspect import Finding
 from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_open
 from chunkstore_journal.record import Record
 from chunkstore_journal.recovery import commit_of
-from chunkstore_journal.snapshot import load_snapshot, read_snapshot
-from chunkstore_journal.walk import collected_max, find_last_claim, legs_of_history, newest_opened, stored_records
+from chunkstore_journal.snapshot import list_snapshots, load_snapshot, verify_snapshot
+from chunkstore_journal.walk import (
+    collected_max,
+    find_last_claim,
+    has_beginning,
+    legs_of_history,
+    newest_opened,
+    stored_records,
+)
 
 __all__ = ["check_replay"]
 
@@ -49,9 +56,10 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
 
     Raises ``StorageUnavailable``, and ``StorageFull`` where the scratch store has no room.
     """
-    files = [found for name, lsn in _listed(streams) if (found := _read(streams, name, lsn)) is not None]
+    stored = list_snapshots(streams.storage, streams.names)
+    files = [found for name, lsn, *_ in stored if (found := _read(streams, name, lsn)) is not None]
     starts: list[SnapshotLink | None] = [found.link for found in files if found.link is not None]
-    if _has_beginning(streams):
+    if has_beginning(streams):
         starts.insert(0, None)
     for start in starts:
         store = scratch.create()
@@ -74,41 +82,15 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
     yield Finding(11, "error", streams.names.snapshot_prefix(), 0, message)
 
 
-def _listed(streams: Streams) -> list[tuple[str, int]]:
-    """Snapshots by LIST, oldest first."""
-    found: list[tuple[int, str]] = []
-    after: str | None = None
-    while True:
-        page = streams.storage.list(streams.names.snapshot_prefix(), after=after)
-        for info in page.items:
-            parsed = streams.names.parse_snapshot(info.name)
-            if parsed is not None:
-                found.append((parsed[0], info.name))
-        after = page.next_after
-        if after is None:
-            return [(name, lsn) for lsn, name in sorted(found)]
-
-
 def _read(streams: Streams, name: str, lsn: int) -> _File | None:
     """Read a snapshot to its end; None if it is gone."""
     try:
-        reader = read_snapshot(streams.storage, name, container=streams.container)
-        for _ in reader.blocks():
-            pass
+        reader = verify_snapshot(streams.storage, name, container=streams.container)
         return _File(name, lsn, reader.header.link(name), None)
     except ChunkNotFound:
         return None
     except ChunkstoreError as error:
         return _File(name, lsn, None, Finding(11, "error", name, getattr(error, "position", 0), error.message))
-
-
-def _has_beginning(streams: Streams) -> bool:
-    """Whether the first stream of history still has its first record, or never had any."""
-    for leg in legs_of_history(streams, find_last_claim(streams)):
-        epoch, names = leg.opened.epoch, streams.names
-        first = names.log(epoch) if streams.mode == "append" else names.slot(epoch, 1)
-        return leg.end.index <= 1 or streams.storage.exists(first)
-    return True
 
 
 class _Replay:

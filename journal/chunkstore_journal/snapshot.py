@@ -26,7 +26,7 @@ from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Head, MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
-from chunkstore.storage import ChunkStorage
+from chunkstore.storage import ChunkStorage, iter_listing
 from chunkstore_journal.frame import encode_frame
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.snapshot_reader import (
@@ -43,6 +43,7 @@ from chunkstore_journal.snapshot_reader import (
     part_name,
     read_snapshot,
     read_snapshot_header,
+    verify_snapshot,
 )
 from chunkstore_journal.wire import pack
 
@@ -50,12 +51,15 @@ __all__ = [
     "SNAPSHOT_HEADER_BYTES_MAX",
     "SnapshotHeader",
     "SnapshotReader",
+    "StoredSnapshot",
     "decode_snapshot_header",
     "delete_snapshot",
+    "list_snapshots",
     "load_snapshot",
     "main_name",
     "read_snapshot",
     "read_snapshot_header",
+    "verify_snapshot",
     "write_snapshot",
 ]
 
@@ -70,6 +74,20 @@ _SCAN_START, _SCAN_STOP = b"\x01", b"\xff"
 class _Part(NamedTuple):
     size: int
     hash: bytes
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot as LIST shows it: ``size`` in bytes and ``objects`` with its parts.
+
+    ``has_main``: the object that makes it a snapshot is there; else parts wait for a sweep. ``modified_ms`` is that object's.
+    """
+
+    name: str
+    lsn: int
+    size: int = 0
+    objects: int = 0
+    has_main: bool = False
+    modified_ms: int | None = None
 
 
 def main_name(name: str) -> str:
@@ -209,9 +227,7 @@ def write_snapshot(
     try:
         sink = _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
         tally = _write(sink, name, container, view, epoch)
-        reader = read_snapshot(storage, name, container=container)
-        for _ in reader.blocks():
-            pass
+        reader = verify_snapshot(storage, name, container=container)
         if reader.header.position != view.head.position or (reader.rows, reader.index_entries) != (
             tally.rows,
             tally.index_entries,
@@ -236,13 +252,8 @@ def delete_snapshot(storage: ChunkStorage, name: str) -> int:
 
     Returns the bytes deleted. Deleting what is not there is success. Retry: safe. Raises what the storage raises.
     """
-    page = storage.list(name)
-    found = list(page.items)
-    while page.next_after is not None:
-        page = storage.list(name, after=page.next_after)
-        found += page.items
     size = 0
-    for info in found:
+    for info in list(iter_listing(storage, name)):
         if main_name(info.name) != name:
             continue
         try:
@@ -251,6 +262,22 @@ def delete_snapshot(storage: ChunkStorage, name: str) -> int:
             continue
         size += info.length
     return size
+
+
+def list_snapshots(storage: ChunkStorage, names: ContainerNames) -> list[StoredSnapshot]:
+    """The snapshots that a LIST shows, oldest first. Nobody vouches for them, and none may be whole. Raises what ``list`` raises."""
+    found: dict[str, StoredSnapshot] = {}
+    for info in iter_listing(storage, names.snapshot_prefix()):
+        name = main_name(info.name)
+        parsed = names.parse_snapshot(name)
+        if parsed is None:
+            continue
+        entry = found.get(name) or StoredSnapshot(name, parsed[0])
+        entry = entry._replace(size=entry.size + info.length, objects=entry.objects + 1)
+        if info.name == name:
+            entry = entry._replace(has_main=True, modified_ms=info.modified_ms)
+        found[name] = entry
+    return sorted(found.values(), key=lambda entry: (entry.lsn, entry.name))
 
 
 def load_snapshot(

@@ -37,6 +37,7 @@ __all__ = [
     "part_name",
     "read_snapshot",
     "read_snapshot_header",
+    "verify_snapshot",
 ]
 
 MAGIC = b"CKSS"
@@ -271,6 +272,14 @@ class SnapshotReader:
 def read_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
     """Open a snapshot of ``container`` (16 bytes) and read its header. Raises as ``SnapshotReader`` says."""
     return SnapshotReader(storage, name, container=container)
+
+
+def verify_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
+    """Read a snapshot to its end, so that all of it is known to be right. Raises as ``SnapshotReader`` says."""
+    reader = read_snapshot(storage, name, container=container)
+    for _ in reader.blocks():
+        pass
+    return reader
 
 
 def decode_snapshot_header(data: BytesLike, *, object: str, container: bytes | None) -> SnapshotHeader:

@@ -26,6 +26,7 @@ __all__ = [
     "collected_max",
     "find_last_claim",
     "first_kept",
+    "has_beginning",
     "last_label_ms",
     "legs_of_history",
     "named_snapshots",
@@ -232,3 +233,12 @@ def _last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | N
         if not start:
             return None
         window *= 16
+
+
+def has_beginning(streams: Streams) -> bool:
+    """Whether the first stream of history still has its first record, or never had any."""
+    for leg in legs_of_history(streams, find_last_claim(streams)):
+        epoch, names = leg.opened.epoch, streams.names
+        first = names.log(epoch) if streams.mode == "append" else names.slot(epoch, 1)
+        return leg.end.index <= 1 or streams.storage.exists(first)
+    return True

@@ -9,7 +9,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.names import ContainerNames
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.forwarding import Hooked
 from tests.support.worlds import ShelfCache
@@ -61,11 +61,4 @@ def age(storage: ChunkStorage, put: Put, epochs: int, *, opened: bool) -> None:
 
 
 def _objects(storage: ChunkStorage) -> dict[str, int]:
-    found: dict[str, int] = {}
-    after: str | None = None
-    while True:
-        page = storage.list("", after=after)
-        found |= {item.name: item.length for item in page.items}
-        if page.next_after is None:
-            return found
-        after = page.next_after
+    return {item.name: item.length for item in iter_listing(storage)}

@@ -22,7 +22,7 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import read_format
@@ -219,15 +219,7 @@ class World:
 
     def objects(self, prefix: str = "") -> list[str]:
         """All object names that begin with ``prefix``."""
-        storage = self.raw_storage()
-        found: list[str] = []
-        after: str | None = None
-        while True:
-            page = storage.list(prefix, after=after)
-            found.extend(item.name for item in page.items)
-            if page.next_after is None:
-                return found
-            after = page.next_after
+        return [item.name for item in iter_listing(self.raw_storage(), prefix)]
 
     def chunks(self, container: str = "default") -> list[str]:
         """The names of all chunk objects of a container."""

@@ -41,7 +41,11 @@ _DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-
 
 
 class PosixBackend:
-    """The kernel and its disk."""
+    """The kernel and its disk.
+
+    ``append_journal`` and ``fence_by_stat`` are the capabilities of that name; without ``fence_by_stat`` this is a network file
+    system. ``holes``: after a power cut a file may be longer than the bytes that reached the disk, zeros between.
+    """
 
     def __init__(
         self, world: World, *, append_journal: bool = True, fence_by_stat: bool = True, holes: bool = True
