@@ -186,7 +186,10 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     def harden(self, name: str) -> None:
-        """Make durable what is *visible* under this name: content and directory entry (protocol.md P6). Raises: ``ChunkNotFound``."""
+        """Make durable what is *visible* under this name: content and directory entry (protocol.md P6).
+
+        Raises: ``ChunkNotFound`` (object stores, where nothing is visible that is not durable, may succeed silently).
+        """
 
     @abstractmethod
     def delete(self, name: str) -> None:

@@ -134,11 +134,12 @@ class StorageBasics(ABC):
             lambda: storage.read(handle, 0, 1),
             lambda: storage.read_into(handle, 0, bytearray(1)),
             lambda: storage.read_ranges(handle, [ReadRange(0, 1)]),
-            lambda: storage.harden(name),
         ]
         offered = storage.capabilities
         if offered.append:
             calls.append(lambda: storage.write(handle, 0, b"x"))
+            # Where nothing can be appended, what is visible may be durable, and there is nothing to look for.
+            calls.append(lambda: storage.harden(name))
         if offered.truncate:
             calls.append(lambda: storage.truncate(handle, 0))
         if offered.set_read_only:

@@ -264,7 +264,7 @@ class S3ChunkStorage(BaseChunkStorage):
         return None
 
     def do_harden(self, name: str) -> None:
-        self._call("harden", "HEAD", name, lambda: self._backend.get(name))
+        return None
 
     def do_delete(self, name: str) -> None:
         self._call("delete", "DELETE", name, lambda: self._backend.delete(name), changes=True)
