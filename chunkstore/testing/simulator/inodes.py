@@ -15,15 +15,19 @@ _SECTOR: Final = 64
 
 
 class Inode:
-    """``data`` is what reads see; ``synced`` bytes of it are durable, but for ``lost`` ranges that no sync brought to disk."""
+    """``data`` is what reads see; ``synced`` bytes of it are durable, but for ``lost`` ranges that no sync brought to disk.
 
-    __slots__ = ("data", "links", "lost", "modified_ns", "number", "synced")
+    ``errors``: how often a sync has lost something. Whoever had it open before is told so by a sync of his own.
+    """
+
+    __slots__ = ("data", "errors", "links", "lost", "modified_ns", "number", "synced")
 
     def __init__(self, number: int, now: int) -> None:
         self.number = number
         self.data = bytearray()
         self.synced = 0
         self.lost: list[tuple[int, int]] = []
+        self.errors = 0
         self.links = 0
         self.modified_ns = now
 
@@ -35,6 +39,7 @@ class Inode:
         """The dirty pages are marked clean without having been written."""
         if len(self.data) > self.synced:
             self.lost.append((self.synced, len(self.data)))
+            self.errors += 1
         self.synced = len(self.data)
 
     def tear(self, random: Callable[[], float], *, holes: bool) -> None:

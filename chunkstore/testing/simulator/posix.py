@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from greenlet import GreenletExit
@@ -156,8 +157,12 @@ class PosixBackend:
         inode.modified_ns = self._world.scheduler.now
         return len(data)
 
-    def sync_file(self, name: str) -> None:
-        self.find(name).sync()
+    def sync_file(self, name: str, errors_known: int | None = None) -> None:
+        """``errors_known``: of a descriptor that was opened when there had been so many; None for one that is opened now."""
+        inode = self.find(name)
+        inode.sync()
+        if errors_known is not None and inode.errors > errors_known:
+            raise StorageUnavailable(f"fsync of {name}: Input/output error", object=name)
 
     def sync_folder(self, name: str) -> None:
         self._dirty.pop(name.rpartition("/")[0], None)
@@ -310,6 +315,8 @@ class PosixChunkStorage(BaseChunkStorage):
         self._wire_call = Wire(world, process).call
         self._unsynced: set[str] = set()
         self._failed: set[str] = set()
+        # Files with unsynced bytes of ours stay open: how many errors there had been when the first of them were written.
+        self._errors_known: dict[str, int] = {}
         self._temporaries = 0
 
     @property
@@ -344,6 +351,7 @@ class PosixChunkStorage(BaseChunkStorage):
     def do_create(self, name: str, data: BytesLike | None) -> None:
         self._call("create", "creat", name, lambda: self._backend.create(name))
         self._failed.discard(name)
+        self._errors_known.pop(name, None)
         self._unsynced.add(name)
         if data is not None and len(data):
             body = bytes(data)
@@ -401,6 +409,7 @@ class PosixChunkStorage(BaseChunkStorage):
             raise
         self._sync_folder("put", name)
         self._failed.discard(name)
+        self._errors_known.pop(name, None)
         self._unsynced.discard(name)
 
     def _sync_folder(self, op: str, name: str) -> None:
@@ -431,13 +440,16 @@ class PosixChunkStorage(BaseChunkStorage):
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         self._check_doubt(name)
         body = bytes(data)
+        self._errors_known.setdefault(name, self._backend.find(name).errors)
         return int(self._call("write", "pwrite", name, lambda: self._backend.pwrite(name, offset, body), body))
 
     def do_sync(self, names: Sequence[str]) -> None:
         for name in dict.fromkeys(names):
             self._check_doubt(name)
             try:
-                self._call("sync", "fsync", name, lambda name=name: self._backend.sync_file(name))  # type: ignore[misc]
+                self._call(
+                    "sync", "fsync", name, partial(self._backend.sync_file, name, self._errors_known.pop(name, None))
+                )
             except StorageUnavailable:
                 self._failed.add(name)
                 raise
@@ -455,6 +467,7 @@ class PosixChunkStorage(BaseChunkStorage):
         self._call("delete", "unlink", name, lambda: self._backend.unlink(name))
         self._unsynced.discard(name)
         self._failed.discard(name)
+        self._errors_known.pop(name, None)
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         page: ListPage = self._call(

@@ -314,7 +314,9 @@ class Wire:
         scheduler.pause(self._latency_ns)
         process.inflight.pop(call, None)
         result = world.apply(call)
-        if not before:
+        if (
+            not before and self._faults.active
+        ):  # the weather may have cleared up meanwhile, and then nobody would wake it
             world.stall(process)
         scheduler.pause(self._latency_ns)
         return result
