@@ -80,7 +80,7 @@ ROOMS = {
     "urllib3": (
         "chunkstore_bindings.hdfs_connections",
         "chunkstore_bindings.hdfs_rest",
-        "chunkstore_bindings.s3.client",
+        "chunkstore_bindings.s3",
     ),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.offload.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),

@@ -1,77 +1,23 @@
-"""Connections whose answers, heads included, end by the deadline of their request.
-
-Promises: a server that answers a byte at a time is given up at the deadline; a socket's own timeout begins anew with every byte.
-Leaves out: what is asked (``hdfs_rest``).
-"""
+"""Connections of ``requests`` whose answers end in time (``chunkstore_bindings.in_time``)."""
 
 from __future__ import annotations
 
-import http.client
-import io
-from contextvars import ContextVar
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from chunkstore import runtime
+from chunkstore_bindings.in_time import AnswerInTime
 
-__all__ = ["ENDS", "Deadline", "InTimeAdapter"]
-
-
-class Deadline:
-    """A moment on the monotonic clock by which something must have ended."""
-
-    __slots__ = ("_end_s",)
-
-    def __init__(self, seconds: float) -> None:
-        self._end_s = runtime.monotonic_s() + seconds
-
-    def left_s(self) -> float:
-        """Seconds left, never negative."""
-        return max(0.0, self._end_s - runtime.monotonic_s())
-
-    def passed(self) -> bool:
-        return self.left_s() <= 0.0
-
-
-ENDS: ContextVar[Deadline | None] = ContextVar("chunkstore-hdfs-request-ends", default=None)
-"""By when the request that this thread sends must be answered."""
-
-
-class _InTime(io.RawIOBase):
-    """What comes from a socket, up to a deadline: a timeout of the socket alone begins anew with every byte."""
-
-    def __init__(self, raw: io.RawIOBase, deadline: Deadline) -> None:
-        self._raw = raw
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if self._deadline.passed():
-            raise TimeoutError("the deadline passed while the answer was read")
-        return cast("int | None", self._raw.readinto(buffer))
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Answer(http.client.HTTPResponse):
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        if (deadline := ENDS.get()) is not None:
-            self.fp = io.BufferedReader(_InTime(self.fp.detach(), deadline))
+__all__ = ["InTimeAdapter"]
 
 
 class _Connection(urllib3.connection.HTTPConnection):
-    response_class = _Answer
+    response_class = AnswerInTime
 
 
 class _TlsConnection(urllib3.connection.HTTPSConnection):
-    response_class = _Answer
+    response_class = AnswerInTime
 
 
 class _Pool(urllib3.HTTPConnectionPool):

@@ -30,7 +30,8 @@ import urllib3
 from hdfs.client import InsecureClient, TokenClient
 
 from chunkstore.checksum import BytesLike
-from chunkstore_bindings.hdfs_connections import ENDS, Deadline, InTimeAdapter
+from chunkstore_bindings.hdfs_connections import InTimeAdapter
+from chunkstore_bindings.in_time import Deadline, bounded
 
 __all__ = ["Body", "Deadline", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
@@ -317,25 +318,23 @@ class WebHdfs:
             # A file that is renewed while we run.
             self.session.params["delegation"] = self._token()  # type: ignore[index]
         failure: Lost | None = None
-        before = ENDS.set(deadline)
         server = url[: url.find("/", 8)]
         try:
             proxies = self._proxies.get(server)
             if proxies is None:
                 proxies = self._proxies[server] = dict(requests.utils.get_environ_proxies(server))
-            response = self.session.request(
-                method,
-                url,
-                proxies=proxies,
-                timeout=(min(_CONNECT_S, left_s), min(self._answer_s, left_s)),
-                allow_redirects=False,
-                stream=True,
-                **more,
-            )
+            with bounded(deadline):
+                response = self.session.request(
+                    method,
+                    url,
+                    proxies=proxies,
+                    timeout=(min(_CONNECT_S, left_s), min(self._answer_s, left_s)),
+                    allow_redirects=False,
+                    stream=True,
+                    **more,
+                )
         except _FAILURES as error:
             failure = Lost(f"{urlsplit(url).netloc}: {_in_words(error)}", sent=not _never_sent(error))
-        finally:
-            ENDS.reset(before)
         if failure is not None:
             # Outside the handler, so that the library's error, which may name a token, is not chained as its context.
             raise failure

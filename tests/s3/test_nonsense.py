@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -14,14 +12,9 @@ from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.support.servers.answering import Answering, http
 
 MIB = 1 << 20
-LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
-
-
-def http(status: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 PORTAL = http("200 OK", b"<html>please log in</html>", "Content-Type: text/html")
@@ -38,46 +31,13 @@ NONSENSE = {
 }
 
 
-class Answering:
-    """A server that says the same to everybody."""
-
-    def __init__(self, reply: bytes) -> None:
-        self._reply = reply
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=self._answer, args=(self._listener.accept()[0],), daemon=True).start()
-
-    def _answer(self, client: socket.socket) -> None:
-        with client, contextlib.suppress(OSError):
-            head, body = b"", b""
-            while b"\r\n\r\n" not in head:
-                block = client.recv(1 << 16)
-                if not block:
-                    return
-                head += block
-            head, _, body = head.partition(b"\r\n\r\n")
-            length = LENGTH.search(head)
-            left = int(length[1]) - len(body) if length is not None else 0
-            while left > 0:
-                left -= len(client.recv(1 << 16)) or left
-            client.sendall(self._reply)
-
-    def close(self) -> None:
-        self._listener.close()
-
-
 @pytest.fixture
 def storage(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3ChunkStorage]:
-    server = Answering(NONSENSE[request.param])
+    server = Answering(lambda _: NONSENSE[request.param])
     made = S3ChunkStorage(
         S3Options(
             bucket="bucket",
-            endpoint_url=f"http://127.0.0.1:{server.port}",
+            endpoint_url=server.url,
             tries_max=2,
             read_timeout_s=1,
             deadline_s=5,

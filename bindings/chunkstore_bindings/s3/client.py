@@ -6,31 +6,25 @@ Promises
   them again, with pauses that double and are half chance, until the tries or the operation's time are used up.
 * *Adaptive back-off*: a 503 or 429 makes every request of this client wait before it is sent, longer with each further
   one; each success shortens the wait again. So the rate finds its own level, without a configured limit.
+* A request, the reading of its answer included, ends with the time of its call and of the operation under way.
 * Credentials are found by the SDK's own chain and never read, kept or shown here, nor by the SDK in its debugging log.
 
-Leaves out: what requests mean (its neighbours), interrupting one that hangs (each has a time limit of its own).
+Leaves out: what requests mean (its neighbours), interrupting the resolution of a host's name.
 """
 
 from __future__ import annotations
 
-import logging
-import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-import boto3
-import botocore.session
-from botocore.config import Config
-from botocore.handlers import add_expect_header
-from botocore.parsers import ResponseParserError
-from urllib3.util import Timeout
-
 from chunkstore import runtime
 from chunkstore.deadline import left_s
-from chunkstore.errors import InvalidArgument
+from chunkstore_bindings.in_time import Deadline, bounded
+from chunkstore_bindings.s3.answers import check_answer
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, refusal_of
+from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
 
 __all__ = ["Patience", "S3Client"]
 
@@ -53,33 +47,9 @@ _VERBS: Final = {
     "list_parts": "LIST",
     "get_bucket_lifecycle_configuration": "GET",
 }
-_TALKERS: Final = ("botocore.auth", "botocore.endpoint", "botocore.httpsession", "botocore.awsrequest")
-_SECRET: Final = re.compile(r"(?i)(x-amz-security-token['\"]?: *b?['\"]?|signature=)[^'\"\s,}]+")
-_ALWAYS_THERE: Final = {
-    "put_object": "ETag",
-    "upload_part": "ETag",
-    "upload_part_copy": "CopyPartResult",
-    "get_object": "ETag",
-    "head_object": "LastModified",
-    "create_multipart_upload": "UploadId",
-}
-"""What S3 never leaves out of its answers. Something else that says 200, a portal that wants a login, has stored nothing."""
-_LEAST_WAIT_S: Final = 0.05
+_ANSWER_BYTES_MAX: Final = 8 << 20
+"""The longest answer, but for the bytes of an object: a page of a listing has 4 MB at most."""
 _MAKING: Final = ("put_object", "create_multipart_upload")
-
-
-class _Bounded(Timeout):
-    """How long one request may be silent: never longer than what is left to the operation that it is sent for."""
-
-    def __init__(self, connect_s: float, read_s: float) -> None:
-        super().__init__(connect=connect_s, read=read_s)
-        self._connect_s = connect_s
-        self._read_s = read_s
-
-    def clone(self) -> Timeout:
-        return Timeout(
-            connect=max(_LEAST_WAIT_S, left_s(self._connect_s)), read=max(_LEAST_WAIT_S, left_s(self._read_s))
-        )
 
 
 def _chance() -> float:
@@ -142,40 +112,6 @@ class _Pacer:
                     self._wait_s = 0.0
 
 
-class _Discreet(logging.Filter):
-    """The SDK writes whole requests to its debugging log: the session token in them is struck out, the signature, too."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        if _SECRET.search(text) is not None:
-            record.msg, record.args = _SECRET.sub(r"\1(struck out)", text), None
-        return True
-
-
-def _make_discreet() -> None:
-    for name in _TALKERS:
-        logger = logging.getLogger(name)
-        if not any(isinstance(item, _Discreet) for item in logger.filters):
-            logger.addFilter(_Discreet())
-
-
-_loaders: list[Any] = []
-
-
-def _session(profile: str | None) -> boto3.session.Session:
-    """A session with credentials of its own, over descriptions of the service that are read once for all: they are large."""
-    _make_discreet()
-    core = botocore.session.Session(profile=profile)
-    if _loaders:
-        core.register_component("data_loader", _loaders[0])
-    else:
-        _loaders.append(core.get_component("data_loader"))
-    session = boto3.session.Session(botocore_session=core)
-    # Each session adds its own path to the shared list.
-    _loaders[0].search_paths[:] = dict.fromkeys(_loaders[0].search_paths)
-    return session
-
-
 class S3Client:
     """See the module. Thread-safe; ``connections`` is the size of the connection pool.
 
@@ -186,36 +122,7 @@ class S3Client:
         self.options = options
         self.server = ""
         """What the server called itself in its last answer."""
-        config = Config(
-            connect_timeout=options.connect_timeout_s,
-            read_timeout=options.read_timeout_s,
-            max_pool_connections=connections,
-            # Small answers must not wait for acknowledgements, and a dead peer must be noticed.
-            tcp_keepalive=True,
-            retries={"mode": "standard", "total_max_attempts": 1},
-            s3={"addressing_style": "path" if options.use_path_style else "auto"},
-            # Checksums are ours to choose: many look-alikes refuse the SDK's own default.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-        )
-        try:
-            session = _session(options.profile)
-            self._sdk: Any = session.client(
-                "s3",
-                endpoint_url=options.endpoint_url,
-                region_name=options.region or session.region_name or "us-east-1",
-                config=config,
-            )
-        except (*SDK_ERRORS, ValueError) as error:
-            raise InvalidArgument(
-                f"the SDK refuses this s3:// root ({type(error).__name__})", argument="root"
-            ) from error
-        # Asking for leave before each body would cost a round trip, and look-alikes answer late or not at all.
-        self._sdk.meta.events.unregister("before-call.s3", add_expect_header)
-        # The SDK has one time limit for all requests of a client; urllib3 copies it for each of them.
-        limits = _Bounded(options.connect_timeout_s, options.read_timeout_s)
-        session_of_http = self._sdk._endpoint.http_session  # noqa: SLF001  (the SDK has no door to it)
-        session_of_http._manager.connection_pool_kw["timeout"] = limits  # noqa: SLF001
+        self._sdk = sdk_client(options, connections)
         self._common: dict[str, str] = {"Bucket": options.bucket}
         if options.request_payer is not None:
             self._common["RequestPayer"] = options.request_payer
@@ -234,20 +141,20 @@ class S3Client:
         """The tries and the time that one call of the port has."""
         return Patience(tries_max or self.options.tries_max, left_s(self.options.deadline_s))
 
-    def send(self, operation: str, *, sent_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
-        """One attempt at one request. Raises ``Refusal``; whether it may be sent again is the caller's to know."""
+    def send(self, operation: str, *, sent_bytes: int = 0, wanted_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
+        """One attempt at one request, which ends within the call's time, its answer's body included; ``wanted_bytes``: how
+        much of an object that may be. Raises ``Refusal``; whether it may be sent again is the caller's to know."""
         self._pacer.wait()
         with self._lock:
             self._requests[_VERBS[operation]] += 1
             self._sent_bytes += sent_bytes
         call: Callable[..., dict[str, Any]] = getattr(self._sdk, operation)
         try:
-            answer = call(**self._common, **parameters)
-            needed = _ALWAYS_THERE.get(operation)
-            if needed is not None and needed not in answer:
-                if "Body" in answer:
-                    answer["Body"].close()
-                raise ResponseParserError(needed)
+            with bounded(
+                Deadline(max(LEAST_WAIT_S, left_s(self.options.deadline_s))), _ANSWER_BYTES_MAX + wanted_bytes
+            ):
+                answer = call(**self._common, **parameters)
+            check_answer(operation, answer)
         except (*SDK_ERRORS, OSError) as error:
             refusal = refusal_of(error)
             if refusal.kind is Kind.THROTTLED or refusal.status == 503:

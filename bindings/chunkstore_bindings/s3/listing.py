@@ -1,15 +1,18 @@
 """Listing objects by prefix, page by page, in name order.
 
 Promises: S3 lists keys in the order of their UTF-8 bytes, which is the order of code points that the port asks for; a page
-that a server leaves short without being at its end is filled up. Leaves out: unfinished uploads (``multipart.sweep``).
+that a server leaves short without being at its end is filled up; names that were not asked for, or come in another order, are no
+listing. Leaves out: unfinished uploads (``multipart.sweep``).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from chunkstore import runtime
 from chunkstore.storage import ChunkInfo, ListPage
 from chunkstore_bindings.s3.client import S3Client
+from chunkstore_bindings.s3.refusals import nonsense
 
 __all__ = ["list_page"]
 
@@ -21,17 +24,38 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> L
     options = client.options
     root = f"{options.prefix}/" if options.prefix else ""
     items: list[ChunkInfo] = []
+    token: str | None = None
+    end_s = client.patience().end_s
     while True:
         start: dict[str, Any] = {} if after is None else {"StartAfter": root + after}
+        if token is not None:
+            start = {"ContinuationToken": token}
         page = client.repeat(
             "list_objects_v2", Prefix=root + prefix, MaxKeys=min(_PAGE_KEYS_MAX, limit - len(items)), **start
         )
-        for item in page.get("Contents", []):
-            modified_ms = int(item["LastModified"].timestamp() * 1000)
-            items.append(ChunkInfo(str(item["Key"])[len(root) :], int(item["Size"]), modified_ms))
-        if not page.get("IsTruncated") or not page.get("Contents"):
-            return ListPage(tuple(items), None)
-        # Names, not tokens: some servers lose keys behind their own continuation tokens.
-        after = items[-1].name
-        if len(items) >= limit:
+        found = [_info(item, root) for item in page.get("Contents", [])]
+        for item in found[: limit - len(items)]:
+            if not item.name.startswith(prefix) or (after is not None and item.name <= after):
+                # Who ignores what he is asked would be listed for ever, or names of others with ours.
+                raise nonsense("names out of place in a listing")
+            items.append(item)
+            after = item.name
+        if len(items) == limit and (page["IsTruncated"] or len(found) > limit):
             return ListPage(tuple(items), after)
+        if not page["IsTruncated"]:
+            return ListPage(tuple(items), None)
+        # Names, not tokens: some servers lose keys behind their own continuation tokens. But a page may have no names, where
+        # other things than objects lie between the keys.
+        before, token = token, None if found else page.get("NextContinuationToken")
+        if not found and (token in (None, before) or runtime.monotonic_s() > end_s):
+            raise nonsense("a listing that goes on and names nothing")
+
+
+def _info(item: dict[str, Any], root: str) -> ChunkInfo:
+    try:
+        key, length, modified = str(item["Key"]), int(item["Size"]), item["LastModified"]
+    except KeyError as missing:
+        raise nonsense(f"a listing without {missing}") from missing
+    if not key.startswith(root) or length < 0:
+        raise nonsense("names or sizes in a listing that cannot be")
+    return ChunkInfo(key[len(root) :], length, int(modified.timestamp() * 1000))

@@ -4,7 +4,7 @@ Promises
 * What is read of an object in one piece from end to end is checked against the CRC32C in its metadata.
   Bytes that do not match are asked for once more, in case they were damaged on the way; then it is ``Damaged``.
 * A large read is split over the connections; pieces of two versions of an object are never mixed.
-* A body that trickles ends with the operation's time; each wait for the next bytes ends with the read timeout.
+* Only the range that was asked for is taken for it, whole but for the object's end.
 
 Leaves out: CRCs of parts of an object (nobody keeps them), read-ahead (the engine's).
 """
@@ -21,8 +21,8 @@ from chunkstore import runtime
 from chunkstore.checksum import crc32c, crc32c_extend
 from chunkstore.errors import Damaged
 from chunkstore_bindings.s3.checksums import kept_crc
-from chunkstore_bindings.s3.client import Patience, S3Client
-from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, refusal_of
+from chunkstore_bindings.s3.client import S3Client
+from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 
 __all__ = ["Found", "Head", "get_range", "head", "read_into", "read_range"]
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _BLOCK_BYTES: Final = 1 << 19
 _END_MAX: Final = 1 << 53
 """Beyond what any object can be: servers need not understand larger numbers in a Range."""
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)\Z")
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})\Z")
 
 
 class Head(NamedTuple):
@@ -61,6 +61,10 @@ class _Piece(NamedTuple):
     expected_crc: int | None
 
 
+_NOTHING: Final = _Piece(0, 0, "", 0, None)
+"""Beyond the end."""
+
+
 def head(client: S3Client, name: str) -> Head:
     """Length and metadata. Raises ``Refusal``."""
     answer = client.repeat("head_object", Key=client.options.key(name))
@@ -86,7 +90,11 @@ def read_range(client: S3Client, name: str, offset: int, length: int, pool: runt
     if length <= 2 * client.options.part_size_bytes:
         return get_range(client, name, offset, length).data if length else b""
     # Who asks for "everything" names a length far beyond the end: only what is there is made room for.
-    buffer = bytearray(min(length, max(0, head(client, name).length - offset)))
+    size = min(length, max(0, head(client, name).length - offset))
+    try:
+        buffer = bytearray(size)
+    except MemoryError:
+        raise Refusal(Kind.INVALID, f"there is no memory for {size} bytes at once; read them in pieces") from None
     count = read_into(client, name, offset, memoryview(buffer), pool)
     return bytes(memoryview(buffer)[:count])
 
@@ -100,7 +108,7 @@ def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: 
         return 0
     ways = min(client.options.concurrency, -(-len(view) // client.options.part_size_bytes))
     if ways <= 1:
-        return _verified(client, name, partial(_fill_once, client, name, offset, view, client.patience())).size
+        return _verified(client, name, partial(_fill_once, client, name, offset, view)).size
     return _verified(client, name, partial(_fill_split, client, name, offset, view, ways, pool)).size
 
 
@@ -125,31 +133,27 @@ def _verified(client: S3Client, name: str, attempt: Callable[[], tuple[_Piece, T
 def _get_once(client: S3Client, name: str, offset: int, length: int) -> tuple[_Piece, Found]:
     answer = _ask(client, name, offset, length)
     if answer is None:
-        return _Piece(0, 0, "", 0, None), Found(b"", 0, "", {})
-    expected = int(answer["ContentLength"])
-    _check_size(expected, length)
+        return _NOTHING, Found(b"", 0, "", {})
+    expected, total = _sizes(answer, offset, length)
     # What is written into a BytesIO comes out of it without another copy.
     gathered = BytesIO()
-    for block in _blocks(client, answer, expected, client.patience()):
+    for block in _blocks(client, answer, expected):
         gathered.write(block)
     data = gathered.getvalue()
-    total = _total(answer, offset, len(data))
     whole = len(data) == total
     piece = _Piece(len(data), total, _etag(answer), crc32c(data) if whole else 0, kept_crc(answer) if whole else None)
     return piece, Found(data, total, piece.etag, answer.get("Metadata", {}))
 
 
-def _fill_once(client: S3Client, name: str, offset: int, view: memoryview, patience: Patience) -> tuple[_Piece, _Piece]:
+def _fill_once(client: S3Client, name: str, offset: int, view: memoryview) -> tuple[_Piece, _Piece]:
     answer = _ask(client, name, offset, len(view))
     if answer is None:
-        nothing = _Piece(0, 0, "", 0, None)
-        return nothing, nothing
-    expected = int(answer["ContentLength"])
-    _check_size(expected, len(view))
+        return _NOTHING, _NOTHING
+    expected, total = _sizes(answer, offset, len(view))
     at = crc = 0
-    total, kept = _total(answer, offset, expected), kept_crc(answer)
+    kept = kept_crc(answer)
     whole = expected == total and kept is not None
-    for block in _blocks(client, answer, expected, patience):
+    for block in _blocks(client, answer, expected):
         view[at : at + len(block)] = block
         at += len(block)
         if whole:
@@ -173,8 +177,7 @@ def _fill_split(
         raise Refusal(Kind.TRANSIENT, "the object was replaced while it was read")
     count = sum(piece.size for piece in pieces)
     if not filled:
-        nothing = _Piece(0, 0, "", 0, None)
-        return nothing, nothing
+        return _NOTHING, _NOTHING
     whole = count == filled[0].length
     crc = crc32c_extend(0, view[:count]) if whole and filled[0].expected_crc is not None else 0
     found = _Piece(count, filled[0].length, filled[0].etag, crc, filled[0].expected_crc if whole else None)
@@ -185,7 +188,7 @@ def _fill_with_patience(client: S3Client, name: str, offset: int, view: memoryvi
     patience = client.patience()
     while True:
         try:
-            return _fill_once(client, name, offset, view, patience)[1]
+            return _fill_once(client, name, offset, view)[1]
         except Refusal as refusal:
             if not refusal.may_pass or not patience.pause():
                 raise
@@ -195,15 +198,17 @@ def _ask(client: S3Client, name: str, offset: int, length: int) -> dict[str, Any
     """One ranged GET; None where the range lies beyond the end."""
     end = min(offset + length, _END_MAX)
     try:
-        return client.send("get_object", Key=client.options.key(name), Range=f"bytes={offset}-{end - 1}")
+        return client.send(
+            "get_object", wanted_bytes=length, Key=client.options.key(name), Range=f"bytes={offset}-{end - 1}"
+        )
     except Refusal as refusal:
         if refusal.kind is Kind.BEYOND_END:
             return None
         raise
 
 
-def _blocks(client: S3Client, answer: dict[str, Any], expected: int, patience: Patience) -> Iterator[bytes]:
-    """The body, block by block; closes it. Raises ``Refusal`` when it ends early, hangs, or takes too long."""
+def _blocks(client: S3Client, answer: dict[str, Any], expected: int) -> Iterator[bytes]:
+    """The body, block by block; closes it. Raises ``Refusal`` when it ends early, hangs, takes too long or goes on."""
     body = answer["Body"]
     got = 0
     try:
@@ -213,10 +218,9 @@ def _blocks(client: S3Client, answer: dict[str, Any], expected: int, patience: P
                 raise Refusal(Kind.TRANSIENT, f"the answer ended after {got} of {expected} bytes")
             got += len(block)
             yield block
-            if runtime.monotonic_s() > patience.end_s:
-                raise Refusal(Kind.TRANSIENT, f"only {got} of {expected} bytes came in time")
         # The connection can be used again only once the end was seen.
-        body.read()
+        if body.read(1):
+            raise nonsense(f"a body that goes on after its {expected} bytes")
     except (*SDK_ERRORS, OSError) as error:
         raise refusal_of(error) from error
     finally:
@@ -224,19 +228,31 @@ def _blocks(client: S3Client, answer: dict[str, Any], expected: int, patience: P
         client.received(got)
 
 
-def _check_size(expected: int, length: int) -> None:
-    if expected > length:
-        raise Refusal(Kind.INVALID, f"the server answered a range of {length} bytes with {expected}: it ignores Range")
+def _sizes(answer: dict[str, Any], offset: int, length: int) -> tuple[int, int]:
+    """How many bytes come, and how many the whole object has. Raises ``Refusal`` unless they are the range that was asked for,
+    as far as the object goes; a plain 200 is the whole object."""
+    try:
+        return _checked_sizes(answer, offset, length)
+    except Refusal:
+        answer["Body"].close()
+        raise
 
 
-def _total(answer: dict[str, Any], offset: int, count: int) -> int:
-    """The whole object's length. A plain 200 is the whole object."""
-    match = _CONTENT_RANGE.match(str(answer.get("ContentRange", "")))
+def _checked_sizes(answer: dict[str, Any], offset: int, length: int) -> tuple[int, int]:
+    expected = int(answer["ContentLength"])
+    text = answer.get("ContentRange")
+    if text is None:
+        if offset or expected > length:
+            asked = f"a range of {length} bytes from {offset}"
+            raise Refusal(Kind.UNSUPPORTED, f"the server answered {asked} with {expected} bytes: it ignores Range")
+        return expected, expected
+    match = _CONTENT_RANGE.match(str(text))
     if match is None:
-        return offset + count
-    if int(match[1]) != offset:
-        raise Refusal(Kind.INVALID, f"the server answered with the range from {match[1]}, not from {offset}")
-    return int(match[3])
+        raise nonsense(f"the range {str(text)[:80]!r}")
+    first, last, total = int(match[1]), int(match[2]), int(match[3])
+    if first != offset or last + 1 - first != expected or expected != min(length, total - offset):
+        raise nonsense(f"{expected} bytes as the range {match[0]!r}, asked for {length} from {offset}")
+    return expected, total
 
 
 def _etag(answer: dict[str, Any]) -> str:

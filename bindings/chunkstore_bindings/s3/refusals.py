@@ -7,11 +7,13 @@ Leaves out: deciding whether to try again.
 
 from __future__ import annotations
 
+import http.client
 from enum import Enum
 from typing import Any, Final
 
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from chunkstore.errors import (
     ChunkExists,
@@ -22,12 +24,22 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore_bindings.in_time import AnswerTooLong
 
-__all__ = ["SDK_ERRORS", "Kind", "Refusal", "refusal_of"]
+__all__ = ["SDK_ERRORS", "Kind", "Refusal", "nonsense", "refusal_of"]
 
-SDK_ERRORS: Final = (sdk.BotoCoreError, sdk.ClientError, sdk.HTTPClientError, ResponseParserError, RecursionError)
-"""Everything that the SDK raises, at answers that make no sense, too (it follows a redirection without end until the stack
-ends); the sockets' own errors are OSError."""
+SDK_ERRORS: Final = (
+    sdk.BotoCoreError,
+    sdk.ClientError,
+    sdk.HTTPClientError,
+    ResponseParserError,
+    HTTPError,
+    ValueError,
+    OverflowError,
+    RuntimeError,
+)
+"""Everything that the SDK raises and lets through, at answers that make no sense, too (numbers and dates that are none); the
+sockets' own errors are OSError."""
 
 
 class Kind(Enum):
@@ -149,6 +161,11 @@ class Refusal(Exception):
 _PASSING: Final = (Kind.CONFLICT, Kind.THROTTLED, Kind.UNSENT, Kind.TRANSIENT, Kind.DAMAGED_ON_THE_WAY)
 
 
+def nonsense(what: str) -> Refusal:
+    """An answer that S3 does not give: nothing can be concluded from it."""
+    return Refusal(Kind.TRANSIENT, f"an answer that is not S3's ({what}); is there a proxy in between?")
+
+
 def refusal_of(error: BaseException) -> Refusal:
     """Sort an error of the SDK or of a socket."""
     if isinstance(error, sdk.ClientError):
@@ -165,13 +182,26 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(
             Kind.TRANSIENT, "no TLS with the server (SSLError); is it an https:// endpoint, is its certificate trusted?"
         )
-    if isinstance(error, (ResponseParserError, RecursionError)):
-        return Refusal(
-            Kind.TRANSIENT, f"an answer that is not S3's ({type(error).__name__}); is there a proxy in between?"
-        )
-    if isinstance(error, (sdk.HTTPClientError, sdk.BotoCoreError, OSError)):
+    if isinstance(error, (ResponseParserError, ValueError, OverflowError, RuntimeError)):
+        return nonsense(type(error).__name__)
+    if isinstance(error, (sdk.HTTPClientError, sdk.BotoCoreError, HTTPError, OSError)):
+        cause = _cause(error)
+        if isinstance(cause, AnswerTooLong):
+            return nonsense(str(cause))
+        if isinstance(cause, http.client.HTTPException):
+            return Refusal(
+                Kind.TRANSIENT,
+                f"an answer that is not HTTP's ({type(cause).__name__}); if the server speaks TLS, write https:// into the root",
+            )
         return Refusal(Kind.TRANSIENT, f"no answer from the server ({type(error).__name__})")
     raise error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What lies below the wrappings of the SDK and of urllib3."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 def _answered(error: sdk.ClientError) -> Refusal:

@@ -1,0 +1,310 @@
+"""Servers that speak S3 and lie: a byte at a time, lengths that cannot be, listings that are none, ranges nobody asked for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.deadline import until
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.storage import ChunkHandle
+from chunkstore_bindings.s3.options import S3Options
+from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.support.servers.answering import Answer, Answering, drip, http
+
+MIB = 1 << 20
+BLOCK = bytes(1 << 16)
+HANDLE = ChunkHandle("n", False)
+DATE = "Sun, 22 Nov 2026 01:00:00 GMT"
+OBJECT = ('ETag: "e"', f"Last-Modified: {DATE}")
+Serve = Callable[..., S3ChunkStorage]
+
+
+@pytest.fixture
+def serve(s3_environment: None) -> Iterator[Serve]:
+    """``serve(answer, **options)``: a storage on a server that answers so (bytes, or what makes them of the request's line)."""
+    made: list[tuple[S3ChunkStorage, Answering]] = []
+
+    def make(answer: Answer | Callable[[str], Answer], **options: Any) -> S3ChunkStorage:
+        server = Answering(answer if callable(answer) else lambda _: answer)
+        chosen = {"tries_max": 2, "read_timeout_s": 1, "deadline_s": 2, **options}
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, **chosen))
+        made.append((storage, server))
+        return storage
+
+    yield make
+    for storage, server in made:
+        server.close()
+        storage.close()
+
+
+def xml(body: str) -> bytes:
+    return http("200 OK", f"<?xml version='1.0'?>{body}".encode(), "Content-Type: application/xml")
+
+
+def piece(body: bytes, *headers: str, status: str = "206 Partial Content") -> bytes:
+    return http(status, body, *OBJECT, *headers)
+
+
+def endless(head: str, blocks: list[int]) -> Iterator[bytes]:
+    """A head and a body without end; ``blocks`` counts the 64 KiB that were taken."""
+    yield head.encode() + b"\r\n\r\n"
+    chunked = "chunked" in head
+    for number in itertools.count():
+        blocks[0] = number
+        yield b"%x\r\n%s\r\n" % (len(BLOCK), BLOCK) if chunked else BLOCK
+
+
+# In time
+
+SLOW = {
+    "status": b"HTT",
+    "head": b"HTTP/1.1 200 OK\r\nX-Slow: ",
+    "document": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n<",
+    "refusal": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 100000\r\n\r\n<",
+    "object": b"HTTP/1.1 206 Partial Content\r\nContent-Length: 100000\r\nContent-Range: bytes 0-99999/100000\r\n"
+    b'ETag: "e"\r\n\r\n',
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_a_byte_at_a_time_ends_at_the_deadline(serve: Serve, kind: str) -> None:
+    storage = serve(lambda _: drip(SLOW[kind]), deadline_s=0.8)
+    calls: list[Callable[[], object]] = [lambda: storage.read(HANDLE, 0, 100_000), storage.list]
+    for call in calls[:1] if kind == "object" else calls:
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable):
+            call()
+        assert time.monotonic() - began < 2
+
+
+def test_a_byte_at_a_time_ends_with_the_operation(serve: Serve) -> None:
+    storage = serve(lambda _: drip(SLOW["head"]), deadline_s=60, read_timeout_s=30)
+    began = time.monotonic()
+    with until(runtime.monotonic_s() + 0.8), pytest.raises(StorageUnavailable):
+        storage.put("n", b"x")
+    assert time.monotonic() - began < 2
+
+
+def test_a_slow_answer_that_falls_silent_ends_with_the_operation(serve: Serve) -> None:
+    """Silence is measured anew after each byte, but no longer than to the end."""
+
+    def answer(_: str) -> Iterator[bytes]:
+        yield SLOW["head"]
+        time.sleep(0.7)
+        yield b"x"
+        time.sleep(10)
+
+    storage = serve(answer, deadline_s=60, read_timeout_s=30)
+    began = time.monotonic()
+    with until(runtime.monotonic_s() + 0.8), pytest.raises(StorageUnavailable):
+        storage.exists("n")
+    assert time.monotonic() - began < 1.3
+
+
+# Bounded
+
+LIES = {
+    "length": "HTTP/1.1 {status}\r\nContent-Length: 1000000000000",
+    "long-length": "HTTP/1.1 {status}\r\nContent-Length: " + "9" * 5000,
+    "negative-length": "HTTP/1.1 {status}\r\nContent-Length: -5",
+    "no-length": "HTTP/1.1 {status}\r\nConnection: close",
+    "nonsense-length": "HTTP/1.1 {status}\r\nContent-Length: many",
+    "chunks": "HTTP/1.1 {status}\r\nTransfer-Encoding: chunked",
+    "chunks-and-length": "HTTP/1.1 {status}\r\nContent-Length: 10\r\nTransfer-Encoding: chunked",
+    "huge-chunk": "HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFF",
+}
+ALL_THERE = '\r\nETag: "e"\r\nLast-Modified: ' + DATE
+
+
+@pytest.mark.parametrize("status", ["200 OK", "403 Forbidden"])
+@pytest.mark.parametrize("lie", LIES)
+def test_answers_that_are_too_long_are_given_up(
+    serve: Serve, lie: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chunkstore_bindings.s3.client._ANSWER_BYTES_MAX", 1 << 16)
+    blocks = [0]
+    head = LIES[lie].format(status=status).replace("\r\n", ALL_THERE + "\r\n", 1)
+    storage = serve(lambda _: endless(head, blocks), tries_max=1)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.put("n", b"x"),
+        lambda: storage.read(HANDLE, 0, 10),
+        lambda: storage.read_into(HANDLE, 100, bytearray(10)),
+        storage.list,
+        storage.check_root,
+    ]
+    for number, call in enumerate(calls):
+        blocks[0] = 0
+        try:
+            found = call()
+        except ChunkstoreError as error:
+            assert "Error in" not in str(error), error
+        else:
+            # Where no body is expected, the head of the answer is all of it. The bucket's rules may not be looked at: 403.
+            assert (number == 0 and status == "200 OK") or found == "unseen"
+        # As much as fits into the buffers of sockets, beside what was taken.
+        assert blocks[0] <= 100
+
+
+def test_an_object_that_claims_to_be_larger_than_memory(serve: Serve) -> None:
+    def answer(line: str) -> bytes:
+        if line.startswith("HEAD"):
+            head = http("200 OK", b"", *OBJECT)
+            return head.replace(b"Content-Length: 0", b"Content-Length: %d" % 10**15)
+        return piece(b"0123456789", f"Content-Range: bytes 0-9/{10**15}")
+
+    storage = serve(answer)
+    with pytest.raises(ChunkstoreError, match=r"1000000000000000 bytes"):
+        storage.read(HANDLE, 0, 1 << 60)
+    assert storage.stat("n").length == 10**15
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        piece(b"0123456789", status="200 OK"),  # the whole object, whatever was asked
+        piece(b"0123456789"),
+        piece(b"01234", "Content-Range: bytes 0-4/10"),
+        piece(b"01234", "Content-Range: bytes 5-7/10"),
+        piece(b"01234", "Content-Range: bytes 5-9/7"),
+        piece(b"01", "Content-Range: bytes 5-6/100"),  # shorter, and not at the end
+        piece(b"01234", "Content-Range: bytes 5-9/*"),
+        piece(b"01234", "Content-Range: lines 5-9/10"),
+    ],
+)
+def test_a_range_that_was_not_asked_for_is_no_answer(serve: Serve, answer: bytes) -> None:
+    storage = serve(answer)
+    with pytest.raises(ChunkstoreError):
+        storage.read(HANDLE, 5, 10)
+    with pytest.raises(ChunkstoreError):
+        storage.read_into(HANDLE, 5, bytearray(10))
+
+
+def test_the_range_that_was_asked_for_is_one(serve: Serve) -> None:
+    storage = serve(piece(b"56789", "Content-Range: bytes 5-9/10"))
+    assert storage.read(HANDLE, 5, 10) == b"56789"
+    assert serve(piece(b"0123456789", status="200 OK")).read(HANDLE, 0, 10) == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("ETag: x",),
+        ("Last-Modified: yesterday",),
+        ("Last-Modified: 99999999999999999999",),
+        ("ETag: x", f"Last-Modified: {DATE}", "Content-Length: many"),
+        ("ETag: x", f"Last-Modified: {DATE}", "Content-Length: -5"),
+    ],
+)
+def test_a_head_that_makes_no_sense(serve: Serve, headers: tuple[str, ...]) -> None:
+    lines = "\r\n".join(["HTTP/1.1 200 OK", *headers, "Connection: close"])
+    storage = serve(f"{lines}\r\n\r\n".encode())
+    for call in (storage.exists, storage.stat, storage.open_read):
+        with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+            call("n")
+
+
+# Listings
+
+
+def listing(*contents: str, truncated: str = "false", more: str = "") -> bytes:
+    inner = "".join(contents)
+    return xml(
+        f"<ListBucketResult><Name>bucket</Name><IsTruncated>{truncated}</IsTruncated>{more}{inner}</ListBucketResult>"
+    )
+
+
+def item(key: str, size: str = "1", modified: str = "2026-11-22T01:00:00Z") -> str:
+    return f"<Contents><Key>{key}</Key><LastModified>{modified}</LastModified><Size>{size}</Size></Contents>"
+
+
+NO_LISTINGS = {
+    "html": http("200 OK", b"<html>please log in</html>", "Content-Type: text/html"),
+    "html-with-a-doctype": http("200 OK", b"<!DOCTYPE html>\n<html><body/></html>"),
+    "nothing": http("200 OK"),
+    "no-content": http("204 No Content"),
+    "json": http("200 OK", b"{}"),
+    "other-xml": xml("<feed><title>news</title></feed>"),
+    "buckets": xml("<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>"),
+    "bare": xml("<ListBucketResult/>"),
+    "cut": xml("<ListBucketResult><IsTruncated>false</IsTruncated>"),
+    "more-but-nothing": listing(truncated="true"),
+    "outside": listing(item("elsewhere")),
+    "size": listing(item("n", size="many")),
+    "negative-size": listing(item("n", size="-1")),
+    "no-size": listing("<Contents><Key>n</Key><LastModified>2026-11-22T01:00:00Z</LastModified></Contents>"),
+    "date": listing(item("n", modified="yesterday")),
+    "no-date": listing("<Contents><Key>n</Key><Size>1</Size></Contents>"),
+    "no-key": listing("<Contents><Size>1</Size></Contents>"),
+    "backwards": listing(item("n2"), item("n1")),
+    "twice": listing(item("n"), item("n")),
+    "round-and-round": listing(item("n"), truncated="true"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_LISTINGS)
+def test_what_is_no_listing_is_never_taken_for_one(serve: Serve, kind: str) -> None:
+    storage = serve(NO_LISTINGS[kind])
+    with pytest.raises(StorageUnavailable) as caught:
+        storage.list("n")
+    assert "Error in" not in str(caught.value), "ours, not a translation of what escaped"
+
+
+@pytest.mark.parametrize("kind", ["html", "nothing", "no-content", "json", "other-xml", "buckets"])
+def test_nor_for_a_list_of_uploads_or_rules(serve: Serve, kind: str) -> None:
+    storage = serve(NO_LISTINGS[kind])
+    for call in (storage.sweep_uploads, storage.check_root):
+        with pytest.raises(StorageUnavailable):
+            call()
+
+
+def test_listings_that_are_some(serve: Serve) -> None:
+    storage = serve(listing())
+    assert storage.list("n").items == ()
+    inner = item("n") + item("n/1")
+    storage = serve(
+        xml(
+            f"<!-- so -->\n <a:ListBucketResult xmlns:a='s3'><IsTruncated>false</IsTruncated>{inner}</a:ListBucketResult>"
+        )
+    )
+    assert [found.name for found in storage.list("n").items] == ["n", "n/1"]
+    assert [found.name for found in storage.list("n", limit=1).items] == ["n"]
+
+
+def test_a_page_without_keys_is_not_the_end(serve: Serve) -> None:
+    """Ceph has such pages, where other things than objects lie between the keys."""
+
+    def answer(line: str) -> bytes:
+        if "continuation-token=t1" in line:
+            return listing(item("n"))
+        return listing(truncated="true", more="<NextContinuationToken>t1</NextContinuationToken>")
+
+    assert [found.name for found in serve(answer).list().items] == ["n"]
+
+
+def test_pages_without_keys_and_without_end(serve: Serve) -> None:
+    answer = listing(truncated="true", more="<NextContinuationToken>t1</NextContinuationToken>")
+    began = time.monotonic()
+    with pytest.raises(StorageUnavailable):
+        serve(answer).list()
+    assert time.monotonic() - began < 4
+
+
+def test_a_completion_answered_by_a_portal_is_not_done(serve: Serve) -> None:
+    def answer(line: str) -> bytes:
+        if line.startswith("HEAD"):
+            return http("404 Not Found")
+        if "?uploads" in line:
+            return xml("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+        if line.startswith("PUT"):
+            return http("200 OK", b"", 'ETag: "e"')
+        return NO_LISTINGS["html"]
+
+    storage = serve(answer, part_size_bytes=5 * MIB, multipart_bytes_min=5 * MIB)
+    with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+        storage.create("n", bytes(6 * MIB))
