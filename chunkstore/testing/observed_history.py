@@ -10,14 +10,15 @@ Leaves out: who was told what (``step_invariants``), damage to bytes at rest (``
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.codec import decode_chunk, decode_garbage
-from chunkstore.metadata.keys import CHUNK, GARBAGE, chunk_key
+from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_table
+from chunkstore.metadata.keys import CHUNK, GARBAGE, chunk_key, table_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import ContainerNames, chunk_epoch
 from chunkstore_journal.objects import Claim, ContainerFormat, decode_claim
@@ -92,6 +93,12 @@ class ObservedHistory:
         """Lsn of each OPEN in H."""
         self.removed: dict[bytes, int] = {}
         """Lsn at which a chunk became garbage."""
+        self.seal_changes: dict[tuple[int, str], tuple[int, ...]] = {}
+        """Lsns at which a segment became ("seal") or ceased to be ("unseal") sealed."""
+        self.truncations: dict[int, tuple[tuple[int, int], ...]] = {}
+        """(lsn, start) of a segment's truncations."""
+        self.puts: dict[tuple[str, bytes, bytes | None], int] = {}
+        """Lsn of the last put of (namespace, key, value); value None: a record that changes the key more than once."""
 
     # What is known
 
@@ -305,6 +312,7 @@ class ObservedHistory:
         for op in ops:
             self._operation(op, header.lsn)
         self._apply_rows(rows, header.lsn, header.epoch)
+        self._note_puts(ops, header.lsn)
         if self.digest != header.digest:
             self._report(10, f"{where} states another digest than its state has")
         self.entries.append(
@@ -337,6 +345,16 @@ class ObservedHistory:
         for key, value in rows:
             if key[:1] == GARBAGE and value is not None:
                 self._remove(key, value, lsn)
+
+    def _note_puts(self, ops: Sequence[Op], lsn: int) -> None:
+        """Which values the record put. Of a key that it changes more than once, rows tell the last one only."""
+        changed = Counter(op[1:3] for op in ops if op[0] in (OpCode.TABLE_PUT, OpCode.TABLE_DELETE))
+        for (namespace, key), times in changed.items():
+            raw = self.rows.get(table_key(str(namespace), key))  # type: ignore[arg-type]
+            if times > 1:
+                self._put(self.puts, (namespace, key, None), lsn)
+            if raw is not None:
+                self._put(self.puts, (namespace, key, decode_table("", raw).value), lsn)
 
     def _remove(self, key: bytes, value: bytes, lsn: int) -> None:
         garbage = decode_garbage(repr(key), value)
@@ -379,12 +397,15 @@ class ObservedHistory:
             self._put(self.segments, segment_id, segment._replace(length=offset + length))
             self._put(self.appends, (segment_id, offset), lsn)
         elif code in (OpCode.SEAL, OpCode.UNSEAL):
+            what = (segment_id, "seal" if code == OpCode.SEAL else "unseal")
             self._put(self.segments, segment_id, segment._replace(sealed=code == OpCode.SEAL))
+            self._put(self.seal_changes, what, (*self.seal_changes.get(what, ()), lsn))
         elif code == OpCode.TRUNCATE:
             start = arguments[1]
             if not segment.start < start <= segment.length:
                 self._report(16, f"lsn {lsn} truncates {segment.name!r} [{segment.start}, {segment.length}) to {start}")
             self._put(self.segments, segment_id, segment._replace(start=start))
+            self._put(self.truncations, segment_id, (*self.truncations.get(segment_id, ()), (lsn, start)))
         elif code == OpCode.DELETE:
             self._end(segment_id, lsn)
         elif code == OpCode.CONCAT:

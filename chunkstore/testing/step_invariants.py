@@ -1,31 +1,34 @@
 """The invariants of steps: what no correct run does, judged while it happens (protocol section 4).
 
 A simulator tells it of every storage call that takes effect, of what clients were told, of take-overs and of power cuts; it
-judges and never acts. Covered at every step: 1 to 10, 12, 13, 18, 19, 21, 22, 24 to 30; those about the whole state (11, 14 to 17,
-20, 23) come from ``check`` at each take-over and at the end, 31 from ``history``, 33 from the simulator.
+judges and never acts. Covered at every step: 1 to 13, 18, 19, 21, 22, 24 to 30; 10 whole, and 20, where somebody takes over, where
+power was cut and where somebody was told of damage. Those about the whole state (14 to 17, 20, 23) come from ``check``, which the
+simulator calls at each take-over (metadata only) and at the end, 31 from ``history``, 33 from the simulator.
 
 Promises: a call costs a lookup by name, and the decoding of what it wrote to the journal; nothing is scanned but after a power
 cut. It knows nothing of the simulator: names, bytes, processes by name, a clock that everybody shares.
-Leaves out: 32, and 7, 8 and 29 for appends where lengths are lazy: what has no record is judged by ``history``.
+Leaves out: 32; 7, 8 and 29 for appends where lengths are lazy, and 7 and 29 for deleted table rows: what need not have a record
+is judged by ``history``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from chunkstore.checksum import crc32c
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_chunk
-from chunkstore.metadata.keys import chunk_key
-from chunkstore.metadata.port import Head
+from chunkstore.metadata.keys import CHUNK, ROW_KINDS, chunk_key
+from chunkstore.metadata.port import Head, MetadataView
 from chunkstore.names import ContainerNames, chunk_epoch
 from chunkstore.testing.events import Event
-from chunkstore.testing.history_model import appended_data, calls_of
-from chunkstore.testing.observed_history import ObservedHistory
+from chunkstore.testing.history_model import calls_of
+from chunkstore.testing.observed_history import Entry, ObservedHistory
+from chunkstore.testing.recorded_calls import MISSING, lsn_of
 from chunkstore_journal.objects import ContainerFormat
 
 __all__ = ["StepInvariants", "Violation"]
@@ -35,6 +38,9 @@ _GENESIS = (0, bytes(16))
 _NAMES_KEPT_MAX = 100_000
 _WRITING = frozenset(("create", "delete", "append", "append_many", "truncate", "seal", "unseal", "concat", "commit"))
 _TABLES = frozenset(("table_put", "table_delete"))
+_LOOKING = frozenset(("read", "info", "exists", "list", "table_get"))
+_FINDINGS = frozenset(("SegmentNotFound", "BadOffset", "SegmentTruncated"))
+"""Errors that say something about the present."""
 
 
 class Violation(NamedTuple):
@@ -55,7 +61,7 @@ class StepInvariants:
     """See the module. One per run and container; everything that happens must be told, from the container's creation on.
 
     Arguments: ``names`` and ``container`` as the container has them; ``content``: an object's present, visible bytes, or None;
-    ``on_violation`` is called for each violation, which also goes into ``violations``.
+    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times.
     """
 
     def __init__(
@@ -64,11 +70,14 @@ class StepInvariants:
         container: ContainerFormat,
         content: Callable[[str], bytes | None],
         on_violation: Callable[[Violation], None] | None = None,
+        now: Callable[[], int] = lambda: 0,
     ) -> None:
         self.violations: list[Violation] = []
         self.history = ObservedHistory(names, container, content, self._report)
         self.lazy = False
         """Whether owners may acknowledge appends without a record: then these are left to the judge of the whole history."""
+        self.fence_by_stat = True
+        """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
         self._names = names
         self._content = content
         self._on_violation = on_violation
@@ -80,7 +89,9 @@ class StepInvariants:
         self._epochs: dict[str, dict[int, None]] = defaultdict(dict)
         self._owner_of: dict[int, str] = {}
         self._moment = 0
+        self._now = now
         self._claimed_at: dict[int, int] = {}
+        self._claimed_when: dict[int, int] = {}
         self._written_at: dict[int, int] = {}
         self._acknowledged = _GENESIS
         self._deletion = _GENESIS
@@ -169,9 +180,14 @@ class StepInvariants:
         history.look_again()
         for epoch in [epoch for epoch in self._owner_of if epoch not in history.claims]:
             self._epochs[self._owner_of.pop(epoch)].pop(epoch, None)
+            self._claimed_at.pop(epoch, None)
+            self._claimed_when.pop(epoch, None)
         self._slots = {name: known for name, known in self._slots.items() if self._content(name) is not None}
         self._chunks = {name: known for name, known in self._chunks.items() if self._content(name) is not None}
         self._check_promises("a power cut")
+        for key, raw in history.rows.items():
+            if key[:1] == CHUNK and key[1:] not in history.removed:
+                self._check_chunk(self._names.chunk(key[1:]), raw, "after a power cut ")
 
     # Claims, slots, logs
 
@@ -184,7 +200,8 @@ class StepInvariants:
             self._owner_of[what.epoch] = process
             self._epochs[process][what.epoch] = None
             self._moment += 1
-            self._claimed_at[what.epoch] = self._moment
+            self._claimed_at.setdefault(what.epoch, self._moment)
+            self._claimed_when.setdefault(what.epoch, self._now())
 
     def _put_slot(self, process: str, name: str, what: _Name, data: bytes | None, *, done: bool) -> None:
         if data is not None and len(data) > _KIND_AT and data[_KIND_AT] != RecordKind.SEAL:
@@ -283,14 +300,16 @@ class StepInvariants:
     # What was told to whom
 
     def acknowledged(self, event: Event) -> None:
-        """A call has answered (``event.returned`` is now); only those that went well are judged."""
+        """A call has answered (``event.returned`` is now): judges what went well, and looks that found something out."""
+        if event.kind in _LOOKING:
+            self._check_look(event)
         if event.outcome != "ok" or (event.kind not in _WRITING and event.kind not in _TABLES):
             return
         if self.lazy and event.kind in ("append", "append_many"):
             return  # it may have no record, and a record at its offset may be of another life of its segment
-        lsns = [self._lsn_of(call, result) for call, result in calls_of(event)]
-        found = [lsn for lsn in lsns if lsn is not None and not (self.lazy and lsn == -1)]
-        if -1 in found:
+        lsns = [lsn_of(self.history, call, result, event.epoch) for call, result in calls_of(event)]
+        found = [lsn for lsn in lsns if lsn is not None and not (self.lazy and lsn == MISSING)]
+        if MISSING in found:
             self._report(7, f"acknowledged and not in history: {event}")
             return
         if not found:
@@ -300,39 +319,32 @@ class StepInvariants:
         if event.kind in ("append", "append_many") and not (len(event.args) > 2 and event.args[2] is not None):
             self._check_order(event, found[0])
 
+    def _check_look(self, event: Event) -> None:
+        """Invariant 29: whoever looks after a stranger has claimed the next epoch is told so, and not what he knew of."""
+        claimed = self._claimed_when.get(event.epoch + 1)
+        if claimed is None or event.invoked <= claimed or not event.epoch or not self.fence_by_stat:
+            return
+        strange = self._owner_of.get(event.epoch + 1) != self._owner_of.get(event.epoch)
+        if strange and (event.outcome == "ok" or event.result in _FINDINGS):
+            self._report(29, f"answered although epoch {event.epoch + 1} had been claimed before it was asked: {event}")
+
     def _check_fence(self, event: Event, lsn: int) -> None:
         """Invariant 29: in an APPEND stream nobody may be told yes for a record that was written after a stranger's claim.
 
         Unless that stranger's OPEN, or a later one, has taken it into history: then the owner may have read so.
         """
-        history = self.history
-        entry = history.entries[lsn - 1]
-        claimed = self._claimed_at.get(entry.epoch + 1)
-        if lsn not in self._written_at or claimed is None or entry.epoch != history.top or entry.index == 0:
-            return
+        entry = self.history.entries[lsn - 1]
         strange = self._owner_of.get(entry.epoch + 1) != self._owner_of.get(entry.epoch)
-        if strange and claimed < self._written_at[lsn]:
+        if strange and self._is_behind_claim(entry):
             message = f"lsn {lsn} was written after epoch {entry.epoch + 1} had been claimed, and acknowledged: {event}"
             self._report(29, message)
 
-    def _lsn_of(self, call: tuple[str, str, tuple[Any, ...]], result: Any) -> int | None:
-        """The lsn that an acknowledged call has in H; None where a call need not have one, -1 where it must and has none."""
-        kind, name, args = call
-        history = self.history
-        ids = history.ids.get(name, {})
-        data = appended_data(kind, args)
-        if data is not None:
-            if not data or result is None:
-                return None
-            return max(
-                (lsn for identity in ids if (lsn := history.appends.get((identity, result))) is not None), default=-1
-            )
-        if kind == "create":
-            return max(ids.values(), default=-1) if result is None else ids.get(result, -1)
-        if kind in ("delete", "concat"):
-            gone = history.ids.get(args[1] if kind == "concat" else name, {})
-            return max((lsn for identity in gone if (lsn := history.ended.get(identity)) is not None), default=-1)
-        return None
+    def _is_behind_claim(self, entry: Entry) -> bool:
+        """Whether a record of the newest APPEND stream was written after the next epoch had been claimed: no OPEN has adopted it."""
+        claimed, written = self._claimed_at.get(entry.epoch + 1), self._written_at.get(entry.lsn)
+        if claimed is None or written is None or entry.epoch != self.history.top or entry.index == 0:
+            return False
+        return claimed < written
 
     def _check_order(self, event: Event, lsn: int) -> None:
         """Invariant 8: what was acknowledged before this call was made comes before it in H."""
@@ -349,11 +361,18 @@ class StepInvariants:
         raw = self.history.rows.get(chunk_key(what.identity)) if what.kind == "chunk" else None
         if raw is None:
             return False
+        return self._check_chunk(name, raw, "")
+
+    def _check_chunk(self, name: str, raw: bytes, when: str) -> bool:
+        """Invariant 20, of one chunk that H refers to; whether it is broken."""
         record = decode_chunk(name, raw)
+        if record.object:
+            return False  # a foreign object
         stored = (self._content(name) or b"")[: record.length]
         if len(stored) == record.length and record.crc32c in (None, crc32c(stored)):
             return False
-        self._report(20, f"{name} does not hold the {record.length} bytes that lsn {self.history.lsn} refers to")
+        lsn = self.history.lsn
+        self._report(20, f"{when}{name} does not hold the {record.length} bytes that lsn {lsn} refers to")
         return True
 
     # Points of history
@@ -368,12 +387,30 @@ class StepInvariants:
         if head.owner_epoch > self.history.last_claim:
             self._report(12, f"the cache of {process} belongs to epoch {head.owner_epoch}, which nobody has claimed")
 
+    def rows_at(self, process: str, view: MetadataView) -> None:
+        """What an owner's metadata cache holds where it stands at the end of history (invariant 10)."""
+        position = view.head.position
+        if (position.lsn, position.hash) != self.history.point(self.history.lsn):
+            return
+        rows = {key: value for key, value in view.scan(b"\x01", b"\xff") if key[0] in ROW_KINDS}
+        wrong = sorted(
+            key for key in rows.keys() | self.history.rows.keys() if rows.get(key) != self.history.rows.get(key)
+        )
+        if wrong:
+            self._report(10, f"the cache of {process} holds other rows at lsn {position.lsn} than history: {wrong[:3]}")
+
     def replica_at(self, name: str, lsn: int, identity: bytes) -> None:
         """Where a replica stands (invariant 13)."""
         if not self.history.holds(lsn, identity):
             self._report(13, f"replica {name} stands at lsn {lsn}, which is not a point of history")
         elif lsn > self._shown[0]:
             self._shown = (lsn, identity)
+            entry = self.history.entries[lsn - 1]
+            if self._is_behind_claim(entry):
+                message = (
+                    f"which was written after epoch {entry.epoch + 1} had been claimed, and which no OPEN has adopted"
+                )
+                self._report(13, f"replica {name} shows lsn {lsn}, {message}")
         if lsn < self._replicas.get(name, 0):
             self._report(13, f"replica {name} went back from lsn {self._replicas[name]} to {lsn}")
         self._replicas[name] = lsn
@@ -382,14 +419,11 @@ class StepInvariants:
         """The replica was closed: another one of its name begins anew."""
         self._replicas.pop(name, None)
 
-    def taken_over(self, process: str, epoch: int, head: Head, findings: Iterable[Any] = ()) -> None:
-        """A process has begun to serve. ``findings``: what its ``check`` said, which covers the rest of the invariants."""
+    def taken_over(self, process: str, epoch: int, head: Head) -> None:
+        """A process has begun to serve."""
         if epoch not in self._epochs[process]:
             self._report(1, f"{process} serves epoch {epoch}, which it has not claimed")
         self.cache_at(process, head)
-        for finding in findings:
-            if finding.severity == "damage":
-                self._report(finding.invariant, f"check after the take-over by {process}: {finding}")
 
     def _check_promises(self, what: str) -> None:
         """What was told, done or shown on the strength of a record must outlive every cut: that record is still in H."""
@@ -404,14 +438,11 @@ class StepInvariants:
             self._report(13, f"{what} cut off lsn {self._shown[0]}, which a replica has shown")
             self._shown = _GENESIS
 
-    def finish(self, findings: Iterable[Any] = ()) -> list[Violation]:
-        """The end: what must hold of everything. ``findings``: of a last ``check``. Returns all violations."""
+    def finish(self) -> list[Violation]:
+        """The end: what must hold of everything. Returns all violations."""
         self._check_promises("the end")
         history = self.history
         for epoch in range(1, history.top):
             if epoch not in history.opens and (epoch, 0) not in history.seals:
                 self._report(2, f"slot 0 of epoch {epoch} was never decided, though epoch {history.top} opened")
-        for finding in findings:
-            if finding.severity == "damage":
-                self._report(finding.invariant, f"check at the end: {finding}")
         return self.violations

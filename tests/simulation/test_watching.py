@@ -1,4 +1,4 @@
-"""The invariants of steps, over directed runs of the production code: silent when it is right, not when it is not."""
+"""The invariants of steps, over random walks of the production code: silent while it is right (tests/unit shows that they speak)."""
 
 from __future__ import annotations
 

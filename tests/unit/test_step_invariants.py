@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
-from chunkstore.checksum import DIGEST_MODULUS, row_digest
-from chunkstore.invariants import Finding
+from chunkstore.checksum import DIGEST_MODULUS, crc32c, row_digest
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.codec import encode_chunk, encode_garbage
-from chunkstore.metadata.keys import chunk_key, garbage_key
+from chunkstore.metadata.codec import encode_chunk, encode_garbage, encode_table
+from chunkstore.metadata.keys import chunk_key, garbage_key, table_key
 from chunkstore.metadata.port import Head, Op, Position, RowChange
 from chunkstore.names import ContainerNames, chunk_id
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord
+from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord, TableRecord
 from chunkstore.testing.events import Event
 from chunkstore.testing.step_invariants import StepInvariants
 from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
@@ -42,7 +43,7 @@ class Bench:
         self.names = ContainerNames("c")
         self.objects: dict[str, bytes] = {}
         format_ = ContainerFormat(UUID, 1, mode, "bench", {}, 0, "c")
-        self.steps = StepInvariants(self.names, format_, self.objects.get)
+        self.steps = StepInvariants(self.names, format_, self.objects.get, now=lambda: self.clock)
         self.lsn, self.hash, self.digest, self.time_ms = 0, bytes(16), 0, 1000
         self.index, self.end = 0, 0
         self.rows: dict[bytes, bytes] = {}
@@ -138,7 +139,7 @@ class Bench:
 
     def chunk(self, segment: int, epoch: int, number: int) -> tuple[bytes, RowChange]:
         identity = chunk_id(segment, epoch, number, 7)
-        row = ChunkRecord("", 0, 3, 0, b"", b"", segment, epoch, CLOSED, KIND_OBJECT, 0)
+        row = ChunkRecord("", 0, 3, crc32c(b"abc"), b"", b"", segment, epoch, CLOSED, KIND_OBJECT, 0)
         return identity, (chunk_key(identity), encode_chunk(row))
 
     def event(self, kind: str, name: str, args: tuple[Any, ...], result: Any, epoch: int, **changes: Any) -> Event:
@@ -451,12 +452,56 @@ def vanished_log() -> Bench:
     return bench
 
 
-def found_by_check() -> Bench:
+def looked_behind_a_claim(outcome: Literal["ok", "failed"], kind: str = "read") -> Bench:
+    """Neither a record nor bytes tell: only that the claim stood there before somebody asked."""
     bench = started()
-    head = Head(Position(bench.lsn, bench.hash, 1, bench.index, 0), bench.digest, 1)
-    bench.steps.taken_over(
-        "p1", 1, head, [Finding(15, "damage", "a", "", "", 0, "gap"), Finding(17, "leak", "a", "", "", 0, "x")]
-    )
+    bench.claim(2)
+    event = bench.event(kind, "a", (0, 9), b"abc" if outcome == "ok" else "SegmentNotFound", 1)
+    bench.steps.acknowledged(replace(event, outcome=outcome))
+    return bench
+
+
+def replica_behind_a_claim() -> Bench:
+    """It showed a record that its writer has not been told about, and that the claimant may cut off."""
+    bench = started("append")
+    bench.claim(2)
+    bench.append(1, 5, 3, 3)
+    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    return bench
+
+
+def told_without_record(kind: str, args: tuple[Any, ...]) -> Bench:
+    bench = started()
+    bench.steps.acknowledged(bench.event(kind, "" if kind.startswith("table") else "a", args, None, 1))
+    return bench
+
+
+def overtaken_by_a_later_epoch() -> Bench:
+    """What stands at the offset that was acknowledged was written by a later owner."""
+    bench = started()
+    bench.claim(2)
+    bench.open(2, 1)
+    bench.append(2, 5, 3, 3)
+    bench.told("a", 3, 1)
+    return bench
+
+
+def other_rows(spoil: Callable[[dict[bytes, bytes]], object]) -> Bench:
+    """The digest that a cache keeps says nothing of the rows in it."""
+    bench, _ = with_chunk()
+    rows = dict(bench.steps.history.rows)
+    spoil(rows)
+    position = Position(bench.lsn, bench.hash, 1, bench.index, 0)
+    view: Any = SimpleNamespace(head=Head(position, bench.digest, 1), scan=lambda start, stop: sorted(rows.items()))
+    bench.steps.rows_at("p1", view)
+    return bench
+
+
+def torn_chunk() -> Bench:
+    """The power went, and of a chunk that history refers to a part stayed; nobody has read it yet."""
+    bench, identity = with_chunk()
+    bench.objects[bench.names.chunk(identity)] = b"ab"
+    bench.steps.power_cut()
     return bench
 
 
@@ -473,18 +518,26 @@ CASES: list[tuple[int, str, Callable[[], Bench]]] = [
     (7, "zombie acknowledged", zombie_acknowledged),
     (7, "vanished slot", vanished),
     (7, "vanished log", vanished_log),
+    (7, "overtaken by a later epoch", overtaken_by_a_later_epoch),
+    (7, "truncation without record", lambda: told_without_record("truncate", (2,))),
+    (7, "seal without record", lambda: told_without_record("seal", ())),
+    (7, "unseal without record", lambda: told_without_record("unseal", ())),
+    (7, "row without record", lambda: told_without_record("table_put", ("t", b"k", b"v", None))),
     (8, "appended twice", appended_twice),
     (8, "acknowledged out of order", acknowledged_out_of_order),
     (9, "forked", forked),
     (10, "wrong digest", wrong_digest),
+    (10, "a row more", lambda: other_rows(lambda rows: rows.update({b"Tx": b"y"}))),
+    (10, "a row less", lambda: other_rows(lambda rows: rows.popitem())),
     (12, "strange cache", strange_cache),
     (12, "cache of nobody", cache_of_nobody),
     (13, "replica goes back", replica_goes_back),
     (13, "replica ahead", replica_ahead),
-    (15, "found by check", found_by_check),
+    (13, "replica behind a claim", replica_behind_a_claim),
     (18, "foreign chunk", foreign_chunk),
     (18, "replaced chunk", replaced_chunk),
     (19, "append to sealed", append_to_sealed),
+    (20, "torn chunk", torn_chunk),
     (21, "deleted live chunk", deleted_live_chunk),
     (21, "deleted before it was decided", deleted_before_it_was_decided),
     (22, "garbage of nothing", garbage_of_nothing),
@@ -499,6 +552,9 @@ CASES: list[tuple[int, str, Callable[[], Bench]]] = [
     (27, "two offers", two_offers),
     (28, "stolen open", stolen_open),
     (29, "acknowledged behind a claim", acknowledged_behind_a_claim),
+    (29, "read behind a claim", lambda: looked_behind_a_claim("ok")),
+    (29, "refused behind a claim", lambda: looked_behind_a_claim("failed")),
+    (29, "listed behind a claim", lambda: looked_behind_a_claim("ok", "list")),
     (30, "back in time", back_in_time),
 ]
 
@@ -520,6 +576,71 @@ def test_what_a_successor_adopted_may_be_acknowledged_behind_its_claim() -> None
         bench.open(2, 1, process="p1" if own else "p2")
         bench.told("a", 3, 1)
         assert bench.steps.finish() == []
+
+
+def test_a_look_that_began_before_the_claim_or_that_hears_of_it_is_right() -> None:
+    for own, invoked, outcome, by_stat in (
+        (False, 1, "ok", True),
+        (True, None, "ok", True),
+        (False, None, "failed", True),
+        (False, None, "ok", False),
+    ):
+        bench = started()
+        bench.steps.fence_by_stat = by_stat
+        bench.claim(2, "p1" if own else "p2")
+        event = bench.event("read", "a", (0, 9), b"abc" if outcome == "ok" else "NotOwner", 1)
+        outcome_: Any = outcome
+        event = replace(event, outcome=outcome_, invoked=event.invoked if invoked is None else invoked)
+        bench.steps.acknowledged(event)
+        assert bench.found == set()
+
+
+def test_a_claim_that_vanished_fences_nobody() -> None:
+    """Its claimant lost the power before it was durable; whoever was deposed for it serves again."""
+    bench = started("append")
+    bench.claim(2)
+    del bench.objects[bench.names.epoch(2)]
+    bench.steps.power_cut()
+    bench.append(1, 5, 3, 3)
+    bench.told("a", 3, 1)
+    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.steps.acknowledged(bench.event("read", "a", (0, 9), b"abcabc", 1))
+    assert bench.steps.finish() == []
+
+
+def test_what_a_replica_shows_behind_a_claim_may_have_been_adopted() -> None:
+    bench = started("append")
+    bench.claim(2)
+    bench.append(1, 5, 3, 3)
+    lsn, identity = bench.lsn, bench.hash
+    bench.open(2, 1)
+    bench.steps.replica_at("r", lsn, identity)
+    assert bench.steps.finish() == []
+
+
+def test_changes_without_bytes_have_records_of_their_own() -> None:
+    bench = started()
+    put = table_key("t", b"k"), encode_table(TableRecord(1, b"v"))
+    bench.record(1, [(OpCode.TRUNCATE, 5, 2)])
+    bench.record(1, [(OpCode.SEAL, 5)])
+    bench.record(1, [(OpCode.UNSEAL, 5)])
+    bench.record(1, [(OpCode.TABLE_PUT, "t", b"k")], [put])
+    for kind, name, args in (
+        ("truncate", "a", (2,)),
+        ("truncate", "a", (1,)),
+        ("seal", "a", ()),
+        ("unseal", "a", ()),
+        ("table_put", "", ("t", b"k", b"v", None)),
+        ("table_delete", "", ("t", b"other", None)),
+    ):
+        bench.steps.acknowledged(bench.event(kind, name, args, None, 1))
+    assert bench.steps.finish() == []
+
+
+def test_a_whole_cache_and_whole_chunks_are_right() -> None:
+    bench = other_rows(lambda rows: None)
+    bench.steps.power_cut()
+    assert bench.steps.finish() == []
 
 
 @pytest.mark.parametrize("there", [True, False])

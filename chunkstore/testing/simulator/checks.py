@@ -30,6 +30,8 @@ T = TypeVar("T")
 _LAZY_STATES_MAX: Final = 500
 Level: TypeAlias = Literal["none", "steps"]
 _ATTEMPTS = 100
+_WRONG: Final = frozenset(("damage", "leak"))
+"""Severities of findings that no correct run leads to."""
 
 
 class Checks:
@@ -53,7 +55,7 @@ class Checks:
                 return  # it slept, and a newer owner on its machine has the cache
             findings = list(check(store._context, "quick", epoch=store.epoch))  # noqa: SLF001
         for finding in findings:
-            if finding.severity == "damage":
+            if finding.severity in _WRONG:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")
 
     def watch_replica(self, process: Process, replica: Replica) -> None:
@@ -76,7 +78,7 @@ class Checks:
         Returns what the heir reads, as events of the history, if ``early``.
         """
         world = self._world
-        findings = [finding for finding in _patiently(lambda: store.check("deep")) if finding.severity == "damage"]
+        findings = [finding for finding in _patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
         for finding in findings:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
         if self._watch is not None and not early:

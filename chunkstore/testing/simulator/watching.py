@@ -31,7 +31,10 @@ class Watch:
         self._fail = fail
         self._owners: dict[Process, ChunkedSegmentStorage] = {}
         self._replicas: dict[Process, Replica] = {}
-        self.invariants = StepInvariants(world.names, world.format, world.backend.content, self._violated)
+        self.invariants = StepInvariants(
+            world.names, world.format, world.backend.content, self._violated, lambda: world.scheduler.now
+        )
+        self.invariants.fence_by_stat = world.backend.capabilities.fence_by_stat
         self.invariants.lazy = world.settings.lengths == "lazy"
         world.observers.append(self._observe)
         self._cut = world.backend.power_cut
@@ -68,6 +71,8 @@ class Watch:
         epoch = store.epoch
         with self._world.scheduler.atomic():
             self.invariants.taken_over(process.name, epoch, store._core.store.head())  # noqa: SLF001
+            with store._core.store.view() as view:  # noqa: SLF001
+                self.invariants.rows_at(process.name, view)
 
     def following(self, process: Process, replica: Replica) -> None:
         """A replica has begun to follow. One that is opened anew may begin further back than the one before it stood."""
