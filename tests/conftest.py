@@ -7,17 +7,33 @@ run's very last line names them again, so that nobody has to scroll.
 from __future__ import annotations
 
 import gc
+import shutil
+import tempfile
 from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.fresh_seeds import FRESH_SEED
+from tests.support.scratch import memory_folder
 from tests.support.servers.base import GUARANTEES, required
 from tests.support.servers.running import moto, rgw, s3_environment
 
 __all__ = ["moto", "rgw", "s3_environment"]
 
 _UNTESTED = pytest.StashKey[list[str]]()
+_FAILED = pytest.StashKey[bool]()
+
+_HERE = Path(__file__).parent
+_IN_MEMORY = {"engine", "faults", "hdfs", "journal", "offload", "regressions", "s3", "spark"}
+# Of these, the share that meets a real disk: its syncs take long enough for others to come between.
+_ON_DISK = {
+    "engine/test_basic.py",
+    "engine/test_concurrency.py",
+    "engine/test_every_world.py",
+    "regressions/test_hangs.py",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,6 +51,32 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fixtures may want to know that their test has failed."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """As pytest's; in memory (``tests/support/scratch.py``) for the folders above. What a failed test leaves goes to the disk."""
+    parent = memory_folder()
+    place = request.path.relative_to(_HERE)
+    if parent is None or place.parts[0] not in _IN_MEMORY or place.as_posix() in _ON_DISK:
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(prefix="chunkstore-test-", dir=parent))
+    yield folder
+    if request.node.stash.get(_FAILED, False):
+        shutil.copytree(folder, tmp_path / "in-memory", symlinks=True, ignore_dangling_symlinks=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -27,6 +27,7 @@ from xml.sax.saxutils import escape
 import pytest
 import requests
 
+from tests.support.scratch import memory_folder
 from tests.support.servers.base import ServerMissing, ServerProcess, free_ports, missing, wait_until
 from tests.support.servers.hdfs_jars import jars, java_command
 
@@ -208,7 +209,7 @@ class HdfsCluster:
 
 def start_cluster(**configuration: object) -> HdfsCluster:
     """A cluster in a temporary folder, gone with the process. Raises ``ServerMissing``."""
-    folder = Path(tempfile.mkdtemp(prefix="chunkstore-hdfs-"))
+    folder = Path(tempfile.mkdtemp(prefix="chunkstore-hdfs-", dir=memory_folder()))
     cluster: HdfsCluster | None = None
 
     def clean() -> None:
