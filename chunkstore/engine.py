@@ -17,6 +17,7 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -185,8 +186,8 @@ class ChunkedSegmentStorage(ReadingHalf):
 
     @property
     def report(self) -> TakeOverReport:
-        """What the last take-over found and did, a cut tail included."""
-        return self._core.report
+        """What the last take-over found and did, a cut tail included; and why the last snapshot failed, if it did."""
+        return replace(self._core.report, snapshot_failure=self._core.lifecycle.snapshot_failure())
 
     @property
     def journal_mode(self) -> str:

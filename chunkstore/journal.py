@@ -164,6 +164,8 @@ class TakeOverReport:
     tail_cut: TailCut | None = None
     findings: tuple[str, ...] = ()
     """Things recovery had to work around (a damaged snapshot, a discarded cache), one sentence each."""
+    snapshot_failure: str = ""
+    """Why the owner's last snapshot failed since then; empty after one that succeeded, and where none was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -336,6 +336,10 @@ class Lifecycle:
         """Write, validate, note and publish a snapshot of the present state; see ``Snapshots.take``."""
         return self._snapshots.take()
 
+    def snapshot_failure(self) -> str:
+        """Why the last snapshot failed; empty after one that succeeded, and before the first."""
+        return self._snapshots.failure
+
     # Notes
 
     def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
@@ -378,8 +382,8 @@ class Lifecycle:
                 self._look_up()
                 settle(core)
                 self._heartbeat(now_s)
-                if core.gate_is_open() and core.broken is None and self._snapshots.due():
-                    self.snapshot()
+                if core.gate_is_open() and core.broken is None:
+                    self._snapshots.take_due()
             except Exception:  # noqa: BLE001, S112  (a bug of a binding must not end it)
                 # Nobody waits for these; the next tick tries again, and operations report their own errors.
                 continue
@@ -423,6 +427,7 @@ class Lifecycle:
         deadline_s = core.deadline_s()
         if self._keeper is not None:
             self._keeper.join(timeout=core.settings.op_deadline_s)
+        self._snapshots.join(max(0.0, deadline_s - runtime.monotonic_s()))
         while core.committer.inflight() and runtime.monotonic_s() < deadline_s:
             # Callers that were let in before finish by themselves.
             runtime.sleep_s(0.001)

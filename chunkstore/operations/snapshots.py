@@ -1,7 +1,8 @@
 """When a snapshot of the metadata is due, and taking one (protocol 3.11, A8).
 
 Promises: one at a time, beside commits; the note is committed after the snapshot was read back, and LATEST points to it after
-that. Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), who asks (``lifecycle``).
+that. What is due is taken in a task of its own, since it may take an hour; after a failure ever longer pauses are made.
+Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), who asks (``lifecycle``).
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ _BYTES_PER_SLOT: Final = 15_000
 """A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
 _WORKER_ENTRIES_MIN: Final = 200_000
 """Rows and index entries: about 100,000 rows (protocol A8)."""
+_PAUSE_S_MIN: Final = 1.0
+_PAUSE_S_MAX: Final = 600.0
+"""After a failure, doubling from the one to the other, before a snapshot that is due is tried again."""
 
 
 class Snapshots:
     """The snapshots of one core. ``note`` commits a record without operations and returns its lsn.
 
-    ``former_bytes``: journal bytes committed in streams of ours that ended since this store was opened.
+    ``former_bytes``: journal bytes committed in streams of ours that ended since this store was opened. ``failure``: why the
+    last one failed; empty after one that succeeded.
     """
 
     def __init__(self, core: Core, note: Callable[[RecordKind, tuple[object, ...]], int]) -> None:
@@ -41,6 +46,41 @@ class Snapshots:
         self._bytes_at_last = 0
         self.former_bytes = 0
         self._wanted = self._replayed_much()
+        self.failure = ""
+        self._pause_s = _PAUSE_S_MIN
+        self._not_before_s = self._taken_s
+        self._task: runtime.Task | None = None
+        self._under_way = False
+
+    def take_due(self) -> None:
+        """Begin one in the background if it is due, none is under way, and the last failure is long enough ago."""
+        if self._under_way or self._lock.locked() or runtime.monotonic_s() < self._not_before_s or not self.due():
+            return
+        self._under_way = True
+        try:
+            self._task = runtime.spawn(self._take_in_background, "chunkstore-snapshot")
+        except Exception as error:
+            self._under_way = False
+            self._failed(error)
+            raise
+
+    def _take_in_background(self) -> None:
+        try:
+            self.take()
+        except Exception:  # noqa: BLE001, S110  (nobody waits for it; ``take`` has written it down)
+            pass
+        finally:
+            self._under_way = False
+
+    def join(self, wait_s: float) -> None:
+        """Wait for the one in the background, no longer than that."""
+        if self._task is not None:
+            self._task.join(wait_s)
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        self._not_before_s = runtime.monotonic_s() + self._pause_s
+        self._pause_s = min(_PAUSE_S_MAX, self._pause_s * 2)
 
     def take(self) -> SnapshotReport:
         """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits.
@@ -63,7 +103,12 @@ class Snapshots:
             self._size_bytes = report.size_bytes
             self._taken_s = runtime.monotonic_s()
             self._wanted = False
+            self.failure = ""
+            self._pause_s = _PAUSE_S_MIN
             return report
+        except Exception as error:
+            self._failed(error)
+            raise
         finally:
             self._lock.release()
 
