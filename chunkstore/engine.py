@@ -140,6 +140,7 @@ class ChunkedSegmentStorage(ReadingHalf):
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()
+        self._released = False
         fenced = settings.read_fence == "fenced"
         check = core.check_fence if fenced else core.check_open
         beside = fenced and core.remote
@@ -412,15 +413,16 @@ class ChunkedSegmentStorage(ReadingHalf):
         return collect(self._core, dry_run=dry_run)
 
     def close(self) -> None:
-        """Finish what is under way, end the journal cleanly, release everything. Safe to repeat; never raises."""
+        """Finish what is under way, end the journal cleanly, release everything. Never raises.
+
+        Safe to repeat: who was interrupted (Ctrl-C) calls it again, and it goes on where it was.
+        """
         if self._core.inherited:
             return  # everything belongs to the process that we were forked from
         with self._close_lock:
-            if self._core.closed:
-                return
-            self._core.lifecycle.close()
-            for callback in self._on_close:
-                runtime.run_within(callback, self._core.settings.op_deadline_s)
+            if not self._released:
+                self._core.lifecycle.close(self._on_close)
+                self._released = True
 
     def wrap_unexpected(self, error: BaseException) -> ChunkstoreError:
         """For ``StorageWriter``: an error of chunkstore's own kind around something unforeseen."""

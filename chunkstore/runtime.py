@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -27,6 +28,7 @@ __all__ = [
     "Condition",
     "Event",
     "Future",
+    "LastStep",
     "Lock",
     "Pool",
     "ProcessIdentity",
@@ -41,7 +43,6 @@ __all__ = [
     "monotonic_s",
     "now_ms",
     "pool",
-    "run_within",
     "sleep_s",
     "spawn",
     "token",
@@ -310,22 +311,36 @@ def spawn(call: Callable[[], None], name: str) -> Task:
     return _active.spawn(call, name)
 
 
-def run_within(call: Callable[[], None], wait_s: float) -> None:
-    """Run ``call``, and wait for its end no longer than ``wait_s``. For the last things of a close: errors are of no use to
-    anybody by then, and what hangs is left to itself."""
-    interrupted: list[BaseException] = []
+class LastStep:
+    """One of the last things of a close, begun at once: errors are of no use to anybody by then, and what hangs is left to itself.
 
-    def run() -> None:
+    Who is interrupted while he waits for its end may wait again. Where no thread can be started, its maker does it himself.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._interrupted: list[BaseException] = []
+        self._task: Task | None = None
         try:
-            call()
+            self._task = spawn(self._run, "chunkstore-last")
+        except RuntimeError:
+            with suppress(Exception):
+                call()
+
+    def _run(self) -> None:
+        try:
+            self._call()
         except Exception:  # noqa: BLE001, S110
             pass
         except BaseException as error:  # noqa: BLE001  (carried to the waiting thread)
-            interrupted.append(error)
+            self._interrupted.append(error)
 
-    spawn(run, "chunkstore-last").join(wait_s)
-    if interrupted:
-        raise interrupted[0]
+    def wait(self, wait_s: float) -> None:
+        """Wait for its end, no longer than ``wait_s``."""
+        if self._task is not None:
+            self._task.join(wait_s)
+        if self._interrupted:
+            raise self._interrupted.pop()
 
 
 def pool(name: str, workers: int) -> Pool:

@@ -12,7 +12,7 @@ Leaves out: policies and pins ("Upkeep"), deletion of garbage (``collect``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -46,6 +46,8 @@ class Lifecycle:
         self._rolled_s = runtime.monotonic_s()
         self._stopping = runtime.event()
         self._keeper: runtime.Task | None = None
+        self._last: dict[str, runtime.LastStep] = {}
+        """The steps of ``close`` that have begun."""
         self._recovery_lock = runtime.lock()
         self._snapshots = Snapshots(core, self.note)
         self._heartbeat_lsn = core.journal.head.lsn
@@ -203,7 +205,12 @@ class Lifecycle:
             except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
                 failures.append(error)
 
-        task = runtime.spawn(mend, "chunkstore-mend")
+        try:
+            task = runtime.spawn(mend, "chunkstore-mend")
+        except RuntimeError:
+            # No more threads to be had: perhaps it does not hang.
+            self._mend(deadline_s)
+            return
         task.join(max(0.0, deadline_s - runtime.monotonic_s()))
         if task.is_alive():
             self._core.raise_deadline("waiting for recovery")
@@ -410,14 +417,15 @@ class Lifecycle:
         ):
             self._heartbeat_lsn = self.note(RecordKind.HEARTBEAT, ())
 
-    def close(self) -> None:
-        """Finish what is under way, write CLOSE, release the lease and all resources. Never raises.
+    def close(self, after: Sequence[Callable[[], None]]) -> None:
+        """Finish what is under way, write CLOSE, release the lease and all resources, then call ``after``. Raises nothing but
+        what interrupts a thread: it can be called again then, and begins nothing twice.
 
         Takes a few times ``op_deadline_s`` at most: what hangs then is left to itself, and can change nothing any more.
         """
         core = self._core
         if core.lazy:
-            runtime.run_within(lambda: settle(core, closing=True), core.settings.op_deadline_s)
+            self._finish("settle", lambda: settle(core, closing=True))
         core.closed = True
         self._stopping.set()
         # From here on an operation is either reserved, and waited for below, or refused.
@@ -431,13 +439,21 @@ class Lifecycle:
         while core.committer.inflight() and runtime.monotonic_s() < deadline_s:
             # Callers that were let in before finish by themselves.
             runtime.sleep_s(0.001)
-        if core.fenced is None and core.broken is None:
-            runtime.run_within(self._say_goodbye, core.settings.op_deadline_s)
+        if not core.ended and core.fenced is None and core.broken is None:
+            self._finish("goodbye", self._say_goodbye)
         core.journal.close()
         core.ended = True
-        runtime.run_within(core.close_stores, core.settings.op_deadline_s)
-        runtime.run_within(core.pool.close, core.settings.op_deadline_s)
+        self._finish("stores", core.close_stores)
+        self._finish("pool", core.pool.close)
         core.open_gate()
+        for number, call in enumerate(after):
+            self._finish(f"after {number}", call)
+
+    def _finish(self, name: str, call: Callable[[], None]) -> None:
+        step = self._last.get(name)
+        if step is None:
+            step = self._last[name] = runtime.LastStep(call)
+        step.wait(self._core.settings.op_deadline_s)
 
     def _say_goodbye(self) -> None:
         core = self._core

@@ -1,0 +1,155 @@
+"""A close that is interrupted can be repeated, and one without threads to be had still closes everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.assembly import describe_owner, journal_records, open_store_on
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import StorageFull
+from chunkstore.storage import ChunkStorage
+from tests.regressions.test_commit_queue import is_commit
+from tests.regressions.test_hangs import Remote
+from tests.support.data import problems
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+class Closing(Hooked):
+    """Counts how often it was closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+class InterruptedTask:
+    """Whoever waits for it the first time is interrupted."""
+
+    def __init__(self, task: runtime.Task) -> None:
+        self._task = task
+        self._interrupted = False
+
+    def join(self, timeout: float | None = None) -> None:
+        if not self._interrupted:
+            self._interrupted = True
+            raise KeyboardInterrupt
+        self._task.join(timeout)
+
+    def is_alive(self) -> bool:
+        return self._task.is_alive()
+
+
+def opened(world: World) -> tuple[ChunkedSegmentStorage, Closing]:
+    storage = Closing(world.raw_storage())
+    store = open_store_on(
+        storage,
+        settings=world.settings(lease_s=5.0, op_deadline_s=5.0),
+        cache=world._cache(storage, "default", "owner", None),
+        close_storage=True,
+    )
+    store.create("s")
+    store.append("s", b"0123")
+    return store, storage
+
+
+def check_closed(world: World, store: ChunkedSegmentStorage, storage: Closing) -> None:
+    core = store._core
+    assert core.ended and core.gate_is_open() and storage.closed == 1
+    store.close()
+    assert storage.closed == 1, "once is enough"
+    url = world.url if world.kind == "memory" else f"file://{world.root}"
+    kinds = [record["kind"] for record in journal_records(url, epoch=core.epoch)]
+    assert kinds.count("CLOSE") == 1 and kinds[-1] == "CLOSE"
+    lease = describe_owner(url)["lease"]
+    assert isinstance(lease, dict) and lease["released"]
+    if world.kind == "filesystem":
+        from chunkstore.metadata.lmdb import environment
+
+        assert not any(path.startswith(str(world.tmp_path)) for path in environment._environments)
+    with world.open() as again:
+        assert again.read("s", 0, 9) == b"0123"
+        assert problems(again.check()) == []
+
+
+def test_interrupted_while_it_waits_for_the_keeper(world: World) -> None:
+    store, storage = opened(world)
+    lifecycle = store._core.lifecycle
+    assert lifecycle._keeper is not None
+    lifecycle._keeper = InterruptedTask(lifecycle._keeper)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    assert storage.closed == 0, "what is left to do needs it"
+    store.close()
+    check_closed(world, store, storage)
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_interrupted_in_one_of_its_last_steps(world: World, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits for CLOSE, for the stores, for the pool, and for what it was given to close."""
+    store, storage = opened(world)
+    spawn, begun = runtime.spawn, 0
+
+    def interrupted(call: Callable[[], None], name: str) -> runtime.Task:
+        nonlocal begun
+        task = spawn(call, name)
+        if name != "chunkstore-last":
+            return task
+        begun += 1
+        return InterruptedTask(task) if begun == step + 1 else task
+
+    monkeypatch.setattr(runtime, "spawn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    store.close()
+    monkeypatch.undo()
+    check_closed(world, store, storage)
+
+
+def without_threads(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    spawn = runtime.spawn
+
+    def refusing(call: Callable[[], None], name: str) -> runtime.Task:
+        if name in names:
+            raise RuntimeError("can't start new thread")
+        return spawn(call, name)
+
+    monkeypatch.setattr(runtime, "spawn", refusing)
+
+
+def test_no_thread_can_be_started_for_a_close(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, storage = opened(world)
+    without_threads(monkeypatch, "chunkstore-last")
+    store.close()
+    monkeypatch.undo()
+    check_closed(world, store, storage)
+
+
+def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Remote(inner))
+        return made[-1]  # type: ignore[no-any-return]
+
+    store = world.open(wrap=wrap, op_deadline_s=5.0)
+    store.create("s")
+    full = True
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if full and is_commit(operation, names[0]):
+            raise StorageFull("injected")
+
+    made[0].before = before
+    without_threads(monkeypatch, "chunkstore-mend")
+    with pytest.raises(StorageFull):
+        store.append("s", b"x")
+    full = False
+    length = store.info("s").length
+    assert store.append("s", b"y") == length
