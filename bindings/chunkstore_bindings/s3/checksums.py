@@ -13,6 +13,7 @@ from base64 import b64encode
 from typing import Any, Final
 
 from chunkstore import runtime
+from chunkstore.deadline import left_s
 from chunkstore_bindings.s3.client import S3Client
 
 __all__ = ["META_CRC", "META_TOKEN", "Body", "Integrity", "crc_text", "kept_crc", "new_token", "object_headers"]
@@ -25,14 +26,13 @@ _HEX: Final = re.compile(r"[0-9a-f]{8}\Z")
 
 class Body:
     """A buffer as the SDK wants bodies, without a copy: it goes out in blocks, each with a time limit of its own, so that
-    a slow link is not mistaken for a dead one; and it stops at ``end_s`` on the monotonic clock all the same."""
+    a slow link is not mistaken for a dead one; and it stops when the call's time is up all the same."""
 
-    __slots__ = ("_at", "_end_s", "_view")
+    __slots__ = ("_at", "_view")
 
-    def __init__(self, view: memoryview, end_s: float) -> None:
+    def __init__(self, view: memoryview) -> None:
         self._view = view
         self._at = 0
-        self._end_s = end_s
 
     def __len__(self) -> int:
         return len(self._view)
@@ -48,7 +48,7 @@ class Body:
 
     def read(self, size: int = -1) -> memoryview:
         """The next block, whatever size is asked for; empty at the end."""
-        if runtime.monotonic_s() > self._end_s:
+        if not left_s(1.0):
             raise TimeoutError("the upload did not end in time")
         part = self._view[self._at : self._at + max(size, _BLOCK_BYTES)]
         self._at += len(part)

@@ -57,25 +57,19 @@ def _chance() -> float:
 
 
 class Patience:
-    """The time and the tries of one call. Pauses double up to 5 s; half of each is chance."""
+    """The tries of one request, within the time of its call. Pauses double up to 5 s; half of each is chance."""
 
-    __slots__ = ("_end_s", "_pause_s", "_tries")
+    __slots__ = ("_pause_s", "_tries")
 
-    def __init__(self, tries_max: int, budget_s: float) -> None:
+    def __init__(self, tries_max: int) -> None:
         self._tries = tries_max
         self._pause_s = _FIRST_PAUSE_S
-        self._end_s = runtime.monotonic_s() + budget_s
-
-    @property
-    def end_s(self) -> float:
-        """When the time is up, on the monotonic clock."""
-        return self._end_s
 
     def pause(self) -> bool:
         """Sleep before the next try; False, without sleeping, when there is to be none."""
         self._tries -= 1
         pause_s = self._pause_s * (0.5 + 0.5 * _chance())
-        if self._tries < 1 or pause_s >= left_s(self._end_s - runtime.monotonic_s()):
+        if self._tries < 1 or pause_s > left_s(pause_s):
             return False
         runtime.sleep_s(pause_s)
         self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
@@ -126,6 +120,8 @@ class S3Client:
         self._common: dict[str, str] = {"Bucket": options.bucket}
         if options.request_payer is not None:
             self._common["RequestPayer"] = options.request_payer
+        self._heard = False
+        """Whether S3 has ever answered here: if not, the root may be wrong."""
         self._pacer = _Pacer()
         self._lock = runtime.lock()
         self._requests: Counter[str] = Counter()
@@ -138,8 +134,8 @@ class S3Client:
         return self._pacer.wait_s
 
     def patience(self, tries_max: int | None = None) -> Patience:
-        """The tries and the time that one call of the port has."""
-        return Patience(tries_max or self.options.tries_max, left_s(self.options.deadline_s))
+        """The tries that one request has, unless it is said otherwise."""
+        return Patience(tries_max or self.options.tries_max)
 
     def send(self, operation: str, *, sent_bytes: int = 0, wanted_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
         """One attempt at one request, which ends within the call's time, its answer's body included; ``wanted_bytes``: how
@@ -166,8 +162,13 @@ class S3Client:
                 refusal.text += f" at {self.options.endpoint_url or 'AWS'}"
             elif refusal.code == "NoSuchBucket":
                 refusal.text += f" ({self.options.bucket})"
+            if refusal.status:
+                self._heard = True
+            elif refusal.may_pass and not self._heard and self.options.endpoint_url:
+                refusal.text += f"; {self.options.endpoint_url} has given no S3 answer yet: is it right, http:// or https:// included?"
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
+        self._heard = True
         self._pacer.faster()
         self.server = str(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))[:100]
         return answer

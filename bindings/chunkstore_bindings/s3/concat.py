@@ -143,6 +143,8 @@ def join(
     A length beyond its object is ``BEYOND_END``, a missing object ``NOT_FOUND``, and nothing was changed then.
     """
     total = sum(lengths)
+    for name in names:
+        client.options.key(name)  # a name that cannot be is refused before anything is asked
     for name, length in zip(names, lengths, strict=True):
         if not length:
             head(client, name)  # nobody else looks whether it exists

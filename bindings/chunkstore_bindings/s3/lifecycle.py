@@ -47,7 +47,7 @@ def check_lifecycle(client: S3Client) -> str:
         if refusal.kind in (Kind.DENIED, Kind.UNSUPPORTED, Kind.NOT_FOUND, Kind.INVALID):
             return "unseen"
         raise
-    rule = expiring_rule(answer.get("Rules", []), f"{options.prefix}/" if options.prefix else "")
+    rule = expiring_rule(answer.get("Rules", []), options.key(""))
     if rule is not None:
         raise Unsupported(
             f"{options.url}: lifecycle rule {rule!r} of bucket {options.bucket!r} may expire objects under this root; an expired "

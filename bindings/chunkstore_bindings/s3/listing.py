@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chunkstore import runtime
+from chunkstore.deadline import left_s
 from chunkstore.storage import ChunkInfo, ListPage
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.refusals import nonsense
@@ -22,16 +22,15 @@ _PAGE_KEYS_MAX = 1000
 def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> ListPage:
     """Up to ``limit`` objects whose name begins with ``prefix``, those above ``after`` only. Raises ``Refusal``."""
     options = client.options
-    root = f"{options.prefix}/" if options.prefix else ""
+    root, start_of_keys = options.key(""), options.key(prefix)
     items: list[ChunkInfo] = []
     token: str | None = None
-    end_s = client.patience().end_s
     while True:
         start: dict[str, Any] = {} if after is None else {"StartAfter": root + after}
         if token is not None:
             start = {"ContinuationToken": token}
         page = client.repeat(
-            "list_objects_v2", Prefix=root + prefix, MaxKeys=min(_PAGE_KEYS_MAX, limit - len(items)), **start
+            "list_objects_v2", Prefix=start_of_keys, MaxKeys=min(_PAGE_KEYS_MAX, limit - len(items)), **start
         )
         found = [_info(item, root) for item in page.get("Contents", [])]
         for item in found[: limit - len(items)]:
@@ -47,7 +46,7 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> L
         # Names, not tokens: some servers lose keys behind their own continuation tokens. But a page may have no names, where
         # other things than objects lie between the keys.
         before, token = token, None if found else page.get("NextContinuationToken")
-        if not found and (token in (None, before) or runtime.monotonic_s() > end_s):
+        if not found and (token in (None, before) or not left_s(1.0)):
             raise nonsense("a listing that goes on and names nothing")
 
 

@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
 from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, crc_text, new_token, object_headers
-from chunkstore_bindings.s3.client import Patience, S3Client
+from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.options import PARTS_MAX
-from chunkstore_bindings.s3.reading import head
+from chunkstore_bindings.s3.reading import exists, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal
 
 __all__ = ["Upload", "aborted_on_failure", "begin", "complete", "send_part", "sweep", "upload"]
@@ -42,7 +42,6 @@ class Upload(NamedTuple):
     id: str
     token: str
     exclusive: bool
-    patience: Patience
 
 
 def upload(
@@ -53,7 +52,7 @@ def upload(
         size = max(client.options.part_size_bytes, -(-len(view) // PARTS_MAX))
         slices = [view[start : start + size] for start in range(0, len(view), size)]
         try:
-            if exclusive and _exists(client, name):
+            if exclusive and exists(client, name):
                 raise Refusal(Kind.TAKEN, "the name exists", status=412)
             # The whole CRC is needed first: an object's metadata is fixed when its upload begins.
             whole_crc = crc32c_extend(0, view)
@@ -69,16 +68,6 @@ def upload(
         finally:
             for part in slices:
                 part.release()
-
-
-def _exists(client: S3Client, name: str) -> bool:
-    try:
-        head(client, name)
-    except Refusal as refusal:
-        if refusal.kind is Kind.NOT_FOUND:
-            return False
-        raise
-    return True
 
 
 def _unless_stopped(stop: runtime.Event, call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
@@ -98,15 +87,13 @@ def begin(client: S3Client, integrity: Integrity, name: str, crc: int | None, *,
     more: dict[str, Any] = {}
     if integrity.server_keeps_crc is not False:
         more["ChecksumAlgorithm"] = "CRC32C"
-    patience = client.patience()
     answer = client.repeat(
         "create_multipart_upload",
-        patience=patience,
         Key=client.options.key(name),
         **object_headers(client, crc, token),
         **more,
     )
-    return Upload(name, str(answer["UploadId"]), token, exclusive, client.patience())
+    return Upload(name, str(answer["UploadId"]), token, exclusive)
 
 
 def send_part(client: S3Client, integrity: Integrity, upload: Upload, number: int, view: memoryview) -> dict[str, Any]:
@@ -117,8 +104,7 @@ def send_part(client: S3Client, integrity: Integrity, upload: Upload, number: in
     answer = client.repeat(
         "upload_part",
         sent_bytes=len(view),
-        patience=client.patience(),
-        fresh=lambda: {"Body": Body(view, upload.patience.end_s)},
+        fresh=lambda: {"Body": Body(view)},
         Key=client.options.key(upload.name),
         UploadId=upload.id,
         PartNumber=number,
@@ -192,7 +178,7 @@ def sweep(client: S3Client, older_than_s: float) -> int:
     Returns how many. Raises ``Refusal``. Retry: safe. Somebody's upload that is still under way and older than that fails.
     """
     options = client.options
-    prefix = f"{options.prefix}/" if options.prefix else ""
+    prefix = options.key("")
     marker: dict[str, Any] = {}
     aborted = 0
     for _ in range(_SWEEP_PAGES_MAX):

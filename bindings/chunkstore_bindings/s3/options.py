@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from chunkstore.config import GIB, MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import check_object_name
+from chunkstore.names import check_object_name, utf8_bytes
 
 __all__ = ["COPY_BYTES_MAX", "PARTS_MAX", "PART_BYTES_MIN", "S3Options", "parse_root"]
 
@@ -26,6 +26,10 @@ COPY_BYTES_MAX: Final = 5 * GIB
 """S3's limit: one part, one copy and one PUT have at most so many bytes."""
 PARTS_MAX: Final = 10_000
 """S3's limit for the parts of one upload."""
+_KEY_BYTES_MAX: Final = 1024
+"""S3's limit for a key."""
+_PREFIX_BYTES_MAX: Final = 800
+"""Leaves room for every name that a container makes."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")
 _WORD = re.compile(r"[A-Za-z0-9:/_.@+=-]{1,2048}\Z")
@@ -72,6 +76,8 @@ class S3Options:
             raise _refused("bucket", "must be 2 to 255 letters, digits, '.', '_' or '-'")
         if self.prefix:
             check_object_name(self.prefix)
+            if not 0 <= utf8_bytes(self.prefix) <= _PREFIX_BYTES_MAX:
+                raise _refused("prefix", f"must have at most {_PREFIX_BYTES_MAX} bytes of UTF-8")
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
         for name in ("region", "profile", "storage_class", "sse_kms_key_id"):
@@ -106,8 +112,17 @@ class S3Options:
         return f"s3://{self.bucket}{path}{'?' + query if query else ''}"
 
     def key(self, name: str) -> str:
-        """The key of the object ``name``."""
-        return f"{self.prefix}/{name}" if self.prefix else name
+        """The key of the object ``name``. Raises ``InvalidArgument`` where S3 can have none."""
+        key = f"{self.prefix}/{name}" if self.prefix else name
+        size_bytes = utf8_bytes(key)
+        if size_bytes < 0:
+            raise InvalidArgument(f"chunk name {name!r} is not valid UTF-8", argument="name")
+        if size_bytes > _KEY_BYTES_MAX:
+            raise InvalidArgument(
+                f"chunk name {name!r} makes a key of {size_bytes} bytes with the root's prefix; S3 has {_KEY_BYTES_MAX} at most",
+                argument="name",
+            )
+        return key
 
 
 _IDENTITY: Final = ("endpoint_url", "region", "profile", "path_style", "request_payer")

@@ -24,7 +24,7 @@ from chunkstore_bindings.s3.checksums import kept_crc
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 
-__all__ = ["Found", "Head", "get_range", "head", "read_into", "read_range"]
+__all__ = ["Found", "Head", "exists", "get_range", "head", "read_into", "read_range"]
 
 T = TypeVar("T")
 _BLOCK_BYTES: Final = 1 << 19
@@ -74,6 +74,17 @@ def head(client: S3Client, name: str) -> Head:
         str(answer.get("ETag", "")),
         answer.get("Metadata", {}),
     )
+
+
+def exists(client: S3Client, name: str) -> bool:
+    """Whether there is such an object. Raises ``Refusal``."""
+    try:
+        head(client, name)
+    except Refusal as refusal:
+        if refusal.kind is Kind.NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 def get_range(client: S3Client, name: str, offset: int, length: int) -> Found:

@@ -8,6 +8,7 @@ Leaves out: deciding whether to try again.
 from __future__ import annotations
 
 import http.client
+import re
 from enum import Enum
 from typing import Any, Final
 
@@ -66,7 +67,16 @@ class Kind(Enum):
     INVALID = "invalid"
 
 
+_ELSEWHERE: Final = (
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    *("301", "302", "307", "308"),
+)
+"""The bucket is another server's. Answers to HEAD have no words, only a status."""
 _CODES: Final = {
+    **dict.fromkeys(_ELSEWHERE, Kind.INVALID),
     "NoSuchKey": Kind.NOT_FOUND,
     "NoSuchUpload": Kind.NO_UPLOAD,
     "PreconditionFailed": Kind.TAKEN,
@@ -93,9 +103,6 @@ _CODES: Final = {
     "KeyTooLongError": Kind.INVALID,
     "NoSuchBucket": Kind.INVALID,
     "InvalidBucketName": Kind.INVALID,
-    "PermanentRedirect": Kind.INVALID,
-    "AuthorizationHeaderMalformed": Kind.INVALID,
-    "IllegalLocationConstraintException": Kind.INVALID,
     "InvalidObjectState": Kind.DENIED,
 }
 _STATUSES: Final = {
@@ -110,10 +117,11 @@ _STATUSES: Final = {
     501: Kind.UNSUPPORTED,
     507: Kind.FULL,
 }
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 _REMEDIES: Final = {
     "NoSuchBucket": "make the bucket, or mend the root",
-    "PermanentRedirect": "name the bucket's region (?region=...)",
-    "AuthorizationHeaderMalformed": "name the bucket's region (?region=...)",
+    **dict.fromkeys(_ELSEWHERE, "name the bucket's region (?region=...), or the endpoint that has it"),
+    "400": "is the root's endpoint right, http:// or https:// included?",
     "RequestTimeTooSkewed": "set this machine's clock",
     "InvalidObjectState": "the object was moved to an archive class; restore it and take the transition rule off the root",
     "EntityTooLarge": "choose smaller chunks",
@@ -179,9 +187,7 @@ def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, sdk.ParamValidationError):
         return Refusal(Kind.INVALID, "the SDK refuses the request's parameters")
     if isinstance(error, sdk.SSLError):
-        return Refusal(
-            Kind.TRANSIENT, "no TLS with the server (SSLError); is it an https:// endpoint, is its certificate trusted?"
-        )
+        return Refusal(Kind.TRANSIENT, "no TLS with the server (SSLError); is its certificate trusted?")
     if isinstance(error, (ResponseParserError, ValueError, OverflowError, RuntimeError)):
         return nonsense(type(error).__name__)
     if isinstance(error, (sdk.HTTPClientError, sdk.BotoCoreError, HTTPError, OSError)):
@@ -189,10 +195,7 @@ def refusal_of(error: BaseException) -> Refusal:
         if isinstance(cause, AnswerTooLong):
             return nonsense(str(cause))
         if isinstance(cause, http.client.HTTPException):
-            return Refusal(
-                Kind.TRANSIENT,
-                f"an answer that is not HTTP's ({type(cause).__name__}); if the server speaks TLS, write https:// into the root",
-            )
+            return Refusal(Kind.TRANSIENT, f"an answer that is not HTTP's ({type(cause).__name__})")
         return Refusal(Kind.TRANSIENT, f"no answer from the server ({type(error).__name__})")
     raise error
 
@@ -208,7 +211,9 @@ def _answered(error: sdk.ClientError) -> Refusal:
     answer: dict[str, Any] = error.response
     told = answer.get("Error", {})
     code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
-    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    metadata = answer.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode", 0))
+    region = str(told.get("Region") or metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or "")
     # What remains goes wherever a traceback goes: no signature, no key id, no headers.
     error.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     kind = _CODES.get(code)
@@ -218,7 +223,10 @@ def _answered(error: sdk.ClientError) -> Refusal:
         # 503 comes from gateways, too, that have no idea what the server behind them did.
         kind = Kind.TRANSIENT if status >= 500 or status == 408 or status < 300 else Kind.INVALID
     text = f"{code or status} {message}".strip()[:400]
-    remedy = _REMEDIES.get(code)
+    # 400 is all that a HEAD which was signed for the wrong region is told.
+    remedy = _REMEDIES.get("PermanentRedirect" if code == "400" and region else code)
+    if remedy is not None and _REGION.match(region):
+        remedy += f"; it is in {region}"
     if remedy is None and kind is Kind.DENIED:
         remedy = "check credentials and policies"
     return Refusal(kind, f"{text}; {remedy}" if remedy else text, code=code, status=status)

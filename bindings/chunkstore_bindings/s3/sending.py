@@ -32,20 +32,18 @@ def _frozen(data: BytesLike) -> bytes | memoryview:
     return memoryview(data).cast("B") if memoryview(data).nbytes > _COPY_BYTES_MAX else bytes(data)
 
 
-def _body(body: bytes | memoryview, end_s: float) -> bytes | Body:
-    return body if isinstance(body, bytes) and len(body) <= _COPY_BYTES_MAX else Body(memoryview(body), end_s)
+def _body(body: bytes | memoryview) -> bytes | Body:
+    return body if isinstance(body, bytes) and len(body) <= _COPY_BYTES_MAX else Body(memoryview(body))
 
 
 def put_object(client: S3Client, integrity: Integrity, name: str, data: BytesLike) -> None:
     """Write ``name`` unconditionally. Repeated while it may help. Raises ``Refusal``."""
     body = _frozen(data)
     crc = crc32c(body)
-    patience = client.patience()
     answer = client.repeat(
         "put_object",
         sent_bytes=len(body),
-        patience=patience,
-        fresh=lambda: {"Body": _body(body, patience.end_s)},
+        fresh=lambda: {"Body": _body(body)},
         Key=client.options.key(name),
         **object_headers(client, crc, new_token()),
         **integrity.headers(memoryview(body), crc),
@@ -65,7 +63,7 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 "put_object",
                 sent_bytes=len(body),
                 Key=client.options.key(name),
-                Body=_body(body, patience.end_s),
+                Body=_body(body),
                 IfNoneMatch="*",
                 **object_headers(client, crc, token),
                 **integrity.headers(memoryview(body), crc),

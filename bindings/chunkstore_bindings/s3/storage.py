@@ -4,6 +4,7 @@ Promises
 * A chunk is one immutable object; what a call has written when it returns is durable, as far as the server is.
 * ``create_if_absent`` is decided by the server alone (protocol 2.3). Whether a server can be trusted with that is probed
   before a container is made, and asked again at every open (``chunkstore_bindings.probe``).
+* A call, with all its requests, ends after ``deadline_s``, or with the operation that it is made for.
 * Every error of the SDK is translated; none names a credential.
 
 Leaves out: appending and truncating (``Unsupported``); retries over the whole of a call (``retrying`` goes around it).
@@ -12,11 +13,13 @@ Leaves out: appending and truncating (``Unsupported``); retries over the whole o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
+from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkstoreError, Unsupported
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
 from chunkstore_bindings.s3.checksums import Integrity
@@ -27,8 +30,8 @@ from chunkstore_bindings.s3.listing import list_page
 from chunkstore_bindings.s3.multipart import sweep, upload
 from chunkstore_bindings.s3.observe import observe
 from chunkstore_bindings.s3.options import S3Options
-from chunkstore_bindings.s3.reading import head, read_into, read_range
-from chunkstore_bindings.s3.refusals import Kind, Refusal
+from chunkstore_bindings.s3.reading import exists, head, read_into, read_range
+from chunkstore_bindings.s3.refusals import Refusal
 from chunkstore_bindings.s3.sending import put_if_absent, put_object
 
 __all__ = ["S3ChunkStorage"]
@@ -114,13 +117,7 @@ class S3ChunkStorage(BaseChunkStorage):
     # The port
 
     def do_exists(self, name: str) -> bool:
-        try:
-            head(self._client, name)
-        except Refusal as refusal:
-            if refusal.kind is Kind.NOT_FOUND:
-                return False
-            raise refusal.error(name) from refusal
-        return True
+        return self._do(name, lambda: exists(self._client, name))
 
     def do_create(self, name: str, data: BytesLike | None) -> None:
         content = data if data is not None else b""
@@ -138,10 +135,9 @@ class S3ChunkStorage(BaseChunkStorage):
             runtime.spawn(self._sweep_quietly, "chunkstore-s3-sweep")
 
     def _sweep_quietly(self) -> None:
-        try:
-            sweep(self._client, self.options.stale_upload_s)
-        except (Refusal, ChunkstoreError):
-            return  # they cost money, not safety; the next process looks again
+        # They cost money, not safety; the next process looks again.
+        with suppress(ChunkstoreError):
+            self.sweep_uploads()
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
         return self._do(name, lambda: put_if_absent(self._client, self._integrity, name, data))
@@ -199,6 +195,7 @@ class S3ChunkStorage(BaseChunkStorage):
 
     def _do(self, name: str, call: Callable[[], T]) -> T:
         try:
-            return call()
+            with until(runtime.monotonic_s() + self.options.deadline_s):
+                return call()
         except Refusal as refusal:
             raise refusal.error(refusal.name or name) from refusal

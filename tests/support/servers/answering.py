@@ -73,7 +73,8 @@ class Answering:
     def _take(self, client: socket.socket) -> bool:
         """Take one request in and answer it; False when the connection has ended, or is to end."""
         head, body = b"", b""
-        while b"\r\n\r\n" not in head:
+        # A TLS greeting is as good as a request, to a server that knows neither.
+        while b"\r\n\r\n" not in head and not head.startswith(b"\x16"):
             block = client.recv(1 << 16)
             if not block:
                 return False

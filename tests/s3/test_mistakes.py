@@ -1,0 +1,335 @@
+"""What people get wrong (a scheme, a region, a clock, a name) and servers that have had enough: clear errors, in time, few requests."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore_bindings.s3.options import S3Options, parse_root
+from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.support.data import problems
+from tests.support.servers.answering import Answer, Answering, http
+from tests.support.servers.faultproxy import FaultProxy
+from tests.support.servers.s3server import S3Server
+
+MIB = 1 << 20
+HANDLE = ChunkHandle("n", False)
+
+
+@pytest.fixture
+def answering(s3_environment: None) -> Iterator[Callable[..., Answering]]:
+    made: list[Answering] = []
+
+    def make(answer: Answer | Callable[[str], Answer], tls: ssl.SSLContext | None = None) -> Answering:
+        made.append(Answering(answer if callable(answer) else lambda _: answer, tls))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def at(s3_environment: None) -> Iterator[Callable[..., S3ChunkStorage]]:
+    """``at(server, scheme="http", **options)``: a storage of which nothing is patient."""
+    made: list[S3ChunkStorage] = []
+
+    def make(server: Answering | S3Server, **options: Any) -> S3ChunkStorage:
+        scheme = options.pop("scheme", "http")
+        url = f"{scheme}://127.0.0.1:{server.port}"
+        chosen = {"tries_max": 2, "connect_timeout_s": 1, "read_timeout_s": 1, "deadline_s": 2, **options}
+        made.append(S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=url, **chosen)))
+        return made[-1]
+
+    yield make
+    for storage in made:
+        storage.close()
+
+
+At = Callable[..., S3ChunkStorage]
+Serve = Callable[..., Answering]
+
+
+def refusal(status: str, code: str, message: str = "said so", more: str = "", *headers: str) -> bytes:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>"
+    return http(status, body.encode(), "Content-Type: application/xml", *headers)
+
+
+# Names
+
+
+LONG, ODD = "é" * 462, "half-\ud800"
+
+
+@pytest.mark.parametrize(("name", "says"), [(LONG, "1025 bytes.*prefix.*1024"), (ODD, "UTF-8")], ids=["long", "odd"])
+def test_names_that_s3_cannot_hold_are_refused_before_any_request(
+    at: At, answering: Serve, name: str, says: str
+) -> None:
+    server = answering(http("200 OK"))
+    # The prefix and its slash count, too; the port's own limit is 900 characters.
+    storage = at(server, prefix="p" * 100)
+    handle = ChunkHandle(name, False)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.exists(name),
+        lambda: storage.create(name, b"x"),
+        lambda: storage.create(name, bytes(33 * MIB)),
+        lambda: storage.create_if_absent(name, b"x"),
+        lambda: storage.put(name, b"x"),
+        lambda: storage.read(handle, 0, 10),
+        lambda: storage.read_into(handle, 0, bytearray(10)),
+        lambda: storage.delete(name),
+        lambda: storage.stat(name),
+        lambda: storage.open_read(name),
+        lambda: storage.concat([ConcatArgument(name, 1), ConcatArgument("n", 1)]),
+        lambda: storage.list(name),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match=says) as caught:
+            call()
+        assert caught.value.argument == "name"
+    assert server.requests == []
+
+
+def test_a_name_of_just_1024_bytes(server: S3Server) -> None:
+    root = server.root(server.make_bucket(), "p" * 200)
+    storage = S3ChunkStorage(parse_root(root))
+    name = "é" * 411 + "x"
+    assert len(storage.options.key(name).encode()) == 1024
+    storage.create(name, b"x")
+    assert storage.read(ChunkHandle(name, False), 0, 10) == b"x"
+    assert [item.name for item in storage.list().items] == [name]
+    storage.delete(name)
+    storage.close()
+
+
+def test_a_prefix_that_leaves_no_room_for_names_is_refused_with_the_root() -> None:
+    """Or a container could be made there and not be written to."""
+    with pytest.raises(InvalidArgument, match="800 bytes") as caught:
+        parse_root(f"s3://bucket/{'x' * 801}")
+    assert caught.value.argument == "prefix"
+    assert parse_root(f"s3://bucket/{'x' * 800}")
+    with pytest.raises(InvalidArgument):
+        parse_root(f"s3://bucket/{'%C3%A9' * 401}")
+
+
+# Clocks and regions
+
+
+def test_a_clock_that_is_wrong_is_named(at: At, answering: Serve) -> None:
+    text = "The difference between the request time and the current time is too large."
+    server = answering(refusal("403 Forbidden", "RequestTimeTooSkewed", text))
+    storage = at(server)
+    for call in (lambda: storage.put("n", b"x"), storage.list, lambda: storage.read(HANDLE, 0, 1)):
+        with pytest.raises(StorageUnavailable, match="set this machine's clock"):
+            call()
+    assert len(server.requests) == 3
+
+
+ELSEWHERE = {
+    "permanent-redirect": refusal("301 Moved Permanently", "PermanentRedirect", "use the specified endpoint"),
+    "with-its-region": refusal(
+        "301 Moved Permanently", "PermanentRedirect", "elsewhere", "", "x-amz-bucket-region: eu-west-3"
+    ),
+    "malformed": refusal(
+        "400 Bad Request",
+        "AuthorizationHeaderMalformed",
+        "the region 'us-east-1' is wrong; expecting 'eu-west-3'",
+        "<Region>eu-west-3</Region>",
+        "x-amz-bucket-region: eu-west-3",
+    ),
+    "location": refusal(
+        "400 Bad Request", "IllegalLocationConstraintException", "is incompatible", "", "x-amz-bucket-region: eu-west-3"
+    ),
+    "temporary": refusal("307 Temporary Redirect", "TemporaryRedirect", "please re-send"),
+    "no-words": http("301 Moved Permanently"),
+    "no-words-400-with-region": http("400 Bad Request", b"", "x-amz-bucket-region: eu-west-3"),
+}
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_a_bucket_of_another_region_is_named_with_few_requests(at: At, answering: Serve, kind: str) -> None:
+    server = answering(ELSEWHERE[kind])
+    storage = at(server)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.put("n", b"x"),
+        lambda: storage.read(HANDLE, 0, 1),
+        storage.list,
+        lambda: storage.exists("n"),
+        lambda: storage.delete("n"),
+    ]
+    for call in calls:
+        before = len(server.requests)
+        with pytest.raises(InvalidArgument, match=r"region \(\?region=") as caught:
+            call()
+        assert caught.value.argument == "root"
+        if "eu-west-3" in ELSEWHERE[kind].decode():
+            assert "eu-west-3" in str(caught.value)
+        assert len(server.requests) - before <= 3
+
+
+def test_a_bucket_is_followed_to_its_region(at: At, answering: Serve) -> None:
+    """The SDK does that; AWS tells where a bucket is."""
+
+    def answer(_: str) -> bytes:
+        first = len(server.requests) == 1
+        return ELSEWHERE["with-its-region"] if first else http("200 OK", b"", 'ETag: "e"')
+
+    server = answering(answer)
+    at(server).put("n", b"x")
+    assert len(server.requests) == 2
+
+
+# http and https
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A certificate of our own, which nobody trusts."""
+    x509 = pytest.importorskip("cryptography.x509", reason="cryptography is not installed")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    day = dt.timedelta(days=1)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
+    pem = tmp_path_factory.mktemp("tls") / "both.pem"
+    pem.write_bytes(
+        made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context
+
+
+def mistaken(storage: S3ChunkStorage, *more: str) -> None:
+    for call in (lambda: storage.put("n", b"x"), lambda: storage.exists("n"), storage.list):
+        began = time.monotonic()
+        with pytest.raises(ChunkstoreError, match="http:// or https:// included") as caught:
+            call()
+        assert all(text in str(caught.value) for text in more)
+        assert time.monotonic() - began < 3
+
+
+def test_http_where_tls_is_spoken(at: At, answering: Serve, tls: ssl.SSLContext) -> None:
+    mistaken(at(answering(http("200 OK"), tls)), "http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Client sent an HTTP request to an HTTPS server.\n", b"<html>The plain HTTP request was sent to HTTPS port"],
+)
+def test_http_where_tls_is_spoken_and_it_says_so(at: At, answering: Serve, body: bytes) -> None:
+    mistaken(at(answering(http("400 Bad Request", body))))
+
+
+def test_https_where_none_is_spoken(at: At, answering: Serve) -> None:
+    mistaken(at(answering(http("400 Bad Request")), scheme="https"), "https://127.0.0.1")
+
+
+def test_https_where_a_real_server_speaks_none(at: At, rgw: S3Server) -> None:
+    mistaken(at(rgw, scheme="https"))
+
+
+def test_https_where_a_whole_line_is_waited_for(at: At, answering: Serve) -> None:
+    mistaken(at(answering(None), scheme="https", connect_timeout_s=0.2, tries_max=1))
+
+
+def test_https_with_a_certificate_that_nobody_trusts(at: At, answering: Serve, tls: ssl.SSLContext) -> None:
+    mistaken(at(answering(http("200 OK"), tls), scheme="https"), "is its certificate trusted")
+
+
+def test_a_server_that_was_heard_is_the_right_one(at: At, answering: Serve) -> None:
+    def answer(_: str) -> bytes:
+        return http("200 OK", b"", 'ETag: "e"') if len(server.requests) == 1 else b"SSH-2.0\r\n"
+
+    server = answering(answer)
+    storage = at(server)
+    storage.put("n", b"x")
+    with pytest.raises(StorageUnavailable, match="not HTTP's") as caught:
+        storage.put("n", b"x")
+    assert "https://" not in str(caught.value)
+
+
+# Enough
+
+
+@pytest.mark.parametrize("status", ["503 Slow Down", "429 Too Many Requests"])
+def test_a_storm_of_slow_down_ends_at_the_deadline(at: At, answering: Serve, status: str) -> None:
+    server = answering(refusal(status, "SlowDown", "Please reduce your request rate."))
+    storage = at(server, tries_max=100, deadline_s=0.6)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.create_if_absent("n", b"x"),
+        lambda: storage.read(HANDLE, 0, 1),
+        lambda: storage.create("n", bytes(33 * MIB)),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable, match=r"SlowDown|503|429"):  # a HEAD is not told in words
+            call()
+        assert time.monotonic() - began < 1.5
+    assert 3 <= len(server.requests) < 60
+    assert storage.pace_s > 0
+
+
+def test_a_storm_of_slow_down_ends_with_the_engines_operation(
+    rgw: S3Server, answering: Serve, proxied: Callable[[S3Server], FaultProxy], tmp_path: Path
+) -> None:
+    """Whatever patience the root and the layer above it have: 120 s and 4 tries, 20 s and 8 tries."""
+    storm = answering(refusal("503 Slow Down", "SlowDown"))
+    proxy = proxied(rgw)
+    root = rgw.root(rgw.make_bucket(), port=proxy.port)
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0, op_deadline_s=1, resolve_s=0)
+    with chunkstore.open(root, settings=settings) as store:
+        store.create("s")
+        store.append("s", b"before.")
+        proxy.target_port = storm.port
+        proxy.reset_connections()
+        calls: list[Callable[[], object]] = [
+            lambda: store.read("s", 0, 10),
+            lambda: store.append("s", b"meanwhile."),
+        ]
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises(ChunkstoreError):
+                call()
+            assert time.monotonic() - began < 3
+        proxy.target_port = rgw.port
+        proxy.reset_connections()
+    with chunkstore.open(root, settings=settings) as store:
+        assert store.read("s", 0, 100) in (b"before.", b"before.meanwhile.")
+        assert problems(store.check("deep")) == []
+
+
+# Replies
+
+
+def test_replies_that_come_twice_answer_nothing_else(at: At, answering: Serve) -> None:
+    """What is already there before a request is sent is no answer to it."""
+
+    def answer(line: str) -> bytes:
+        name = line.split()[1].rpartition("/")[2]
+        if name.startswith("absent"):
+            return http("404 Not Found", b"", keep=True) * 2
+        body = name.encode()
+        range_ = f"Content-Range: bytes 0-{len(body) - 1}/{len(body)}"
+        return http("206 Partial Content", body, f'ETag: "{name}"', range_, keep=True) * 2
+
+    storage = at(answering(answer))
+    for number in range(20):
+        name = f"n-{number}"
+        assert storage.read(ChunkHandle(name, False), 0, 100) == name.encode()
+        assert not storage.exists(f"absent-{number}")
