@@ -33,7 +33,6 @@ Kinds, with ``args`` and the ``result`` of an ``ok``. ``segment`` is the segment
 | open | () with ``segment`` "": a claim; ``epoch`` is the one won, 0 if none | epoch |
 | close | () with ``segment`` "" | None |
 | replica_read | (offset, length, segment id, lsn): a replica's view, possibly stale, never wrong | bytes |
-| replica_info | (lsn,) | (id, start_offset, length, sealed), or None: no such segment |
 | final | (offset, length, segment id): read by a fresh owner after the end of all faults | bytes |
 """
 

@@ -145,7 +145,7 @@ def _old_or_lost(events: Sequence[Event], event: Event) -> str:
         return "stale-read"
     if event.kind == "final":
         return "lost-ack"
-    later = any(e.kind == "final" and e.invoked >= (event.returned or 0) for e in events)
+    later = any(e.kind == "final" and e.invoked > (event.returned or 0) for e in events)
     # Finals were laid onto the canvas first: had something acknowledged not been in them, it would have been named there.
     return "stale-read" if later else "lost-ack"
 

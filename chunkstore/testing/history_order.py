@@ -31,7 +31,7 @@ from chunkstore.testing.history_needs import Needs
 
 __all__ = ["NoOrder", "OrderSearch", "Undecided"]
 
-_KINDS_IGNORED = frozenset(("open", "close", "replica_read", "replica_info"))
+_KINDS_IGNORED = frozenset(("open", "close", "replica_read"))
 _NOTHING: frozenset[int] = frozenset()
 
 

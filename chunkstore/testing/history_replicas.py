@@ -1,6 +1,6 @@
 """What replicas may say: anything that once was, never anything that was not, and never backwards (protocol 3.13, P9).
 
-Promises: linear rules over ``replica_read`` and ``replica_info``: a replica's position never goes back; at a higher position a
+Promises: linear rules over ``replica_read``: a replica's position never goes back; at a higher position a
 segment is never shorter; nothing is shown before somebody asked for it to be appended. (That the bytes are right is
 ``history_contents``.) Leaves out: freshness, which nobody promised.
 """
@@ -21,9 +21,7 @@ __all__ = ["replica_anomalies"]
 def replica_anomalies(events: Sequence[Event], contents: Contents) -> Iterator[Anomaly]:
     """Everything that replicas said and that never was."""
     told = [
-        (index, event)
-        for index, event in enumerate(events)
-        if event.kind in ("replica_read", "replica_info") and event.outcome == "ok"
+        (index, event) for index, event in enumerate(events) if event.kind == "replica_read" and event.outcome == "ok"
     ]
     yield from _positions(told)
     yield from _lengths(told)
@@ -31,7 +29,7 @@ def replica_anomalies(events: Sequence[Event], contents: Contents) -> Iterator[A
 
 
 def _lsn(event: Event) -> int:
-    return int(event.args[3] if event.kind == "replica_read" else event.args[0])
+    return int(event.args[3])
 
 
 def _positions(told: Sequence[tuple[int, Event]]) -> Iterator[Anomaly]:
@@ -51,12 +49,9 @@ def _positions(told: Sequence[tuple[int, Event]]) -> Iterator[Anomaly]:
 def _lengths(told: Sequence[tuple[int, Event]]) -> Iterator[Anomaly]:
     groups: dict[tuple[str, int], list[tuple[int, int, int, bool]]] = defaultdict(list)
     for index, event in told:
-        if event.kind == "replica_read":
-            offset, length, identity = event.args[:3]
-            exact = len(event.result) < length
-            groups[event.segment, identity].append((_lsn(event), index, offset + len(event.result), exact))
-        elif event.result is not None:
-            groups[event.segment, event.result[0]].append((_lsn(event), index, event.result[2], True))
+        offset, length, identity = event.args[:3]
+        exact = len(event.result) < length
+        groups[event.segment, identity].append((_lsn(event), index, offset + len(event.result), exact))
     for (name, _), seen in groups.items():
         reached, by = 0, -1
         # At one position the longest comes first, so that exact lengths are compared with it.
@@ -76,7 +71,7 @@ def _premature(told: Sequence[tuple[int, Event]], contents: Contents) -> Iterato
         key = (event.segment, event.kind, event.args)
         first_asked[key] = min(event.invoked, first_asked.get(key, event.invoked))
     for index, event in told:
-        if event.kind != "replica_read" or event.returned is None:
+        if event.returned is None:
             continue
         life = contents.life_of(event, event.segment, event.args[2])
         if life is None:

@@ -23,7 +23,7 @@ from chunkstore.testing.history_model import (
 
 __all__ = ["find_order"]
 
-_KINDS_IGNORED = frozenset(("open", "close", "replica_read", "replica_info"))
+_KINDS_IGNORED = frozenset(("open", "close", "replica_read"))
 
 
 def find_order(events: Sequence[Event], *, lazy: bool = False, refusals: str = "reads") -> list[int] | None:

@@ -43,7 +43,7 @@ class Verdict:
         self._acknowledged: dict[str, list[tuple[float, int]]] = {name: [] for name in GROWING}
         self._lengths: dict[str, list[int]] = {name: [] for name in GROWING}
         self._bad_seen = 0
-        self._checked = {"slices": 0, "shown": 0, "rows": 0}
+        self._checked = {"slices": 0, "shown": 0}
         self._replica = (0, 0.0)
         self.slices_compared = 0
 

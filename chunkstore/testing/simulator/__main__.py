@@ -72,6 +72,8 @@ def _replay(options: argparse.Namespace) -> int:
         f"{result.virtual_s:.1f} s of virtual time, trace {result.trace_hash}",
         highlight=False,
     )
+    if result.undecided:
+        _OUT.print(f"not judged whole: {result.undecided}", markup=False, highlight=False)
     for violation in result.violations:
         _OUT.print(f"VIOLATED: {violation}", markup=False, highlight=False)
     return 1 if result.violations else 0
@@ -130,7 +132,8 @@ def _report(tally: Tally, bare: Tally, checked: Tally) -> None:
         f"points a story\n"
         f"scheduling points a second and core: {bare.points / bare.cpu_s:,.0f} without checks, "
         f"{checked.points / checked.cpu_s:,.0f} with them (of which {checked.switches / checked.points:.0%} gave way)\n"
-        f"violations: {len(tally.violations)}",
+        f"violations: {len(tally.violations)}; histories that could not be judged whole: {len(tally.undecided)}"
+        + (f" (seeds {', '.join(str(item['seed']) for item in tally.undecided)})" if tally.undecided else ""),
         highlight=False,
     )
 

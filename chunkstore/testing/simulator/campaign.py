@@ -70,6 +70,8 @@ class Tally:
     fired: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     violations: list[dict[str, Any]] = field(default_factory=list)
+    undecided: list[dict[str, Any]] = field(default_factory=list)
+    """Runs whose history could not be judged whole, and why."""
 
     def add(self, run: RunResult) -> None:
         """Count one run."""
@@ -81,6 +83,8 @@ class Tally:
         self.fired.update(name for name in run.allowed if run.fired.get(name))
         if run.violations:
             self.violations.append({"seed": run.seed, "what": run.violations[:5], "replay": run.replay()})
+        if run.undecided:
+            self.undecided.append({"seed": run.seed, "why": run.undecided})
 
     def merge(self, other: Tally) -> None:
         """Count what another tally has counted."""
@@ -91,6 +95,7 @@ class Tally:
         self.allowed.update(other.allowed)
         self.fired.update(other.fired)
         self.violations += other.violations
+        self.undecided += other.undecided
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -177,12 +182,20 @@ def campaign(
 def totals(path: Path, sources: str | None = None) -> dict[str, Any]:
     """What all campaigns saved so far came to; with ``sources``, those of them that ran these sources."""
     saved = [item for item in _load(path) if sources is None or item.get("sources") == sources]
-    found: dict[str, Any] = {"campaigns": len(saved), "stories": 0, "runs": 0, "violations": 0, "cpu_s": 0.0}
+    found: dict[str, Any] = {
+        "campaigns": len(saved),
+        "stories": 0,
+        "runs": 0,
+        "violations": 0,
+        "undecided": 0,
+        "cpu_s": 0.0,
+    }
     for item in saved:
         found["stories"] += item["stories"]
         found["runs"] += item["runs"]
         found["cpu_s"] = round(found["cpu_s"] + item["cpu_s"], 1)
         found["violations"] += len(item["violations"])
+        found["undecided"] += len(item.get("undecided", ()))
     return found
 
 

@@ -8,28 +8,26 @@ Leaves out: the rules themselves (``chunkstore.testing.step_invariants``, ``chun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, Damaged, DeadlineExceeded
+from chunkstore.errors import Damaged
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from chunkstore.testing.events import Event
 from chunkstore.testing.history import check_history
+from chunkstore.testing.simulator.finals import TABLE, Everything, everything, patiently
 from chunkstore.testing.simulator.watching import Watch
 
 if TYPE_CHECKING:
     from chunkstore.testing.simulator.world import Process, World
 
-__all__ = ["Checks", "Level", "contents"]
-
-T = TypeVar("T")
+__all__ = ["Checks", "Level"]
 
 _LAZY_STATES_MAX: Final = 500
+_LAZY_STATES_MAX_AT_LAST: Final = 20_000
 Level: TypeAlias = Literal["none", "steps"]
-_ATTEMPTS = 100
 _WRONG: Final = frozenset(("damage", "leak"))
 """Severities of findings that no correct run leads to."""
 
@@ -40,10 +38,8 @@ class Checks:
     def __init__(self, world: World, level: Level) -> None:
         self._world = world
         self.level = level
-        self._final: dict[str, tuple[int, bytes]] | None = None
+        self._final: Everything | None = None
         self._watch = Watch(world) if level == "steps" else None
-        self.undecided = ""
-        """Why the history could not be judged whole; empty if it was."""
 
     def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
         """A process has begun to serve; called in one of its tasks."""
@@ -78,55 +74,58 @@ class Checks:
         Returns what the heir reads, as events of the history, if ``early``.
         """
         world = self._world
-        findings = [finding for finding in _patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
+        findings = [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
         for finding in findings:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
         if self._watch is not None and not early:
             self._watch.look()
             self._watch.invariants.finish()
-        found = contents(store)
+        found = everything(store)
         if self._final is not None and found != self._final:
             world.fail(f"invariant 9: contents changed without a change: {self._final} -> {found}")
         self._final = found
-        if not early:
-            return []
-        finals: list[Event] = []
-        for name, (_, data) in found.items():
-            info = _patiently(partial(store.info, name))
-            now = world.scheduler.now
-            args = (info.start_offset, len(data), info.id)
-            finals.append(Event("heir", "final", name, args, now, now, "ok", data, store.epoch))
+        return self._finals(store, found) if early else []
+
+    def _finals(self, store: ChunkedSegmentStorage, found: Everything) -> list[Event]:
+        """What the heir was told, as events: segments one by one, which there are, and rows."""
+
+        def event(kind: str, name: str, args: tuple[Any, ...], result: Any) -> Event:
+            now = self._world.scheduler.now
+            return Event("heir", kind, name, args, now, now, "ok", result, store.epoch)
+
+        finals = [
+            event("final", info[0], (info[2], len(found.contents[info[0]]), info[1]), found.contents[info[0]])
+            for info in found.segments
+        ]
+        prefixed = tuple(info for info in found.segments if info[0].startswith("s"))
+        finals.append(event("list", "", ("s",), prefixed))
+        finals += [event("table_get", "", (TABLE, key), row) for key, row in found.rows.items()]
         return finals
 
-    def history(self, events: Sequence[Event]) -> None:
-        """The whole history, once nothing can be added to it any more."""
-        verdict = check_history(events)
-        if verdict.anomalies and self._world.settings.lengths == "lazy":
+    def compare(self, replica: Replica) -> None:
+        """A replica without a cache, after the heir has closed: it shows what the heir showed. Called in a task of its process."""
+        replica.refresh()
+        found = everything(replica)
+        if self._final is not None and found != self._final:
+            self._world.fail(
+                f"invariant 13: a new replica shows other contents than the owner: {self._final} -> {found}"
+            )
+        replica.close()
+
+    def history(self, events: Sequence[Event]) -> str:
+        """The whole history, once nothing can be added to it any more. Returns why it could not be judged whole, empty if it was."""
+        verdict = exact = check_history(events)
+        if not exact.ok and self._world.settings.lengths == "lazy":
             # Most histories need no half append, and trying them all takes long.
             verdict = check_history(events, lengths="lazy", states_max=_LAZY_STATES_MAX)
-        self.undecided = verdict.undecided
+            if verdict.undecided and exact.anomalies:
+                verdict = check_history(events, lengths="lazy", states_max=_LAZY_STATES_MAX_AT_LAST)
+            if verdict.undecided and exact.anomalies:
+                anomaly = exact.anomalies[0]
+                self._world.fail(
+                    f"history undecided: {verdict.undecided}; without half appends, {anomaly.name}: {anomaly.message}"
+                )
         for anomaly in verdict.anomalies:
             shown = "; ".join(repr(events[index]) for index in anomaly.events[:3])
             self._world.fail(f"history {anomaly.name}: segment {anomaly.segment!r}: {anomaly.message} ({shown})")
-
-
-def contents(store: ChunkedSegmentStorage) -> dict[str, tuple[int, bytes]]:
-    """Start offset and bytes of every segment."""
-    found: dict[str, tuple[int, bytes]] = {}
-    for info in _patiently(lambda: list(store.segments())):
-        read = partial(store.read, info.name, info.start_offset, 1 << 20)
-        try:
-            found[info.name] = (info.start_offset, _patiently(read))
-        except ChunkstoreError as error:
-            raise AssertionError(f"segment {info.name!r} cannot be read: {error!r}") from error
-    return found
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """A call in spite of drawn deadlines shorter than what it may have to wait for: a roll of the journal, a record of a read."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return call()
-        except DeadlineExceeded:
-            pass
-    return call()
+        return verdict.undecided

@@ -20,7 +20,7 @@ class Inode:
     ``errors``: how often a sync has lost something. Whoever had it open before is told so by a sync of his own.
     """
 
-    __slots__ = ("data", "errors", "links", "lost", "modified_ns", "number", "synced")
+    __slots__ = ("data", "errors", "lost", "modified_ns", "number", "synced")
 
     def __init__(self, number: int, now: int) -> None:
         self.number = number
@@ -28,7 +28,6 @@ class Inode:
         self.synced = 0
         self.lost: list[tuple[int, int]] = []
         self.errors = 0
-        self.links = 0
         self.modified_ns = now
 
     def sync(self) -> None:

@@ -251,9 +251,6 @@ class Wire:
                     self._hold(call, "reply")
                     if call.verdict:
                         self._judge(call)
-        if world.listeners:
-            for listener in world.listeners:
-                listener(call, result)
         return result
 
     def _hold(self, call: Call, stage: Stage) -> None:

@@ -76,12 +76,15 @@ class Machine:
         return [process for process in self.world.processes if process.machine is self and not process.dead]
 
     def power_cut(self) -> None:
-        """All its processes die; what its disk had not been asked to sync is kept, lost or torn by chance."""
+        """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is
+        kept, lost or torn by chance."""
+        if self.world.kind == "posix":
+            self.world.power_cut()
+            return
         for process in self.processes():
             process.crash()
         self.boots += 1
         self.shelf.clear()
-        self.world.backend.power_cut()
 
     def lose(self) -> None:
         """Processes and cache are gone for good."""
@@ -277,9 +280,6 @@ class World:
         self.processes: list[Process] = []
         self.machines: dict[str, Machine] = {}
         self.observers: list[Observer] = []
-        self.listeners: list[
-            Callable[[Call, Any], None]
-        ] = []  # told of answers that reach their caller in fine weather
         self.failures: list[str] = []
         self.escaped: list[tuple[str, BaseException]] = []
         self.watching = False
@@ -302,7 +302,6 @@ class World:
                 self.scheduler.kill(process)
         self.scheduler.heap.clear()
         self.observers.clear()
-        self.listeners.clear()
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:

@@ -1,0 +1,92 @@
+"""The end of a run: what the heir writes, and everything that a container shows.
+
+Promises: what is written goes through the recorder, so that it is judged as any client's call; ``everything`` holds all that
+users can see of segments and of the rows that stories write. Leaves out: judging (``checks``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown
+from chunkstore.replica import Replica
+
+if TYPE_CHECKING:
+    from chunkstore.testing.simulator.clients import Recorder
+
+__all__ = ["KEYS", "TABLE", "Everything", "everything", "patiently", "write"]
+
+T = TypeVar("T")
+
+TABLE: Final = "facts"
+KEYS: Final = tuple(b"k%d" % number for number in range(4))
+"""The rows of the table that stories write."""
+_ATTEMPTS: Final = 100
+
+
+class Everything(NamedTuple):
+    """All that a container shows. ``segments``: (name, id, start offset, length, sealed); ``rows``: value and version, or None."""
+
+    segments: tuple[tuple[str, int, int, int, bool], ...]
+    contents: dict[str, bytes]
+    rows: dict[bytes, tuple[bytes, int] | None]
+
+
+def everything(shown: ChunkedSegmentStorage | Replica) -> Everything:
+    """Read all of it. A segment that cannot be read raises ``AssertionError``: faults are over."""
+    segments = tuple(
+        (info.name, info.id, info.start_offset, info.length, info.sealed)
+        for info in patiently(lambda: list(shown.segments()))
+    )
+    contents: dict[str, bytes] = {}
+    for name, _, start, _, _ in segments:
+        try:
+            contents[name] = patiently(partial(shown.read, name, start, 1 << 20))
+        except ChunkstoreError as error:
+            raise AssertionError(f"invariant 20: segment {name!r} cannot be read: {error!r}") from error
+    table = shown.table(TABLE)
+    rows = {key: patiently(partial(table.get, key)) for key in KEYS}
+    return Everything(
+        segments, contents, {key: None if row is None else (row.value, row.version) for key, row in rows.items()}
+    )
+
+
+def write(recorder: Recorder, store: ChunkedSegmentStorage) -> None:
+    """Append to every segment that is open, and put a row: without faults each is acknowledged in bounded time (invariant 33)."""
+
+    def insist(kind: str, name: str, key: bytes) -> None:
+        for attempt in range(_ATTEMPTS):
+            data = b"<heir.%s.%d>" % (key, attempt)
+            if kind == "append":
+                args: tuple[Any, ...] = (data, None, None, None)
+                call: Callable[[], Any] = partial(store.append, name, data)
+            else:
+                args, call = (TABLE, key, data, None), partial(store.table(TABLE).put, key, data)
+            try:
+                recorder.call("heir", kind, name, args, lambda: store.epoch, call)
+                return
+            except (DeadlineExceeded, OutcomeUnknown):  # of drawn deadlines shorter than what it may have to wait for
+                pass
+            except ChunkstoreError as error:
+                raise AssertionError(
+                    f"invariant 33: without faults, {kind} of {name!r} was answered {error!r}"
+                ) from error
+        raise AssertionError(f"invariant 33: without faults, {kind} of {name!r} was never acknowledged")
+
+    for info in patiently(lambda: list(store.segments())):
+        if not info.sealed:
+            insist("append", info.name, info.name.encode())
+    insist("table_put", "", KEYS[0])
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """A call in spite of drawn deadlines shorter than what it may have to wait for: a roll of the journal, a record of a read."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except DeadlineExceeded:
+            pass
+    return call()

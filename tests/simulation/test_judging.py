@@ -1,0 +1,129 @@
+"""The end of a run: what is lost there is found, whatever it is, and whatever goes wrong in judging is a finding of that seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import StorageUnavailable
+from chunkstore.replica import Replica
+from chunkstore.testing.history import Anomaly, Verdict
+from chunkstore.testing.simulator import World, checks, finals
+from chunkstore.testing.simulator.campaign import Tally
+from chunkstore.testing.simulator.clients import Recorder
+from chunkstore.testing.simulator.finals import Everything, everything
+from chunkstore.testing.simulator.hunt import killer_of
+from chunkstore.testing.simulator.stories import RunResult, run_seed
+
+SEED = 9
+Spoil = Callable[[ChunkedSegmentStorage | Replica, Everything], Everything]
+
+
+def told() -> RunResult:
+    return run_seed(SEED, stories=6)
+
+
+def killers(result: RunResult) -> set[str]:
+    return {killer_of(violation) for violation in result.violations}
+
+
+def spoilt(monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> RunResult:
+    """A run whose end shows something else than there is."""
+    for module in (checks, finals):
+        monkeypatch.setattr(module, "everything", lambda shown: spoil(shown, everything(shown)))
+    return told()
+
+
+def without_a_segment(_: object, found: Everything) -> Everything:
+    gone = next(info[0] for info in found.segments if info[0] == "s0")
+    contents = {name: data for name, data in found.contents.items() if name != gone}
+    return found._replace(segments=tuple(info for info in found.segments if info[0] != gone), contents=contents)
+
+
+def without_a_row(_: object, found: Everything) -> Everything:
+    return found._replace(rows=dict.fromkeys(found.rows))
+
+
+def otherwise_for_replicas(shown: object, found: Everything) -> Everything:
+    return without_a_row(shown, found) if isinstance(shown, Replica) else found
+
+
+def test_the_run_is_sound() -> None:
+    assert told().violations == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "killer"),
+    [
+        (without_a_segment, "history lost-ack"),
+        (without_a_row, "history lost-ack"),
+        (otherwise_for_replicas, "invariant 13"),
+    ],
+)
+def test_what_the_end_does_not_show_any_more_is_found(
+    monkeypatch: pytest.MonkeyPatch, spoil: Spoil, killer: str
+) -> None:
+    result = spoilt(monkeypatch, spoil)
+    assert killer in killers(result), result.violations
+
+
+def test_a_write_that_is_never_acknowledged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = ChunkedSegmentStorage.append
+
+    def refusing(store: ChunkedSegmentStorage, segment: Any, data: Any, **more: Any) -> int:
+        if bytes(data).startswith(b"<heir"):
+            raise StorageUnavailable("for ever")
+        return append(store, segment, data, **more)
+
+    monkeypatch.setattr(ChunkedSegmentStorage, "append", refusing)
+    assert "invariant 33" in killers(told())
+
+
+def test_what_asserts_an_invariant_kills_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(shown: object) -> Everything:
+        raise AssertionError("invariant 20: segment 's0' cannot be read")
+
+    monkeypatch.setattr(checks, "everything", unreadable)
+    assert "invariant 20" in killers(told())
+
+
+def test_a_judge_that_stumbles_is_a_finding_and_ends_no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumbling(*_: object, **__: object) -> Verdict:
+        raise TypeError("object of type 'NoneType' has no len()")
+
+    monkeypatch.setattr(checks, "check_history", stumbling)
+    result = told()
+    assert [violation for violation in result.violations if "NoneType" in violation]
+    assert killers(result) == {""}
+
+
+def test_a_replica_that_looked_anew_by_name_has_told_nothing() -> None:
+    with World(seed=1) as world:
+        recorder = Recorder(world)
+        recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: None)
+        recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: b"x")
+        assert [event.result for event in recorder.finish()] == [b"x"]
+
+
+def test_a_history_that_is_not_judged_whole_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "check_history", lambda *_, **__: Verdict((), "too many orders"))
+    result = told()
+    assert (result.violations, result.undecided) == ([], "too many orders")
+    tally, whole = Tally(), Tally()
+    tally.add(result)
+    whole.merge(tally)
+    assert whole.to_plain()["undecided"] == [{"seed": SEED, "why": "too many orders"}]
+
+
+def test_no_anomaly_is_hushed_up_by_a_second_look_that_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(*_: object, lengths: str = "exact", **__: object) -> Verdict:
+        return Verdict((), "too many") if lengths == "lazy" else Verdict((Anomaly("torn", "a", "half", ()),), "")
+
+    monkeypatch.setattr(checks, "check_history", judge)
+    with World(seed=1, storage="posix") as world:
+        world.settings = world.settings_with({"lengths": "lazy"})
+        assert checks.Checks(world, "none").history([]) == "too many"
+        assert [killer_of(failure) for failure in world.failures] == ["history undecided"]
