@@ -191,7 +191,7 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
             _advance(state, planned, growing=planned.tail.state == ACTIVE)
             state.last = op
             if not core.committer.enter(op, reserve=True):
-                core.refuse(op)
+                raise core.leave_behind(op)
             return op, segment.length
         core.committer.reserve()
         _advance(state, planned, growing=False)

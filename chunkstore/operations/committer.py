@@ -156,8 +156,8 @@ class Committer:
                 if not lead or self._elsewhere:
                     waiter = op.waiter = Waiter()
             if lead and self._elsewhere:
-                lead = False
-                runtime.spawn(self._lead_in_background, "chunkstore-committer")
+                # Without a thread to be had, it is led here, as it is where storages are local.
+                lead = not _spawned(self._lead_in_background)
             if lead:
                 self._lead(op)
                 waited = op.decided or runtime.monotonic_s() < deadline_s
@@ -228,7 +228,14 @@ class Committer:
                 # Its caller has not begun to wait yet and will lead then.
                 return
             self._leading = True
-        runtime.spawn(self._lead_in_background, "chunkstore-committer")
+        if not _spawned(self._lead_in_background):
+            with self._lock:
+                self._leading = False
+                for op in self._queue:
+                    # Whoever waits finds that nobody leads, and leads.
+                    if op.waiter is not None:
+                        op.waiter.wake()
+                        op.waiter = None
 
     def _lead_in_background(self) -> None:
         try:
@@ -298,7 +305,7 @@ class Committer:
             undecided = [op for op in batch if not op.decided]
             if undecided:
                 # What happened to the record is not known, and this stream must not be used again.
-                broken = JournalBroken(_unexpected(error), happened=None)
+                broken = JournalBroken(core.unexpected(error), happened=None)
                 with suppress(Exception):
                     core.lifecycle.after_broken_journal(broken, undecided, epoch=epoch, lsn=lsn)
             if not isinstance(error, Exception):
@@ -314,7 +321,7 @@ class Committer:
             self._fail(batch, error)
             return
         except BaseException as error:
-            self._fail(batch, _unexpected(error))
+            self._fail(batch, core.unexpected(error))
             raise
         try:
             # In this order: while the journal is broken, any caller may replace it; once it is seen whole, only we may.
@@ -494,7 +501,10 @@ class Committer:
                 runtime.sleep_s(0.0005)
 
 
-def _unexpected(error: BaseException) -> StorageUnavailable:
-    wrapped = StorageUnavailable(f"an unexpected {type(error).__name__} stopped the commit: {error}")
-    wrapped.__cause__ = error
-    return wrapped
+def _spawned(call: Callable[[], None]) -> bool:
+    """Start a task. False where the system gives no more threads."""
+    try:
+        runtime.spawn(call, "chunkstore-committer")
+    except RuntimeError:
+        return False
+    return True

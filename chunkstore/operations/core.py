@@ -18,7 +18,6 @@ from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import until
 from chunkstore.errors import (
-    ChunkNotFound,
     ChunkstoreError,
     Closed,
     Damaged,
@@ -33,7 +32,7 @@ from chunkstore.journal import Journal, JournalService, Ownership, RecordKind, S
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.names import ContainerNames, check_segment_name, chunk_epoch, chunk_id
+from chunkstore.names import ContainerNames, chunk_epoch, chunk_id
 from chunkstore.operations.committer import Committer
 from chunkstore.operations.pending import Ahead, PendingOp, SegmentState, SegmentStates, caught_up
 from chunkstore.records import ACTIVE, ChunkRecord, SegmentRecord
@@ -283,12 +282,14 @@ class Core:
         former = self.states.all()
         # A roll that gave up waiting leaves reservations behind: who plans next on their segments has to wait for them.
         lasting = [state for state in former if state in kept or state.undecided() is not None]
-        poisoned = {state.name: state.poisoned for state in former if state.poisoned and state not in lasting}
         self.states = SegmentStates(lasting)
-        for name, chunks in poisoned.items():
-            state = self.states.acquire(name)
-            state.poisoned = chunks
-            self.states.release(state)
+        for former_state in former:
+            # Chunks of former epochs do not grow any more, whatever happened to them.
+            poisoned = {chunk for chunk in former_state.poisoned or () if chunk_epoch(chunk) == self.epoch}
+            if poisoned and former_state not in lasting:
+                state = self.states.acquire(former_state.name)
+                state.poisoned = poisoned
+                self.states.release(state)
         self._gate_open.set()
 
     def gate_is_open(self) -> bool:
@@ -334,6 +335,7 @@ class Core:
         raw = self.store.get(segment_key(state.name))
         if raw is None:
             state.segment, state.tail, state.growing = None, None, False
+            state.poisoned = None
         else:
             state.segment = decode_segment(state.name, raw)
             self._load_tail(state, state.segment)
@@ -344,6 +346,9 @@ class Core:
 
     def _load_tail(self, state: SegmentState, segment: SegmentRecord) -> None:
         last = segment.last_chunk
+        if state.poisoned and last not in state.poisoned:
+            # Only the last chunk of the list ever grows, so whatever else was poisoned is closed for ever.
+            state.poisoned = None
         if not last:
             state.tail, state.growing = None, False
             return
@@ -383,17 +388,6 @@ class Core:
         """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""
         return next(self._ids)
 
-    def resolve_name(self, target: object) -> tuple[str, int | None]:
-        """Name and (for a handle) id of what a call was given."""
-        if isinstance(target, str):
-            check_segment_name(target)
-            return target, None
-        name = getattr(target, "name", None)
-        identity = getattr(target, "segment_id", None)
-        if not isinstance(name, str) or not isinstance(identity, int):
-            check_segment_name(target)  # type: ignore[arg-type]
-        return str(name), identity
-
     @staticmethod
     def require(state_segment: SegmentRecord | None, name: str, identity: int | None) -> SegmentRecord:
         """The record, or ``SegmentNotFound`` (also when a handle's segment was deleted and the name re-created)."""
@@ -408,15 +402,19 @@ class Core:
 
     @staticmethod
     def left_behind(op: PendingOp) -> StorageUnavailable:
-        """A data write took so long that others had to go on without it."""
+        """Why an operation did not enter the queue: others had to go on without it. With the locks of its segments held, whose
+        pending fields speak of it and are not to be used any more."""
+        for state in op.states:
+            state.dead = True
+            state.writers.clear()
         names = ", ".join(state.name for state in op.states)
         return StorageUnavailable(f"writing to {names} took too long, and others had to go on without it; retry")
 
-    def refuse(self, op: PendingOp) -> NoReturn:
-        """Raise ``left_behind`` for an operation that was not counted: also who takes it for the newest of its segment hears."""
+    def leave_behind(self, op: PendingOp) -> StorageUnavailable:
+        """Decide it so, and return why: a twin of its segment may wait for it already. Nobody else may wait for it."""
         error = op.error = self.left_behind(op)
         op.decided = True
-        raise error
+        return error
 
     def raise_deadline(self, what: str) -> NoReturn:
         """Raise ``DeadlineExceeded``: nothing was done."""
@@ -428,13 +426,6 @@ class Core:
         wrapped = StorageUnavailable(f"unexpected {type(error).__name__}: {error}")
         wrapped.__cause__ = error
         return wrapped
-
-    @staticmethod
-    def vanished(error: ChunkNotFound) -> Damaged:
-        """A chunk that is referenced by committed metadata and absent."""
-        damaged = Damaged("referenced by the metadata, but absent from the storage", object=error.chunk)
-        damaged.__cause__ = error
-        return damaged
 
 
 def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:

@@ -147,7 +147,7 @@ def _spoil(core: Core, state: SegmentState, segment: SegmentRecord) -> PendingOp
         op = _settling(core, state, closing=True)
     state.dead = True
     state.writers.clear()
-    return op if op is not None and core.committer.enter(op, reserve=True) else None
+    return op if op is not None and _entered(core, op) else None
 
 
 def why_spoilt(core: Core, spoilt: Spoilt, deadline_s: float) -> BaseException:
@@ -212,6 +212,14 @@ def _committed_length(core: Core, segment: SegmentRecord) -> int:
     return known
 
 
+def _entered(core: Core, op: PendingOp) -> bool:
+    """Put it into the queue. Whether it was; else it is decided, for a twin of its segment may wait for it already."""
+    if core.committer.enter(op, reserve=True):
+        return True
+    core.leave_behind(op)
+    return False
+
+
 def close_tails(core: Core, states: Sequence[SegmentState]) -> list[PendingOp]:
     """With the locks held and nothing undecided: close the lazy tails among these, so that a draft sees committed lengths.
 
@@ -227,7 +235,7 @@ def close_tails(core: Core, states: Sequence[SegmentState]) -> list[PendingOp]:
         if state.tail is not None and state.tail.state == LAZY:
             op = _settling(core, state, closing=True)
             if not core.committer.enter(op, reserve=True):
-                core.refuse(op)
+                raise core.leave_behind(op)
             entered.append(op)
     return entered
 
@@ -271,7 +279,7 @@ def _settle_one(core: Core, state: SegmentState, *, closing: bool) -> PendingOp 
         if state.tail is None or state.tail.state != LAZY or state.tail.epoch != core.epoch:
             return None
         op = _settling(core, state, closing=closing)
-        return op if core.committer.enter(op, reserve=True) else ACKNOWLEDGED
+        return op if _entered(core, op) else ACKNOWLEDGED
     finally:
         state.lock.release()
 

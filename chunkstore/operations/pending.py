@@ -244,12 +244,19 @@ class SegmentStates:
                 self._states[state.name] = twin
 
     def _forget_idle(self) -> None:
-        # A poisoned tail must be remembered: nothing in the metadata says yet that its chunk is closed for ever.
         for _ in range(16):
             name, state = next(iter(self._states.items()))
-            if state.users or state.poisoned or state.undecided() is not None:
+            if _must_stay(state):
                 self._states.move_to_end(name)
             else:
                 del self._states[name]
                 if len(self._states) <= _IDLE_STATES_MAX:
                     return
+
+
+def _must_stay(state: SegmentState) -> bool:
+    if state.users or state.undecided() is not None:
+        return True
+    # A poisoned tail must be remembered: nothing in the metadata says yet that its chunk is closed for ever. No other chunk grows.
+    poisoned, segment = state.poisoned, state.segment
+    return poisoned is not None and (state.dead or (segment is not None and segment.last_chunk in poisoned))

@@ -12,7 +12,7 @@ Leaves out: read-ahead (``chunkstore.reader``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.checksum import crc32c
@@ -30,6 +30,7 @@ from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["ReadContext", "ReadPlan", "check_buffer", "find_acknowledged", "plan_read", "read", "read_into"]
 
+T = TypeVar("T")
 _READ_WAYS = 2
 _NOTHING: Final[Mapping[str, Ahead]] = {}
 
@@ -181,29 +182,45 @@ def check_range(offset: object, length: object) -> None:
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
     if not context.storage.capabilities.remote:
-        return _read(context, name, identity, offset, length)
+        return _carry_out(context, name, identity, offset, length, _read_plan)
     with until(runtime.monotonic_s() + context.op_deadline_s):
-        return _read(context, name, identity, offset, length)
+        return _carry_out(context, name, identity, offset, length, _read_plan)
 
 
-def _read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
-    plan = _plan_fenced(context, name, identity, offset, length)
+def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
     if not plan.slices:
         return b""
     if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
-        try:
-            if not context.check_beside:
-                return _read_piece(context.storage, plan.slices[0])
-            read: list[bytes] = []
-            _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
-            return read[0]
-        except ChunkNotFound:
-            buffer = bytearray(plan.length)
-            _again(context, name, identity, offset, memoryview(buffer))
-            return bytes(buffer)
+        if not context.check_beside:
+            return _read_piece(context.storage, plan.slices[0])
+        read: list[bytes] = []
+        _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
+        return read[0]
     buffer = bytearray(plan.length)
-    _fill(context, plan, name, identity, offset, memoryview(buffer))
+    _read_slices(context, plan, memoryview(buffer))
     return bytes(buffer)
+
+
+def _carry_out(
+    context: ReadContext,
+    name: str,
+    identity: int | None,
+    offset: int,
+    length: int,
+    take: Callable[[ReadContext, ReadPlan], T],
+) -> T:
+    """Plan, and let ``take`` read what is planned; once more from the start where a chunk has vanished meanwhile."""
+    plan = _plan_fenced(context, name, identity, offset, length)
+    try:
+        return take(context, plan)
+    except ChunkNotFound:
+        context.recheck()
+    # Everything may differ now, the length as well: the name may mean another segment.
+    plan = _plan_fenced(context, name, identity, offset, length)
+    try:
+        return take(context, plan)
+    except ChunkNotFound as error:
+        raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
 
 
 def check_buffer(buffer: object) -> memoryview:
@@ -220,40 +237,21 @@ def check_buffer(buffer: object) -> memoryview:
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
+
+    def take(context: ReadContext, plan: ReadPlan) -> int:
+        _read_slices(context, plan, target)
+        return plan.length
+
     if not context.storage.capabilities.remote:
-        return _read_into(context, name, identity, offset, target)
+        return _carry_out(context, name, identity, offset, len(target), take)
     with until(runtime.monotonic_s() + context.op_deadline_s):
-        return _read_into(context, name, identity, offset, target)
-
-
-def _read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
-    plan = _plan_fenced(context, name, identity, offset, len(target))
-    if plan.slices:
-        _fill(context, plan, name, identity, offset, target)
-    return plan.length
-
-
-def _fill(
-    context: ReadContext, plan: ReadPlan, name: str, identity: int | None, offset: int, target: memoryview
-) -> None:
-    try:
-        _read_slices(context, plan, target)
-    except ChunkNotFound:
-        _again(context, name, identity, offset, target[: plan.length])
-
-
-def _again(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> None:
-    """A chunk vanished under us: the metadata has moved on, or the chunk is lost."""
-    context.recheck()
-    plan = _plan_fenced(context, name, identity, offset, len(target))
-    try:
-        _read_slices(context, plan, target)
-    except ChunkNotFound as error:
-        raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
+        return _carry_out(context, name, identity, offset, len(target), take)
 
 
 def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> None:
     slices = plan.slices
+    if not slices:
+        return
     if plan.length >= context.parallel_read_bytes_min:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
     if context.check_beside:

@@ -177,5 +177,5 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft, deadl
     if not core.committer.enter(op):
         core.tables.forget(op)
         core.committer.give_up()
-        core.refuse(op)
+        raise core.leave_behind(op)
     return op
