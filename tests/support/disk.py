@@ -74,6 +74,7 @@ class DiskStorage(PosixChunkStorage, Faults):
         self._backend = disk.backend
         self._unsynced: set[str] = set()
         self._failed: set[str] = set()
+        self._errors_known: dict[str, int] = {}
         self._temporaries = 0
         self._process = cast("Any", SimpleNamespace(number=next(_numbers)))
         self._wire_call = cast("Any", self._system_call)
