@@ -28,6 +28,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalBroken, RecordKind
 from chunkstore.metadata.port import Commit
+from chunkstore.operations.crowd import Crowd
 from chunkstore.operations.pending import PendingOp, SegmentState, Waiter
 from chunkstore.operations.record import RecordBuilder
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Committer"]
 
-_GATHER_SHARE: Final = 0.2
-_GATHER_S_MAX: Final = 0.002
-_CROWD_SHARE: Final = 0.9
 _UNCHECKED_OPS_MAX: Final = 1
 
 
@@ -55,10 +53,7 @@ class Committer:
         self._leading = False
         self._elsewhere = core.storage.capabilities.remote
         """Whether commits are led in the background: a caller inside a call that hangs could not keep its deadline."""
-        self._gathering: Waiter | None = None
-        self._gather_target = 0
-        self._last_crowd = 1
-        self._last_commit_s = 0.0
+        self._crowd = Crowd(core.settings.linger_s)
         self._inflight = 0
         self.records = RecordBuilder(core)
         self.records_committed = 0
@@ -108,10 +103,7 @@ class Committer:
             if op.kind is not RecordKind.OPS:
                 self._notes_queued += 1
             self._queue.append(op)
-            gathering = self._gathering
-            if gathering is not None and len(self._queue) >= self._gather_target:
-                self._gathering = None
-                gathering.wake()
+            self._crowd.arrived(len(self._queue))
             if not self._leading and op.waiter is not None:
                 # Another thread entered it on behalf of a caller that waits already.
                 self._leading = True
@@ -253,21 +245,10 @@ class Committer:
                 self._pass_leadership()
 
     def _gather(self) -> None:
-        linger_s = self._core.settings.linger_s
-        crowd = self._last_crowd
-        if crowd <= 1 and linger_s == 0.0:
-            return
-        wait_s = linger_s if linger_s > 0.0 else min(_GATHER_S_MAX, _GATHER_SHARE * self._last_commit_s)
         with self._lock:
-            target = int(crowd * _CROWD_SHARE) if linger_s == 0.0 else max(2, int(crowd * _CROWD_SHARE))
-            if len(self._queue) >= target:
-                return
-            waiter = self._gathering = Waiter()
-            self._gather_target = target
-        waiter.wait(wait_s)
-        with self._lock:
-            if self._gathering is waiter:
-                self._gathering = None
+            waiter = self._crowd.begin(len(self._queue))
+        if waiter is not None:
+            self._crowd.wait(waiter, self._lock)
 
     def _take(self) -> list[PendingOp]:
         with self._lock:
@@ -353,7 +334,7 @@ class Committer:
             return
         self.records.remember(digests)
         now_s = runtime.monotonic_s()
-        self._last_commit_s = now_s - began_s
+        self._crowd.last_commit_s = now_s - began_s
         self.last_commit_at_s = now_s
         self.records_committed += 1
         self.changes_committed += batch[0].kind is RecordKind.OPS
@@ -390,7 +371,7 @@ class Committer:
 
     def _decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int) -> None:
         with self._lock:
-            self._last_crowd = len(batch)
+            self._crowd.last = len(batch)
             for op in batch:
                 if op.decided:
                     continue
