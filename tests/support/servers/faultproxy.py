@@ -176,6 +176,10 @@ class FaultProxy:
         """The server carries the request out; its answer is swallowed and the connection reset."""
         return self._add(Rule(when, "lose_reply", times))
 
+    def hold_reply(self, when: Callable[[Request], bool], *, times: int = 1) -> Rule:
+        """The server carries the request out; its answer waits in the network until ``rule.release()``. ``hit`` says that it is there."""
+        return self._add(Rule(when, "hold_reply", times))
+
     def lose_request(self, when: Callable[[Request], bool], *, times: int = 1) -> Rule:
         """The connection is reset before the server sees anything of the request."""
         return self._add(Rule(when, "lose_request", times))
@@ -264,7 +268,8 @@ class FaultProxy:
             if rule is None:
                 return True
             rule.fired += 1
-        rule.hit.set()
+        if rule.action != "hold_reply":
+            rule.hit.set()
         if rule.action == "hold":
             rule.released.wait()
         return rule.action != "lose_request"
@@ -284,6 +289,9 @@ class FaultProxy:
                 if self._faults.drop_replies or (rule is not None and rule.action == "lose_reply"):
                     link.reset()
                     return
+                if rule is not None and rule.action == "hold_reply":
+                    rule.hit.set()
+                    rule.released.wait()
                 link.replied = True
             self._weather(len(block))
             self.down_bytes += len(block)

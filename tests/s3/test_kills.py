@@ -1,0 +1,130 @@
+"""kill -9 of a process in each phase of an upload in parts and of a concat on the server, and what another process finds then:
+everything that was acknowledged, nothing half, and nothing that lands late.
+
+The server is Ceph's gateway; the network holds the request, or its answer, at which the process dies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.storage import ChunkHandle
+from chunkstore_bindings.s3.options import parse_root
+from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.s3.victims import MIB, append_twice, concat, run, settings
+from tests.support.data import problems
+from tests.support.servers.faultproxy import FaultProxy, Request, Rule
+from tests.support.servers.s3server import S3Server
+
+PARTS: dict[str, Any] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB, "concurrency": 1}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+NAMES = ["n/00", "n/01"]
+Proxied = Callable[[S3Server], FaultProxy]
+
+
+def begins(request: Request) -> bool:
+    return request.method == "POST" and "uploads" in request.target
+
+
+def is_second_part(request: Request) -> bool:
+    return request.method == "PUT" and "partNumber=2" in request.target
+
+
+def completes(request: Request) -> bool:
+    return request.method == "POST" and "uploadId" in request.target
+
+
+PHASES: dict[str, Callable[[FaultProxy], Rule]] = {
+    "before-it-begins": lambda proxy: proxy.hold(begins),
+    "begun": lambda proxy: proxy.hold_reply(begins),
+    "between-parts": lambda proxy: proxy.hold(is_second_part),
+    "before-completion": lambda proxy: proxy.hold(completes),
+    "completed": lambda proxy: proxy.hold_reply(completes),
+}
+
+
+def kill_at(rule: Rule, work: object, *arguments: object) -> None:
+    """Let a process do the work, and kill -9 it where the rule holds."""
+    process = run(work, *arguments)
+    try:
+        assert rule.hit.wait(30), f"never got there ({process.exitcode})"
+    finally:
+        process.kill()
+        process.join(10)
+
+
+@pytest.fixture(scope="module")
+def container(rgw: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A bucket with a segment, and the folder for the caches. What all the kills left behind is checked at the end."""
+    bucket, folder = rgw.make_bucket(), str(tmp_path_factory.mktemp("caches"))
+    with chunkstore.open(rgw.root(bucket), settings=settings(folder)) as store:
+        store.create("s")
+    yield bucket, folder
+    with chunkstore.open(rgw.root(bucket), settings=settings(folder)) as store:
+        assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_kill_9_in_an_upload_in_parts(
+    rgw: S3Server, proxied: Proxied, container: tuple[str, str], tmp_path: Path, phase: str
+) -> None:
+    bucket, folder = container
+    proxy = proxied(rgw)
+    with chunkstore.open_replica(rgw.root(bucket), settings=settings(str(tmp_path))) as replica:
+        before = replica.read("s", 0, 20 * MIB)
+    rule = PHASES[phase](proxy)
+    kill_at(rule, append_twice, rgw.root(bucket, port=proxy.port, **PARTS), folder, phase)
+    expected = before + f"{phase}: acknowledged.".encode()
+    with chunkstore.open(rgw.root(bucket), settings=settings(str(tmp_path))) as heir:
+        assert heir.read("s", 0, 20 * MIB) == expected
+        # What was on its way lands now.
+        rule.release()
+        time.sleep(0.1)
+        heir.append("s", b"more")
+        assert heir.read("s", 0, 20 * MIB) == expected + b"more"
+        assert problems(heir.check()) == []
+    left = len(rgw.client.list_multipart_uploads(Bucket=bucket).get("Uploads", []))
+    assert left <= 1
+    storage = S3ChunkStorage(parse_root(rgw.root(bucket)))
+    assert storage.sweep_uploads(-1) == left
+    storage.close()
+
+
+@pytest.fixture(scope="module")
+def sources(rgw: S3Server) -> tuple[str, list[bytes]]:
+    """A bucket with two objects that are just large enough to be copied, and what is in them."""
+    bucket, contents = rgw.make_bucket(), [name.encode() * (5 * MIB // 4) for name in NAMES]
+    for name, content in zip(NAMES, contents, strict=True):
+        rgw.client.put_object(Bucket=bucket, Key=name, Body=content)
+    return bucket, contents
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_kill_9_in_a_concat_on_the_server(
+    rgw: S3Server, proxied: Proxied, sources: tuple[str, list[bytes]], phase: str
+) -> None:
+    bucket, contents = sources
+    proxy = proxied(rgw)
+    rgw.client.put_object(Bucket=bucket, Key=NAMES[0], Body=contents[0])
+    rule = PHASES[phase](proxy)
+    kill_at(rule, concat, rgw.root(bucket, port=proxy.port), NAMES, 5 * MIB)
+    storage = S3ChunkStorage(parse_root(rgw.root(bucket)))
+
+    def found(name: str) -> bytes:
+        return storage.read(ChunkHandle(name, False), 0, 20 * MIB)
+
+    assert found("n/00") == (b"".join(contents) if phase == "completed" else contents[0])
+    rule.release()
+    time.sleep(0.1)
+    # What lands late is all of it or nothing; what nobody will complete is swept.
+    assert found("n/00") in (contents[0], b"".join(contents))
+    assert found("n/01") == contents[1]
+    storage.sweep_uploads(-1)
+    assert "Uploads" not in rgw.client.list_multipart_uploads(Bucket=bucket)
+    storage.close()
