@@ -9,6 +9,7 @@ import pytest
 
 from chunkstore.changes import Append, TablePut
 from chunkstore.errors import BadOffset, Closed, InvalidArgument, SegmentNotFound, SegmentTruncated
+from tests.faults.ground import FULL_RUN
 from tests.support.data import pattern, refused, run_threads
 from tests.support.worlds import World
 
@@ -123,10 +124,12 @@ def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
     replica = world.replica()
     ended = threading.Event()
     looks = [0]
+    # On servers a commit takes tens of milliseconds, and there are rolls enough in fewer of them.
+    rounds = 30 if world.kind in ("memory", "filesystem") or FULL_RUN else 8
 
     def work(thread: int) -> None:
         if thread < 4:
-            for number in range(30):
+            for number in range(rounds):
                 mark = b"%d:%03d;" % (thread, number)
                 store.commit([Append("x", mark), Append("y", mark), TablePut("t", b"%d" % thread, mark)])
             return
@@ -137,7 +140,7 @@ def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
             last = lsn
             look()
             looks[0] += 1
-            if thread == 4 and replica.info("x").length == 720:
+            if thread == 4 and replica.info("x").length == 4 * rounds * len(b"0:000;"):
                 ended.set()
 
     def look() -> None:

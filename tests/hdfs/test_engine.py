@@ -1,6 +1,6 @@
 """A share of the engine's own tests, unchanged, over a real Hadoop. (All of them run in the four worlds of ``tests/engine``.)
 
-With ``CHUNKSTORE_FAULTS=full`` the share is larger, and both kinds of journal take part.
+With ``CHUNKSTORE_FAULTS=full`` the share is larger, and both kinds of journal take part in all of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.engine import (
     test_upkeep,
 )
 from tests.faults.ground import FULL_RUN
+from tests.support.worlds import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,13 +37,30 @@ TestBasic = suite(test_basic)
 TestReplica = suite(test_replica)
 TestRecovery = suite(
     test_recovery,
-    test_recovery.test_everything_is_there_again.__name__,
     test_recovery.test_epochs_that_did_nothing.__name__,
     test_recovery.test_bytes_without_a_record_are_cut_off.__name__,
 )
-TestRecoveryAppend = suite(test_recovery, test_recovery.test_everything_is_there_again.__name__, mode="append")
+
+# All eight combinations run in the worlds of tests/engine. Here each kind of journal meets half of them, and each pair of values.
+HALVES = [
+    *(
+        ("slot", *rest)
+        for rest in (("kept", "closed", 0), ("lost", "crashed", 0), ("lost", "closed", 1), ("kept", "crashed", 1))
+    ),
+    *(
+        ("append", *rest)
+        for rest in (("lost", "closed", 0), ("kept", "crashed", 0), ("kept", "closed", 1), ("lost", "crashed", 1))
+    ),
+]
+
+
+@pytest.mark.parametrize(("world", "cache", "end", "snapshots"), HALVES, indirect=["world"])
+def test_everything_is_there_again(world: World, cache: str, end: str, snapshots: int) -> None:
+    test_recovery.test_everything_is_there_again(world, cache, end, snapshots)
+
 
 if FULL_RUN:
+    TestRecoveryAppend = suite(test_recovery, test_recovery.test_everything_is_there_again.__name__, mode="append")
     TestConcat = suite(test_concat)
     TestRollover = suite(test_rollover)
     TestTables = suite(test_tables)

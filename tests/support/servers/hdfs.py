@@ -114,6 +114,9 @@ class HdfsCluster:
             "-Xshare:auto",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            # Hadoop's own class files, pinned by their checksums: checking each again is a part of every start.
+            "-XX:+UnlockDiagnosticVMOptions",
+            "-XX:-BytecodeVerificationRemote",
             *opens,
             "-cp",
             os.pathsep.join(map(str, class_path)),
