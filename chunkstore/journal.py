@@ -123,7 +123,8 @@ class Journal(ABC):
         """Commit one record and return the position after it.
 
         Raises: ``NotOwner`` (fenced; did not happen), ``OutcomeUnknown`` (fenced after the write; the successor decides),
-        ``JournalBroken`` (take over from yourself), ``InvalidArgument`` (record too long; did not happen).
+        ``JournalBroken`` (take over from yourself), ``InvalidArgument`` (record too long; did not happen), or what the storage
+        answered to the first attempt (no turn, closed; did not happen).
         """
 
     @abstractmethod

@@ -14,8 +14,8 @@ Promises
 * It gives up when the budget of tries or seconds is used up, or when the operation under way (``chunkstore.deadline``) has no
   time left; the last error is raised, and means "may have happened" for changing calls.
 
-Leaves out: interrupting a call that hangs (a binding has timeouts of its own); ``StorageFull`` is not asked again, but
-becomes ``StorageUnavailable`` where an attempt before it may still land.
+Leaves out: interrupting a call that hangs (a binding has timeouts of its own); ``StorageFull``, and any other answer to a
+conditional create, becomes ``StorageUnavailable`` where an attempt before it may still land.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from chunkstore.deadline import left_s
 from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
+    ChunkstoreError,
+    Damaged,
     DeadlineExceeded,
     InvalidArgument,
     StorageFull,
@@ -149,11 +151,8 @@ class RetryingChunkStorage(WrappingChunkStorage):
 
         def attempt(in_doubt: bool) -> bool:
             if not creation.taken:
-                try:
-                    if self.inner.create_if_absent(name, data):
-                        return True
-                except StorageFull as full:
-                    raise _unknown_if(in_doubt, full, name) from full
+                if self.inner.create_if_absent(name, data):
+                    return True
                 if not in_doubt:
                     return False
                 creation.taken = True
@@ -165,7 +164,15 @@ class RetryingChunkStorage(WrappingChunkStorage):
             self._count(self._recognised, "create_if_absent")
             return True
 
-        return self._repeat("create_if_absent", attempt)
+        def judged(in_doubt: bool) -> bool:
+            try:
+                return attempt(in_doubt)
+            except (StorageUnavailable, Damaged):
+                raise
+            except ChunkstoreError as answer:
+                raise _unknown_if(in_doubt, answer, name) from answer
+
+        return self._repeat("create_if_absent", judged)
 
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
         if not self._can_be_verified():
@@ -282,8 +289,8 @@ def _ends_with(storage: ChunkStorage, name: str, offset: int, data: BytesLike) -
                 return True
 
 
-def _unknown_if(in_doubt: bool, full: StorageFull, name: str) -> StorageFull | StorageUnavailable:
-    """``StorageFull`` says that nothing happened, which is true of this attempt only."""
+def _unknown_if(in_doubt: bool, answer: ChunkstoreError, name: str) -> ChunkstoreError:
+    """An answer says that nothing happened, which is true of this attempt only."""
     if not in_doubt:
-        return full
-    return StorageUnavailable(f"{full}; an attempt before that may still land", object=name)
+        return answer
+    return StorageUnavailable(f"{answer}; an attempt before that may still land", object=name)

@@ -7,7 +7,7 @@ Leaves out: choosing the stream to end (``claim``), replay (``recovery``).
 
 from __future__ import annotations
 
-from chunkstore.errors import ChunkNotFound, Damaged, NotOwner, StorageFull
+from chunkstore.errors import ChunkNotFound, Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
@@ -31,6 +31,8 @@ class SlotStream(OwnedStream):
             raise self._broken(undecided.error, happened=None) from undecided
         except StorageFull as full:
             raise self._broken(full, happened=False) from full
+        except Damaged as damage:
+            raise self._broken(damage, happened=None) from damage
         if isinstance(decision, Mine):
             return 0
         raise self._refused(name, decision)
@@ -46,6 +48,10 @@ class SlotStream(OwnedStream):
         except Damaged as damage:
             # Not readable as anybody's: it may be our own record, rotten. Only a take-over can say, and it will be loud.
             return self._broken(damage, happened=None)
+        if record.header.kind != RecordKind.SEAL and owner == self.epoch:
+            # A record of ours that we thought had not happened: this one has not, and only a take-over can say how many more.
+            error = StorageUnavailable(f"{name} holds another record of this epoch", object=name)
+            return self._broken(error, happened=False)
         return self._fenced(owner)
 
 

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, Damaged, StorageFull, StorageUnavailable
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Damaged,
+    DeadlineExceeded,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["MINE", "Backoff", "Foreign", "Mine", "Undecided", "put_decided", "read_if_present", "read_whole"]
@@ -82,16 +89,19 @@ def read_if_present(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.
 def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: float) -> Mine | Foreign:
     """Create ``name`` with ``data`` unless it exists, and learn for certain who holds it.
 
-    Raises: ``StorageFull`` (certainly did not happen), ``Undecided`` (may still happen: keep the bytes, ask again, or
-    let somebody else occupy the name). Repeating the call with the same bytes is always safe.
+    Raises: ``StorageFull``, or another answer of the storage to the first attempt (certainly did not happen); ``Undecided``
+    (may still happen: keep the bytes, ask again, or let somebody else occupy the name); ``Damaged`` (the name is taken, by
+    what cannot be read). Repeating the call with the same bytes is always safe.
     """
     backoff = Backoff(deadline_s)
     in_flight = False
+    taken = False
     while True:
         error: StorageUnavailable
         try:
             if storage.create_if_absent(name, data):
                 return MINE
+            taken = True
             found = read_whole(storage, name, size_max=max(len(data), LIMITS.record_bytes_max))
             if found != data:
                 return Foreign(found)
@@ -103,12 +113,26 @@ def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: fl
             error.__cause__ = missing
         except StorageFull as full:
             # This attempt did not happen, but an earlier one may still land: only then is the answer unknown.
-            if not in_flight:
+            if not in_flight and not taken:
                 raise
-            error = StorageUnavailable(str(full), object=name)
-            error.__cause__ = full
+            error = _in_doubt(full, name)
         except StorageUnavailable as unavailable:
             in_flight = True
             error = unavailable
+        except Damaged:
+            raise
+        except ChunkstoreError as answer:
+            # No turn, no right, closed: true of this attempt, and says nothing of one before it, nor of whose the name is.
+            if not in_flight and not taken:
+                raise
+            error = _in_doubt(answer, name)
+            if not isinstance(answer, DeadlineExceeded):
+                raise Undecided(error) from error
         if not backoff.pause():
             raise Undecided(error) from error
+
+
+def _in_doubt(error: ChunkstoreError, name: str) -> StorageUnavailable:
+    wrapped = StorageUnavailable(f"{error}; an attempt before that may still land", object=name)
+    wrapped.__cause__ = error
+    return wrapped

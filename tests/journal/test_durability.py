@@ -6,10 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from chunkstore.errors import StorageFull, StorageUnavailable
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    DeadlineExceeded,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.slots import MINE, Foreign, Undecided, put_decided
 from tests.journal.world import Hook, Wire, World
+
+ANSWERS = [DeadlineExceeded("a turn", deadline_s=60), InvalidArgument("token expired"), Closed("x")]
 
 
 def calls_of(world: World) -> list[tuple[str, str]]:
@@ -123,6 +133,38 @@ class TestPutDecided:
         wire = self.wire(tmp_path_factory)
         errors = iter([StorageUnavailable("time-out")])
         wire.override = lambda _operation, _name, _data: raising(next(errors, StorageFull("full")))
+        with pytest.raises(Undecided):
+            put_decided(wire, "a", b"x", deadline_s=0.02)
+
+    @pytest.mark.parametrize("first", ["lost", "landed"])
+    @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
+    def test_no_answer_undoes_an_open_attempt(
+        self, tmp_path_factory: pytest.TempPathFactory, answer: ChunkstoreError, first: str
+    ) -> None:
+        wire = self.wire(tmp_path_factory)
+        errors = iter([StorageUnavailable("time-out")])
+
+        def override(_operation: str, name: str, data: BytesLike) -> bool | None:
+            error = next(errors, None)
+            if error is not None and first == "landed":
+                wire.inner.create_if_absent(name, data)
+            raise answer if error is None else error
+
+        wire.override = override
+        with pytest.raises(Undecided) as raised:
+            put_decided(wire, "a", b"x", deadline_s=0.02)
+        assert raised.value.error.__cause__ is answer
+        with pytest.raises(type(answer)):
+            put_decided(wire, "b", b"x", deadline_s=0.02)
+
+    @pytest.mark.parametrize("operation", ["read", "harden"])
+    @pytest.mark.parametrize("answer", [*ANSWERS, StorageFull("full")], ids=lambda answer: type(answer).__name__)
+    def test_a_taken_name_that_cannot_be_looked_at_is_unknown(
+        self, tmp_path_factory: pytest.TempPathFactory, answer: ChunkstoreError, operation: str
+    ) -> None:
+        wire = self.wire(tmp_path_factory)
+        wire.inner.create_if_absent("a", b"x")
+        wire.before = failing(operation, "a", answer)
         with pytest.raises(Undecided):
             put_decided(wire, "a", b"x", deadline_s=0.02)
 

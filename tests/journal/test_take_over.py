@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.errors import ChunkstoreError, Damaged, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import (
+    ChunkstoreError,
+    Damaged,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore.journal import JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore_journal.history import Sealed
@@ -493,3 +502,32 @@ def test_errors_of_the_journal_are_typed(world: World) -> None:
     with pytest.raises(ChunkstoreError):
         owner.put("a")
     assert keys_of(owner.store) == set()
+
+
+def test_another_record_of_our_own_epoch_in_our_slot_deposes_nobody(slot_world: World) -> None:
+    """A binding forgot an attempt, said that nothing happened, and it lands after all. What is offered for that slot then has
+    not happened, and the owner goes on, behind what is there."""
+    world = slot_world
+    owner = world.process().open()
+    forgotten: list[tuple[str, bytes]] = []
+
+    def forget(_operation: str, name: str, data: BytesLike) -> bool | None:
+        owner.wire.override = land
+        forgotten.append((name, bytes(data)))
+        raise InvalidArgument("nothing was sent, says the binding")
+
+    def land(_operation: str, _name: str, _data: BytesLike) -> bool | None:
+        owner.wire.override = let_pass
+        assert world.storage.create_if_absent(*forgotten[0])
+        return None
+
+    owner.wire.override = forget
+    with pytest.raises(InvalidArgument):
+        owner.put("first")
+    with pytest.raises(JournalBroken) as raised:
+        owner.put("second")
+    assert raised.value.happened is False
+    owner.again()
+    assert owner.keys() == {"first"}
+    owner.put("third")
+    assert world.process().open().keys() == {"first", "third"}

@@ -14,6 +14,7 @@ from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
+    Closed,
     Damaged,
     DeadlineExceeded,
     InvalidArgument,
@@ -228,6 +229,22 @@ def test_full_after_doubt_is_no_promise(made: Set) -> None:
     made.fail(BEFORE, *[StorageFull("full")] * 20)
     with pytest.raises(StorageUnavailable, match="may still land"):
         made.storage.create("a", b"mine")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [DeadlineExceeded("a turn", deadline_s=1), InvalidArgument("expired"), Closed("x"), StorageFull("full")],
+    ids=lambda answer: type(answer).__name__,
+)
+@pytest.mark.parametrize("read_back", [False, True])
+def test_no_answer_after_doubt_is_a_promise(made: Set, answer: ChunkstoreError, read_back: bool) -> None:
+    made.fail(AFTER, *([None] if read_back else []), *[answer] * 20)
+    with pytest.raises(StorageUnavailable, match="may still land"):
+        made.storage.create_if_absent("a", b"mine")
+    made.fail(*[answer] * 20)
+    if not isinstance(answer, DeadlineExceeded):  # which is asked again
+        with pytest.raises(type(answer)):
+            made.storage.create_if_absent("b", b"mine")
 
 
 @pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 20 * MIB])

@@ -72,7 +72,10 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
             if refusal.kind is Kind.TAKEN:
                 if not in_doubt:
                     return False
-                return _is_ours(client, name, body, token)
+                try:
+                    return _is_ours(client, name, body, token)
+                except Refusal as unread:
+                    raise _with_doubt(unread, in_doubt) from unread
             in_doubt = in_doubt or refusal.leaves_doubt or refusal.kind is Kind.THROTTLED
             if not refusal.may_pass or not patience.pause():
                 raise _with_doubt(refusal, in_doubt) from refusal
