@@ -155,7 +155,7 @@ class Core:
         """Ask the storage whether a newer owner exists, waiting out a take-over of our own.
 
         A remote storage is told when that has to be over (``chunkstore.deadline``). Raises ``Closed``, ``NotOwner``,
-        ``DeadlineExceeded``, ``StorageUnavailable``.
+        ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale.
         """
         self.check_owner()
         if not self.remote:
@@ -165,8 +165,9 @@ class Core:
             self._check_fence()
 
     def _check_fence(self) -> None:
-        if self.broken is None and not self.storage.capabilities.fence_by_stat:
-            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container.
+        if not self.storage.capabilities.fence_by_stat:
+            # A stat may be stale here (protocol A13): only a commit of our own proves that we still own the container,
+            # and a broken journal has to be mended for it: to look for a claim instead is no better now than before.
             try:
                 self.lifecycle.note(RecordKind.HEARTBEAT, ())
             except OutcomeUnknown:
