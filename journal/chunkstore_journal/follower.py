@@ -8,8 +8,10 @@ Leaves out: when to poll; serving reads (``store`` gives views).
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
+from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Damaged
 from chunkstore.journal import RecordKind
@@ -47,6 +49,8 @@ class Follower:
         self._newest: Opened | None = None
         self._store = cache.open_current()
         self._lost: ChunkstoreError | None = None
+        self._retired: deque[tuple[float, MetadataStore]] = deque()
+        """Stores that are of no use any more, and since when."""
         self.findings: tuple[str, ...] = ()
         """What the last rebuild had to work around, one sentence each."""
 
@@ -56,12 +60,15 @@ class Follower:
 
         Raises what ``catch_up`` raised last if it had to throw the store away and has found no other.
         """
-        if self._lost is not None:
-            raise self._lost.copy()
-        if self._store is None:
-            self._store = self._cache.create()
-            self._cache.make_current(self._store)
-        return self._store
+        store, lost = self._store, self._lost
+        if lost is not None:
+            raise lost.copy()
+        if store is None:
+            store = self._store  # found, perhaps, between the two looks
+        if store is None:
+            store = self._store = self._cache.create()
+            self._cache.make_current(store)
+        return store
 
     def catch_up(self) -> Head:
         """Apply everything that is committed now, and return where the store stands.
@@ -69,6 +76,7 @@ class Follower:
         About three requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
         its end), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
+        self._discard_outlived()
         leg = self._find_end()
         if leg is None:
             return self.store.head()
@@ -77,17 +85,17 @@ class Follower:
             if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
                 return head
             try:
-                found = materialise(self._streams, self._cache, leg, current=self._store)
+                found = materialise(self._streams, self._cache, leg, current=self._store, discard=self._retire)
                 break
             except Damaged as error:
-                self._drop_if_discarded(error)
+                self._drop_if_retired(error)
                 # Once history has gone on, snapshots and records up to the end that we saw may be collected: look again.
                 newer = self._find_end()
                 if not restarts_left or newer is None or newer.end.lsn <= leg.end.lsn:
                     raise
                 leg = newer
             except ChunkstoreError as error:
-                self._drop_if_discarded(error)
+                self._drop_if_retired(error)
                 raise
         self._store = found.store
         self._lost = None
@@ -108,21 +116,31 @@ class Follower:
                     raise
         return None
 
-    def _drop_if_discarded(self, error: ChunkstoreError) -> None:
-        """An empty store instead of the discarded one would show an empty container: say why there is nothing to show."""
-        if self._store is not None:
-            try:
-                self._store.head()
-            except Closed:
-                self._store = None
-        if self._store is None:
+    def _retire(self, store: MetadataStore) -> None:
+        """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended."""
+        self._retired.append((runtime.monotonic_s(), store))
+
+    def _discard_outlived(self) -> None:
+        now_s = runtime.monotonic_s()
+        while self._retired and now_s - self._retired[0][0] > self._settings.op_deadline_s:
+            self._cache.discard(self._retired.popleft()[1])
+
+    def _drop_if_retired(self, error: ChunkstoreError) -> None:
+        """An empty store instead of the retired one would show an empty container: say why there is nothing to show."""
+        if self._store is None or any(store is self._store for _, store in self._retired):
+            # In this order: whoever looks meanwhile must not find neither.
             self._lost = error
+            self._store = None
 
     def close(self) -> None:
-        """Release the store."""
-        if self._store is not None:
-            self._store.close(clean=True)
-            self._store = None
+        """Release the stores."""
+        if self._lost is None:
+            self._lost = Closed("this follower")
+        store, self._store = self._store, None
+        if store is not None:
+            store.close(clean=True)
+        while self._retired:
+            self._cache.discard(self._retired.popleft()[1])
 
     def _find_newest(self) -> Opened | None:
         """The newest OPEN. What is claimed above it but not opened decides nothing yet."""

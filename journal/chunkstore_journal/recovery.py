@@ -11,12 +11,12 @@ Leaves out: deciding where history ends (T3), records not covered by a commit ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkNotFound, Damaged, StorageUnavailable
+from chunkstore.errors import ChunkNotFound, Damaged, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
@@ -283,11 +283,11 @@ class _Search:
     ) -> Progress | None:
         """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot.
 
-        ``keep``: an error that says nothing about ``store`` (the storage does not answer) passes through and leaves it as it is,
-        at some point of history: whoever tries again goes on from there.
+        ``keep``: it is not discarded, because somebody may read it. An error that says nothing about it (the storage does not
+        answer) passes through and leaves it as it is, at some point of history: whoever tries again goes on from there.
         """
         progress = Progress()
-        discard = True
+        discard = not keep
         try:
             if link is not None:
                 load_snapshot(self.streams.storage, link.name, store, container=self.streams.container, expected=link)
@@ -303,9 +303,6 @@ class _Search:
             self.note(f"{what} was discarded: {damage.message}", link)
         except ChunkNotFound as missing:
             self.findings.append(f"{what} is too old: {missing.chunk} was collected")
-        except BaseException:
-            discard = not keep
-            raise
         finally:
             if discard:
                 self.cache.discard(store)
@@ -370,14 +367,16 @@ def materialise(
     *,
     current: MetadataStore | None,
     ahead: tuple[int, bytes] | None = None,
+    discard: Callable[[MetadataStore], None] | None = None,
 ) -> Materialised:
     """T4: a store at the end of ``leg``, made current in the cache.
 
     ``ahead`` (lsn, hash) is the one record behind that end that the caller is about to embed: a snapshot its owner took
     there is as good, and the store then stands one record further.
 
-    ``current`` is what ``cache.open_current`` gave, or None; it is discarded if it is of no use, and kept, as far as it got, if
-    the storage fails. A collector of the old
+    ``current`` is what ``cache.open_current`` gave, or None. If it is of no use it is discarded once another store has taken its
+    place, or there is none, or no room for both; it is kept, as far as it got, if the storage fails. ``discard`` does that
+    (default: the cache's), for callers whose readers may still be at it. A collector of the old
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
     LATEST says now, a bounded number of times.
 
@@ -386,26 +385,38 @@ def materialise(
     pool = runtime.pool("journal-replay", _WORKERS)
     search = _Search(streams, cache, leg, pool, ahead)
     try:
-        if current is not None:
-            progress = search.attempt(current, "the local cache", keep=True)
-            if progress is not None:
-                return search.result(current, "cache", progress, None)
-        for _ in range(_RESTARTS_MAX):
-            found = search.from_snapshots()
-            if found is not None:
-                return found
-            store = cache.create()
-            # Works only while the first records still exist: otherwise one is missing.
-            progress = search.attempt(store, "replay from the beginning")
-            if progress is not None:
-                cache.make_current(store)
-                return search.result(store, "journal", progress, None)
+        if current is None:
+            return _another(search)
+        progress = search.attempt(current, "the local cache", keep=True)
+        if progress is not None:
+            return search.result(current, "cache", progress, None)
+        try:
+            found = _another(search)
+        except (Damaged, StorageFull):
+            (discard or cache.discard)(current)
+            raise
+        (discard or cache.discard)(current)
+        return found
     finally:
         pool.close()
+
+
+def _another(search: _Search) -> Materialised:
+    """A new store, from a snapshot or the beginning."""
+    for _ in range(_RESTARTS_MAX):
+        found = search.from_snapshots()
+        if found is not None:
+            return found
+        store = search.cache.create()
+        # Works only while the first records still exist: otherwise one is missing.
+        progress = search.attempt(store, "replay from the beginning")
+        if progress is not None:
+            search.cache.make_current(store)
+            return search.result(store, "journal", progress, None)
     if search.blame is not None:
         raise search.blame
     raise Damaged(
         "no snapshot leads to the end of history, and its beginning was collected: "
         + "; ".join(dict.fromkeys(search.findings)),
-        object=streams.names.snapshot_prefix(),
+        object=search.streams.names.snapshot_prefix(),
     )

@@ -1,0 +1,96 @@
+"""A replica that has to start again from a snapshot answers its readers meanwhile, from what it showed before.
+
+Before, the old state was closed before there was another one: reads in between, and reads under way, got ``Closed``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.errors import Damaged, StorageFull, StorageUnavailable
+from chunkstore.replica import Replica
+from chunkstore_journal import recovery
+from tests.support.data import pattern
+from tests.support.worlds import World
+
+
+def sleeper(world: World) -> Replica:
+    """A replica whose next records were collected while it slept."""
+    choice: dict[str, Any] = {"rolling": 8, "gc_grace_s": 0, "snapshots_kept": 1}
+    store = world.open(**choice)
+    store.create("a")
+    store.append("a", pattern(0, 20))
+    found = world.replica(op_deadline_s=5.0)
+    for number in range(4):
+        store.append("a", pattern(20 + 10 * number, 10))
+        store.snapshot()
+        store.close()
+        store = world.open(**choice)
+    store.snapshot()
+    assert store.collect().journal_objects > 0
+    return found
+
+
+def test_readers_do_not_notice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = sleeper(world)
+    load = vars(recovery)["load_snapshot"]
+    seen: list[bytes] = []
+
+    def look(*arguments: Any, **named: Any) -> Any:
+        seen.append(replica.read("a", 0, 99))
+        return load(*arguments, **named)
+
+    monkeypatch.setattr(recovery, "load_snapshot", look)
+    before = replica._follower.store
+    with before.view() as view:
+        position = view.head.position
+        replica.refresh()
+        assert seen == [pattern(0, 20)]
+        assert view.head.position == position  # whoever was at it ends in peace
+    assert before.head().position == position
+    assert replica._follower.store is not before
+    assert replica.read("a", 0, 99) == pattern(0, 60)
+    monkeypatch.undo()
+    replica.close()
+    with world.replica() as again:
+        assert again.read("a", 0, 99) == pattern(0, 60)
+
+
+def test_what_is_outlived_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = sleeper(world)
+    before = replica._follower.store
+    replica.refresh()
+    now_s = runtime.monotonic_s()
+    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + 6.0)
+    replica.refresh()
+    with pytest.raises(Exception, match="closed"):
+        before.head()
+    assert replica.read("a", 0, 99) == pattern(0, 60)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StorageUnavailable("x"), StorageFull("x"), Damaged("x", object="s")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_rebuild_that_fails(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The storage does not answer: it shows what it knows. There is no other state, or no room for both: it says so."""
+    replica = sleeper(world)
+
+    def fail(*_arguments: Any, **_named: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "load_snapshot", fail)
+        with pytest.raises((StorageUnavailable, StorageFull, Damaged)):
+            replica.refresh()
+        if isinstance(error, StorageUnavailable):
+            assert replica.read("a", 0, 99) == pattern(0, 20)
+        else:
+            with pytest.raises((StorageFull, Damaged)):
+                replica.read("a", 0, 99)
+    replica.refresh()
+    assert replica.read("a", 0, 99) == pattern(0, 60)
