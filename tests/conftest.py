@@ -26,6 +26,14 @@ _UNTESTED = pytest.StashKey[list[str]]()
 _FAILED = pytest.StashKey[bool]()
 
 _HERE = Path(__file__).parent
+# Collected first, so that one worker runs them in a row (each would start servers of its own) and long ones do not come last.
+_FIRST = (
+    "contract/test_storage_hdfs.py",
+    "hdfs/",
+    "contract/test_storage_s3.py",
+    "s3/",
+    "faults/test_lost_replies_s3.py",
+)
 _IN_MEMORY = {"engine", "faults", "hdfs", "journal", "offload", "regressions", "s3", "spark"}
 # Of these, the share that meets a real disk: its syncs take long enough for others to come between.
 _ON_DISK = {
@@ -42,6 +50,20 @@ def pytest_configure(config: pytest.Config) -> None:
         required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What talks to servers goes first; everything else stays in its order."""
+    places = {
+        path: path.relative_to(_HERE).as_posix() for path in {item.path for item in items} if path.is_relative_to(_HERE)
+    }
+
+    def rank(item: pytest.Item) -> int:
+        place = places.get(item.path, "")
+        return next((number for number, name in enumerate(_FIRST) if place.startswith(name)), len(_FIRST))
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

@@ -92,10 +92,10 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
     """Each call meets an owner that does not know yet."""
     first = world.open()
     prepare(first)
-    first.close()
+    new = first
     for name, call in {**CHANGES, **NO_CHANGES, **READS}.items():
-        old = world.open()
-        new = world.open()
+        # Whoever deposed the one before is the next who does not know yet.
+        old, new = new, world.open()
         before = [*new.segments()], [*new.table("t").scan()], new._core.journal.head.lsn
         with pytest.raises(NotOwner) as caught:
             call(old)
@@ -105,7 +105,7 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
         refused(NotOwner, lambda: old.append("a", b"x"), lambda: old.read("a", 0, 1))  # noqa: B023
         assert ([*new.segments()], [*new.table("t").scan()], new._core.journal.head.lsn) == before, name
         world.crash(old)
-        new.close()
+    new.close()
     last = world.open()
     assert last.read("a", 0, 99) == b"123"
     assert problems(last.check("deep")) == []

@@ -559,6 +559,8 @@ class LosesTheLastChange(Program):
         self.state = self.state if len(program) < 2 else apply_all(self.state, program[:1])[0]
 
 
+# Whether programs tell a wrong model from the store is the programs' affair, and no storage's: it is shown in one world.
+@pytest.mark.parametrize("world", [("memory", "append")], indirect=True, ids=["memory-append"])
 @pytest.mark.parametrize("broken", [AppendsTwice, LosesTheLastChange])
 def test_a_difference_is_found(world: World, broken: type[Program]) -> None:
     with pytest.raises(AssertionError):

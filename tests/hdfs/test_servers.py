@@ -367,7 +367,7 @@ def test_two_processes_and_zombies(
 ) -> None:
     seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
     print(f"CHUNKSTORE_SEED={seed}")
-    rounds = 60 if FULL_RUN else 8
+    rounds = 60 if FULL_RUN else 6
     duel = Duel(tmp_path, "slot", seed, root=hdfs.root(), busy_s=1.0)
     try:
         kinds = duel.run(rounds)

@@ -17,7 +17,7 @@ from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
 
-def hooked(world: World) -> tuple[ChunkedSegmentStorage, Hooked]:
+def hooked(world: World, deadline_s: float = 5.0) -> tuple[ChunkedSegmentStorage, Hooked]:
     """A store behind a hooked storage."""
     made: list[Hooked] = []
 
@@ -25,7 +25,7 @@ def hooked(world: World) -> tuple[ChunkedSegmentStorage, Hooked]:
         made.append(Hooked(inner))
         return made[-1]
 
-    store = world.open(wrap=wrap, op_deadline_s=5.0, undecided_s_max=5.0, resolve_s=1.0)
+    store = world.open(wrap=wrap, op_deadline_s=deadline_s, undecided_s_max=deadline_s, resolve_s=1.0)
     return store, made[-1]
 
 
@@ -205,7 +205,7 @@ def test_an_interrupt_anywhere_leaves_a_store_that_works(
 
 def test_a_foreign_exception_during_recovery_ends_with_an_answer(world: World) -> None:
     """A binding with a bug (TypeError) when the journal fails and during the take-over that follows."""
-    store, gate = hooked(world)
+    store, gate = hooked(world, deadline_s=2.0)
     store.create("s")
     broken = threading.Event()
 
@@ -281,7 +281,7 @@ def test_nobody_else_recovers_before_the_batch_is_decided(
 
 def test_close_never_raises(world: World) -> None:
     """Whatever a binding does: everything is released, and the next owner goes on."""
-    store, gate = hooked(world)
+    store, gate = hooked(world, deadline_s=2.0)
     store.create("s")
     store.append("s", b"aaaa")
 

@@ -194,7 +194,7 @@ def test_a_black_hole_ends_with_the_engines_deadline_too(rgw: S3Server, proxied:
     """Whatever patience the root has with one request: 30 s, unless it says something else."""
     proxy = proxied(rgw)
     root = rgw.root(rgw.make_bucket(), port=proxy.port)
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0, op_deadline_s=10, resolve_s=0.5)
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0, op_deadline_s=4, resolve_s=0.5)
     with chunkstore.open(root, settings=settings) as store:
         store.create("s")
         store.append("s", b"x" * 1000)

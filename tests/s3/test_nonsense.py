@@ -40,7 +40,7 @@ def storage(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3
             endpoint_url=server.url,
             tries_max=2,
             read_timeout_s=1,
-            deadline_s=5,
+            deadline_s=2.5,
             part_size_bytes=5 * MIB,
             multipart_bytes_min=5 * MIB,
         )

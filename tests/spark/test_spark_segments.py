@@ -180,6 +180,8 @@ def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
                 store.append("left", piece)
                 store.append("right", piece)
                 rounds[0] += 1
+                # Every byte is collected four times: a writer at full speed would only make that take longer.
+                stop.wait(0.01)
 
         writer = threading.Thread(target=write)
         writer.start()

@@ -16,6 +16,7 @@ Leaves out: blocks, users, permissions but the owner's write bit, chunked bodies
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -542,9 +543,18 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         # A client that dies: the file is closed with what has arrived, and nobody says anything.
         cut = fault is not None and fault.action == "cut_body"
-        data = self.rfile.read(size // 2 if cut else size)
+        data = self._body(size // 2 if cut else size)
         _end_write(self.fake, file, data)
         return (201 if op == "CREATE" else 200), b""
+
+    def _body(self, size: int) -> bytes:
+        """So many bytes, or what arrived of them before the client broke off, politely or not."""
+        parts: list[bytes] = []
+        with contextlib.suppress(OSError):
+            while size > 0 and (part := self.rfile.read1(size)):
+                parts.append(part)
+                size -= len(part)
+        return b"".join(parts)
 
     def _drain(self) -> None:
         if self.where == "datanode":
