@@ -81,8 +81,8 @@ class ObservedHistory:
         self.entries: list[Entry] = []
         self.rows: dict[bytes, bytes] = {}
         self.segments: dict[int, SegmentLength] = {}
-        self.appends: dict[tuple[int, int], int] = {}
-        """Lsn of the append at (segment id, offset)."""
+        self.appends: dict[tuple[int, int], tuple[int, int]] = {}
+        """(lsn, length) of the append at (segment id, offset)."""
         self.ids: dict[str, dict[int, int]] = {}
         """Ids that a name ever had, with the lsn of their creation."""
         self.ended: dict[int, int] = {}
@@ -395,7 +395,7 @@ class ObservedHistory:
             if segment.sealed:
                 self._report(19, f"lsn {lsn} appends to {segment.name!r}, which is sealed")
             self._put(self.segments, segment_id, segment._replace(length=offset + length))
-            self._put(self.appends, (segment_id, offset), lsn)
+            self._put(self.appends, (segment_id, offset), (lsn, length))
         elif code in (OpCode.SEAL, OpCode.UNSEAL):
             what = (segment_id, "seal" if code == OpCode.SEAL else "unseal")
             self._put(self.segments, segment_id, segment._replace(sealed=code == OpCode.SEAL))

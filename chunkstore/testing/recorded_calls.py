@@ -7,6 +7,7 @@ the one that answered do not count. Leaves out: judging; where lengths are lazy,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from chunkstore.testing.history_model import appended_data
@@ -27,8 +28,9 @@ def lsn_of(
     if data is not None:
         if not data or result is None:
             return None
-        appends = [history.appends.get((identity, result)) for identity in ids]
-        return max((lsn for lsn in appends if lsn is not None and _epoch(history, lsn) <= epoch), default=MISSING)
+        return max(
+            (lsn for lsn in _appends(history, ids, result, len(data)) if _epoch(history, lsn) <= epoch), default=MISSING
+        )
     if kind == "create":
         return max(ids.values(), default=MISSING) if result is None else ids.get(result, MISSING)
     if kind in ("delete", "concat"):
@@ -48,6 +50,16 @@ def lsn_of(
         lsns = (history.puts.get((*key, args[2])), history.puts.get((*key, None)))
         return _first(history, epoch, [lsn or 0 for lsn in lsns])
     return None
+
+
+def _appends(history: ObservedHistory, ids: Collection[int], offset: int, length: int) -> list[int]:
+    """Appends at this offset, and those of several pieces, as writers make them, that it may be a piece of."""
+    exact = [found[0] for identity in ids if (found := history.appends.get((identity, offset))) is not None]
+    return exact + [
+        lsn
+        for (identity, start), (lsn, size) in history.appends.items()
+        if identity in ids and start < offset and offset + length <= start + size
+    ]
 
 
 def _epoch(history: ObservedHistory, lsn: int) -> int:

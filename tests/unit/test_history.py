@@ -184,6 +184,9 @@ PLANTED: list[tuple[str, str, Book]] = [
     ("lost-ack", "a read behind it", base().read(5, 9, b"")),
     ("lost-ack", "a seal", base().add("seal", "a").add("unseal", "a").add("unseal", "a")),
     ("lost-ack", "a segment", base().add("exists", "a", result=False)),
+    ("lost-ack", "a row that changed under its version", Book().add("table_put", "", "t", b"k", b"v", None)
+     .add("table_get", "", "t", b"k", result=(b"v", 7)).add("table_put", "", "t", b"k", b"w", None)
+     .add("table_put", "", "t", b"k", b"x", 7)),
     ("lost-ack", "a row", Book().add("table_put", "", "t", b"k", b"v", None).add("table_get", "", "t", b"k")),
     ("duplicate", "a retry that wrote again", base().lost(b"<tri>").final(b"<one><two><tri><tri>")),
     (

@@ -637,6 +637,16 @@ def test_changes_without_bytes_have_records_of_their_own() -> None:
     assert bench.steps.finish() == []
 
 
+def test_a_piece_of_what_a_writer_put_together_is_in_history() -> None:
+    bench = started()
+    bench.append(1, 5, 3, 9)
+    for offset in (3, 6, 9):
+        bench.told("a", offset, 1)
+    assert bench.steps.finish() == []
+    bench.told("a", 10, 1)  # its end lies behind
+    assert bench.found == {7}
+
+
 def test_a_whole_cache_and_whole_chunks_are_right() -> None:
     bench = other_rows(lambda rows: None)
     bench.steps.power_cut()

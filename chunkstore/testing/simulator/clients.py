@@ -9,7 +9,8 @@ Leaves out: deciding when and where clients live (``stories``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -25,17 +26,20 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    SegmentNotFound,
+    SegmentSealed,
     StorageUnavailable,
 )
 from chunkstore.journal import JournalBroken
 from chunkstore.replica import Replica
 from chunkstore.testing.events import Event
 from chunkstore.testing.simulator.drawing import Plan
+from chunkstore.testing.simulator.finals import TABLE
 from chunkstore.testing.simulator.world import World
 
 __all__ = ["Client", "EventWriter", "Recorder", "follow"]
 
-_TABLE: Final = "facts"
+_REVIVES: Final = 0.5
 _FOREIGN_KINDS: Final = frozenset(("snapshot", "collect", "writer"))
 """Verbs that are no events of the history: they answer nothing about contents."""
 
@@ -101,6 +105,21 @@ class Recorder:
         if self._world.trace is not None:
             self._world.log(f"{process}: {kind} {segment} {args!r} -> {outcome} {result!r}")
 
+    def future(
+        self, process: str, kind: str, segment: str, args: tuple[Any, ...], invoked: int, epoch: int, future: Any
+    ) -> None:
+        """Record what a future has become by now, as if it had been a call that answers now."""
+        self._calls += 1
+        number = self._calls
+        self._open[number] = (process, kind, segment, args, invoked, epoch)
+        if not future.done():
+            return  # nobody was told anything, and nobody waits any more
+        error = future.exception()
+        if error is None:
+            self._record(number, "ok", future.result(), epoch)
+        else:
+            self._failed(number, kind, segment, error, lambda: epoch)
+
     def judge(self, kind: str, segment: str, error: ChunkstoreError) -> None:
         """Fail the run if this is no answer that fine storage in bad weather may lead to."""
         if isinstance(error, Damaged) and self.on_damage(error):
@@ -156,6 +175,7 @@ class Client:
         self._ends: dict[str, int] = {}
         self._verbs = [verb for verb, _ in plan.mix]
         self._weights = [weight for _, weight in plan.mix]
+        self._usual = [f"s{number}" for number in range(plan.segments)]
 
     def tag(self) -> bytes:
         """Bytes that nobody else appends."""
@@ -166,20 +186,47 @@ class Client:
         """Any of the run's segments."""
         return f"s{self._random.randrange(self._plan.segments)}"
 
-    def work(self, store: ChunkedSegmentStorage, should_stop: Callable[[], bool]) -> None:
-        """Do verbs until ``should_stop``, or until the store is closed or fenced."""
+    def work(self, store: ChunkedSegmentStorage, should_stop: Callable[[int], bool]) -> None:
+        """Do verbs until ``should_stop`` (told how many were done), or until the store is closed or fenced."""
         random = self._random
-        while not should_stop():
+        done = 0
+        while not should_stop(done):
             verb = random.choices(self._verbs, self._weights)[0]
+            done += 1
             try:
                 getattr(self, "do_" + verb)(store)
             except (NotOwner, Closed):
                 return
+            except (SegmentNotFound, SegmentSealed) as error:
+                # A run in which most segments are gone or sealed tells little: they come back soon.
+                if error.segment in self._usual and random.random() < _REVIVES:
+                    with suppress(ChunkstoreError):
+                        self._revive(store, error)
             except ChunkstoreError:
                 # Recorded and judged; clients go on.
                 pass
             if random.random() < 0.3:
                 self._world.runtime.sleep_s(self._plan.latency_s * random.random() * 4)
+
+    def look_at_all(self, store: ChunkedSegmentStorage) -> None:
+        """Read every segment once: what somebody does who wakes and does not know yet that he was deposed."""
+        for segment in self._usual:
+            try:
+                self._call(store, "read", segment, (0, 1 << 16), partial(store.read, segment, 0, 1 << 16))
+            except (NotOwner, Closed):
+                return
+            except ChunkstoreError:
+                pass
+
+    def _revive(self, store: ChunkedSegmentStorage, error: SegmentNotFound | SegmentSealed) -> None:
+        if isinstance(error, SegmentNotFound):
+            self._create_again(store, error.segment)
+        else:
+            self._call(store, "unseal", error.segment, (), partial(store.unseal, error.segment))
+
+    def _create_again(self, store: ChunkedSegmentStorage, segment: str) -> None:
+        size = self._random.choice((7, 30, 100, 1000))
+        self._call(store, "create", segment, (size,), lambda: self._create(store, segment, size))
 
     def _call(self, store: ChunkedSegmentStorage, kind: str, segment: str, args: tuple[Any, ...], call: Any) -> Any:
         return self._recorder.call(self.name, kind, segment, args, lambda: store.epoch, call)
@@ -187,15 +234,13 @@ class Client:
     # Verbs
 
     def do_create(self, store: ChunkedSegmentStorage) -> None:
-        segment, size = self.segment(), self._random.choice((7, 30, 100, 1000))
-        rolling = RollingPolicy(chunk_size_bytes_max=size)
-        self._call(store, "create", segment, (size,), lambda: store.create(segment, rolling=rolling).segment_id)
+        self._create_again(store, self.segment())
 
     def do_append(self, store: ChunkedSegmentStorage) -> None:
         segment, data = self.segment(), self.tag()
         expected = None
         if self._random.random() < 0.2:
-            expected = store.info(segment).length
+            expected = self._info(store, segment)[2]
         self._call(
             store,
             "append",
@@ -226,8 +271,8 @@ class Client:
         offset, length = 0, 1 << 16
         dice = self._random.random()
         if dice < 0.4:
-            info = store.info(segment)
-            offset = self._random.randrange(info.start_offset, info.length + 1)
+            _, start, end, _ = self._info(store, segment)
+            offset = self._random.randrange(start, end + 1)
             if self._random.random() < 0.3:
                 length = self._random.randrange(1, 64)
         elif dice < 0.8:
@@ -237,13 +282,17 @@ class Client:
         self._ends[segment] = offset + len(data)
 
     def do_info(self, store: ChunkedSegmentStorage) -> None:
-        segment = self.segment()
+        self._info(store, self.segment())
+
+    def _info(self, store: ChunkedSegmentStorage, segment: str) -> tuple[int, int, int, bool]:
+        """(id, start offset, length, sealed), as the history has it: also what a verb only asks to prepare itself is an answer."""
 
         def look() -> tuple[int, int, int, bool]:
             info = store.info(segment)
             return info.id, info.start_offset, info.length, info.sealed
 
-        self._call(store, "info", segment, (), look)
+        told: tuple[int, int, int, bool] = self._call(store, "info", segment, (), look)
+        return told
 
     def do_exists(self, store: ChunkedSegmentStorage) -> None:
         segment = self.segment()
@@ -259,8 +308,8 @@ class Client:
 
     def do_truncate(self, store: ChunkedSegmentStorage) -> None:
         segment = self.segment()
-        info = store.info(segment)
-        offset = self._random.randrange(info.start_offset, info.length + 1)
+        _, start, end, _ = self._info(store, segment)
+        offset = self._random.randrange(start, end + 1)
         self._call(store, "truncate", segment, (offset,), lambda: store.truncate(segment, offset))
 
     def do_seal(self, store: ChunkedSegmentStorage) -> None:
@@ -285,7 +334,7 @@ class Client:
             data = self.tag()
             self._call(store, "append", source, (data, None, None, None), lambda data=data: store.append(source, data))
         self._call(store, "seal", source, (), lambda: store.seal(source))
-        offset = store.info(target).length
+        offset = self._info(store, target)[2]
         self._call(store, "concat", target, (offset, source), lambda: store.concat(target, offset, source))
 
     @staticmethod
@@ -295,10 +344,10 @@ class Client:
     def do_commit(self, store: ChunkedSegmentStorage) -> None:
         first, second, data = self.segment(), self.segment(), self.tag()
         key = b"k%d" % self._random.randrange(4)
-        changes: list[Change] = [Append(first, data), TablePut(_TABLE, key, data)]
+        changes: list[Change] = [Append(first, data), TablePut(TABLE, key, data)]
         args: list[tuple[str, str, tuple[Any, ...]]] = [
             ("append", first, (data, None, None, None)),
-            ("table_put", "", (_TABLE, key, data, None)),
+            ("table_put", "", (TABLE, key, data, None)),
         ]
         dice = self._random.random()
         if dice < 0.3:
@@ -320,40 +369,42 @@ class Client:
             changes.append(Delete(second))
             args.append(("delete", second, ()))
         elif dice < 0.65:
-            info = store.info(first)
-            changes.append(Truncate(first, info.length))
-            args.append(("truncate", first, (info.length,)))
+            _, _, end, _ = self._info(store, first)
+            changes.append(Truncate(first, end))
+            args.append(("truncate", first, (end,)))
         self._call(store, "commit", "", (tuple(args),), lambda: tuple(store.commit(changes)))
 
     # Tables
 
     def do_table_put(self, store: ChunkedSegmentStorage) -> None:
         key, value = b"k%d" % self._random.randrange(4), self.tag()
-        table = store.table(_TABLE)
+        table = store.table(TABLE)
         expected = None
         if self._random.random() < 0.4:
-            row = table.get(key)
-            expected = 0 if row is None else row.version
+            row = self._get(store, key)
+            expected = 0 if row is None else row[1]
         self._call(
             store,
             "table_put",
             "",
-            (_TABLE, key, value, expected),
+            (TABLE, key, value, expected),
             lambda: table.put(key, value, expected_version=expected),
         )
 
     def do_table_delete(self, store: ChunkedSegmentStorage) -> None:
         key = b"k%d" % self._random.randrange(4)
-        self._call(store, "table_delete", "", (_TABLE, key, None), lambda: store.table(_TABLE).delete(key))
+        self._call(store, "table_delete", "", (TABLE, key, None), lambda: store.table(TABLE).delete(key))
 
     def do_table_get(self, store: ChunkedSegmentStorage) -> None:
-        key = b"k%d" % self._random.randrange(4)
+        self._get(store, b"k%d" % self._random.randrange(4))
 
+    def _get(self, store: ChunkedSegmentStorage, key: bytes) -> tuple[bytes, int] | None:
         def look() -> tuple[bytes, int] | None:
-            row = store.table(_TABLE).get(key)
+            row = store.table(TABLE).get(key)
             return None if row is None else (row.value, row.version)
 
-        self._call(store, "table_get", "", (_TABLE, key), look)
+        told: tuple[bytes, int] | None = self._call(store, "table_get", "", (TABLE, key), look)
+        return told
 
     # Upkeep
 
@@ -381,36 +432,18 @@ class Client:
         tags = [self.tag() for _ in range(self._random.randrange(1, 5))]
         futures = []
         try:
-            for data in tags:
-                future = writer.append(data)
-                futures.append((data, self._world.scheduler.now, future))
+            with self._judged("writer"):
+                for data in tags:
+                    future = writer.append(data)
+                    futures.append((data, self._world.scheduler.now, future))
         finally:
             try:
-                writer.close()
+                with self._judged("closing a writer"):
+                    writer.close()
             finally:
                 for data, invoked, future in futures:
-                    self._record_future(store, segment, data, invoked, future)
-
-    def _record_future(
-        self, store: ChunkedSegmentStorage, segment: str, data: bytes, invoked: int, future: Any
-    ) -> None:
-        recorder, now = self._recorder, self._world.scheduler.now
-        args = (data, None, None, None)
-        if not future.done():
-            recorder.events.append(
-                Event(self.name, "append", segment, args, invoked, None, "unknown", None, store.epoch)
-            )
-            return
-        error = future.exception()
-        if error is None:
-            recorder.events.append(
-                Event(self.name, "append", segment, args, invoked, now, "ok", future.result(), store.epoch)
-            )
-            return
-        outcome: Any = "unknown" if isinstance(error, OutcomeUnknown) else "failed"
-        recorder.events.append(
-            Event(self.name, "append", segment, args, invoked, now, outcome, type(error).__name__, store.epoch)
-        )
+                    args = (data, None, None, None)
+                    self._recorder.future(self.name, "append", segment, args, invoked, store.epoch, future)
 
 
 def follow(

@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", or "machines" (more than one).
+    fault classes, "replicas", "machines" (more than one), or "lazy" (lengths).
     """
 
     name: str
@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
-        has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1}
+        has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1, "lazy": plan.settings.lengths == "lazy"}
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs
         )

@@ -17,7 +17,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Literal, NamedTuple
 
@@ -30,6 +29,7 @@ from chunkstore.testing.simulator import finals
 from chunkstore.testing.simulator.checks import Checks, Level
 from chunkstore.testing.simulator.clients import Client, EventWriter, Recorder, follow
 from chunkstore.testing.simulator.drawing import Plan, draw_plan
+from chunkstore.testing.simulator.result import RunResult
 from chunkstore.testing.simulator.scheduler import NS, SchedulerStuck, SimProcessState, Task
 from chunkstore.testing.simulator.world import Process, World
 from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
@@ -38,6 +38,8 @@ __all__ = ["RunResult", "Story", "run_seed"]
 
 _VIRTUAL_S_MAX: Final = 100_000.0
 _NEVER: Final = 1 << 62
+_VERBS_MIN: Final = 3
+"""Verbs of a client before its owner may leave, so that what goes wrong meets somebody who looks."""
 _PATIENCE: Final = 300
 """Timeouts that everything under way has to end in, once there are no faults."""
 
@@ -52,35 +54,6 @@ class _Stalled(NamedTuple):
     until: int
     served: int = _NEVER
     ending: _Ending = "wake"
-
-
-@dataclass(slots=True)
-class RunResult:
-    """What a run was and what it found."""
-
-    seed: int
-    storage: str
-    mode: str
-    stories: int = 0
-    served: int = 0
-    points: int = 0
-    switches: int = 0
-    storage_calls: int = 0
-    events: int = 0
-    acknowledged: int = 0
-    unknown: int = 0
-    virtual_s: float = 0.0
-    trace_hash: str = ""
-    allowed: tuple[str, ...] = ()
-    fired: dict[str, int] = field(default_factory=dict)
-    violations: list[str] = field(default_factory=list)
-    undecided: str = ""
-    """Why the history could not be judged whole; empty if it was."""
-    lmdb: bool = False
-
-    def replay(self, extra: str = "") -> str:
-        """The line that runs it again."""
-        return f"python -m chunkstore.testing.simulator --seed {self.seed}{extra}"
 
 
 def run_seed(
@@ -123,6 +96,7 @@ class Story:
         self.ending = False
         self._lives: list[Task] = []
         self._stalled: list[_Stalled] = []
+        self._serving: dict[Process, tuple[Client, ChunkedSegmentStorage]] = {}
         self.world.on_stall = self._stall_at_call
         self._unit_ns = int(plan.latency_s * plan.pace * NS)
 
@@ -223,6 +197,10 @@ class Story:
                 self._forget_stall(victim)
                 victim.crash()
         process = self.world.process(f"o{len(self.world.processes)}", self._machine_name())
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        clock = Random(f"clock {self.plan.seed} {process.name}")
+        if clock.random() < 0.2:
+            process.clock_rate = clock.choice((0.5, 0.9, 1.1, 2.0))
         self._lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
 
     def _strike(self, owners: list[Process]) -> None:
@@ -300,6 +278,10 @@ class Story:
             years = self.random.choice((0, 0, 0, 1, 3600, 10**8))
             self.world.log(f"{process.name} wakes {years} s later")
             process.wake(slept_s=years)
+            serving = self._serving.get(process)
+            if serving is not None:
+                client, store = serving
+                self.scheduler.spawn(process, lambda: client.look_at_all(store), "look")
 
     def _wake_some(self) -> None:
         now = self.scheduler.now
@@ -364,13 +346,14 @@ class Story:
         end = scheduler.now + int(self._unit_ns * random.choice((1, 3, 10)) * random.random())
         leaving = False
 
-        def should_stop() -> bool:
-            return leaving or self.ending or scheduler.now > end
+        def should_stop(done: int) -> bool:
+            return leaving or self.ending or (scheduler.now > end and done >= _VERBS_MIN)
 
         tasks = []
         for number in range(self.plan.clients):
             seed = Random(f"client {self.plan.seed} {name} {number}")
             client = Client(self.world, self.plan, self.recorder, seed, f"{name}.{number}", self.writers)
+            self._serving[process] = (client, store)
             tasks.append(self.world.runtime.spawn(_working(client, store, should_stop), "client"))
         for task in tasks:
             while task.is_alive():
@@ -485,7 +468,7 @@ def _fast_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  (a folder of ours is made in it)
 
 
-def _working(client: Client, store: ChunkedSegmentStorage, should_stop: Callable[[], bool]) -> Callable[[], None]:
+def _working(client: Client, store: ChunkedSegmentStorage, should_stop: Callable[[int], bool]) -> Callable[[], None]:
     def work() -> None:
         with suppress(Closed):
             client.work(store, should_stop)
