@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,7 @@ def open_store_on(
             service=service,
             ownership=ownership,
             journal_findings=partial(_journal_findings, storage, container, _scratch(storage, format_, chosen, cache)),
-            snapshot_worker=_snapshot_worker(storage, format_, chosen, root) if cache is None else None,
+            snapshot_worker=_snapshot_worker(storage, format_, chosen, root, parts) if cache is None else None,
             on_close=closing,
         )
         if chosen.verify_chunks_at_open:
@@ -169,13 +170,15 @@ def open_store_on(
 
 
 def _snapshot_worker(
-    storage: ChunkStorage, container: ContainerFormat, settings: Settings, root: str | None
+    storage: ChunkStorage, container: ContainerFormat, settings: Settings, root: str | None, cache: MetadataCache
 ) -> Callable[[int], SnapshotReport] | None:
     if root is None or storage.capabilities.medium == "memory":
         return None
+    from chunkstore.metadata.lmdb import LmdbMetadataCache
     from chunkstore.snapshot_worker import SnapshotWorker
 
-    return SnapshotWorker(root, container.name, settings.cache_dir or default_cache_dir()).write
+    assert isinstance(cache, LmdbMetadataCache)
+    return SnapshotWorker(root, container.name, replace(settings, cache_dir=cache.cache_dir)).write
 
 
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:
@@ -241,17 +244,19 @@ def open_replica_on(
         raise
 
 
-def write_snapshot_beside_owner(root: str, container: str, cache_dir: str, *, epoch: int) -> SnapshotReport:
+def write_snapshot_beside_owner(root: str, container: str, settings: Settings, *, epoch: int) -> SnapshotReport:
     """Write and validate a snapshot of what the owner's cache holds now, from another process (protocol A8).
 
-    The owner of ``epoch`` commits its note. Raises ``StorageUnavailable`` (the cache cannot be read, or the storage fails),
-    ``StorageFull``, ``Damaged`` (read-back), ``ContainerNotFound``. Retry: safe, names are unique.
+    ``settings``: the owner's; ``cache_dir`` is where its cache is. The owner of ``epoch`` commits its note.
+
+    Raises ``StorageUnavailable`` (the cache cannot be read, or the storage fails), ``StorageFull``, ``Damaged`` (read-back),
+    ``ContainerNotFound``. Retry: safe, names are unique.
     """
     from chunkstore.metadata.lmdb import open_reader
     from chunkstore_journal.container import read_format
     from chunkstore_journal.snapshot import write_snapshot
 
-    settings = Settings(cache_dir=cache_dir)
+    cache_dir = settings.cache_dir or default_cache_dir()
     names = ContainerNames(container)
     with _storage_of(root, settings) as storage:
         format_ = read_format(storage, names)

@@ -12,9 +12,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from chunkstore.assembly import write_snapshot_beside_owner
+from chunkstore.config import RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Position
@@ -25,10 +27,11 @@ _TIMEOUT_S: Final = 3600.0
 
 
 class SnapshotWorker:
-    """Starts workers for one container; called by the owner's upkeep."""
+    """Starts workers for one container; called by the owner's upkeep. ``settings``: the owner's, with the directory that its
+    cache is really in."""
 
-    def __init__(self, root: str, container: str, cache_dir: str) -> None:
-        self._request = {"root": root, "container": container, "cache_dir": cache_dir}
+    def __init__(self, root: str, container: str, settings: Settings) -> None:
+        self._request = {"root": root, "container": container, "settings": asdict(settings)}
 
     def write(self, epoch: int) -> SnapshotReport:
         """Write, validate and return a snapshot. Raises ``StorageUnavailable`` when the worker fails. Retry: safe."""
@@ -65,7 +68,7 @@ def main() -> int:
     request = json.load(sys.stdin)
     try:
         report = write_snapshot_beside_owner(
-            request["root"], request["container"], request["cache_dir"], epoch=request["epoch"]
+            request["root"], request["container"], _settings(request["settings"]), epoch=request["epoch"]
         )
     except ChunkstoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
@@ -80,6 +83,10 @@ def main() -> int:
     }
     json.dump(answer, sys.stdout)
     return 0
+
+
+def _settings(found: dict[str, Any]) -> Settings:
+    return Settings(**{**found, "default_rolling": RollingPolicy(**found["default_rolling"])})
 
 
 if __name__ == "__main__":

@@ -210,6 +210,7 @@ class CacheDirectory:
         if role not in ("owner", "replica"):
             raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
         path = role_path(cache_dir, container_uuid, role)
+        self.root = cache_dir
         self._temporary: str | None = None
         self._lock: int | None = None
         self._pid = os.getpid()
@@ -224,6 +225,7 @@ class CacheDirectory:
                     stacklevel=4,
                 )
                 path = role_path(self._temporary, container_uuid, role)
+                self.root = self._temporary
             self.path = path if role == "owner" else self._take_place(path)
             os.makedirs(self.path, mode=0o700, exist_ok=True)
         except OSError as error:

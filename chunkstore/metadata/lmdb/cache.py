@@ -60,6 +60,11 @@ class LmdbMetadataCache(MetadataCache):
         """The role's directory."""
         return self._directory.path
 
+    @property
+    def cache_dir(self) -> str:
+        """The directory in use, for ``open_reader``: a temporary one where the given one is not on a local file system."""
+        return self._directory.root
+
     def _check(self) -> None:
         if self._closed:
             raise Closed("this metadata cache")
