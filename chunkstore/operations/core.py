@@ -127,11 +127,11 @@ class Core:
                 outlived.close(clean=False)
 
     def close_stores(self) -> None:
-        """Close the present store and the retired ones."""
-        self.store.close(clean=True)
+        """Close the retired stores and the present one: the last user of what they share says that it was left clean."""
         for _, store in self._retired:
             if store is not self.store:
                 store.close(clean=False)
+        self.store.close(clean=True)
 
     # Gates
 
