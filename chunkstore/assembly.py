@@ -145,21 +145,26 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s))
-        failure = reconcile(storage, names, ownership)
-        if failure is not None:
+        try:
+            failure = reconcile(storage, names, ownership)
+            if failure is not None:
+                raise failure
+            store = ChunkedSegmentStorage(
+                storage=storage,
+                names=names,
+                settings=chosen,
+                service=service,
+                ownership=ownership,
+                journal_findings=partial(
+                    _journal_findings, storage, container, _scratch(storage, format_, chosen, cache)
+                ),
+                snapshot_worker=_snapshot_worker(storage, format_, chosen, root, parts) if cache is None else None,
+                on_close=closing,
+            )
+        except BaseException:
             ownership.journal.close()
             ownership.store.close(clean=False)
-            raise failure
-        store = ChunkedSegmentStorage(
-            storage=storage,
-            names=names,
-            settings=chosen,
-            service=service,
-            ownership=ownership,
-            journal_findings=partial(_journal_findings, storage, container, _scratch(storage, format_, chosen, cache)),
-            snapshot_worker=_snapshot_worker(storage, format_, chosen, root, parts) if cache is None else None,
-            on_close=closing,
-        )
+            raise
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
         return store

@@ -1,4 +1,4 @@
-"""A close that is interrupted can be repeated, and one without threads to be had still closes everything."""
+"""A close that is interrupted can be repeated, and one without threads to be had still closes everything, as does an open."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from chunkstore import runtime
 from chunkstore.assembly import describe_owner, journal_records, open_store_on
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import StorageFull
+from chunkstore.errors import Closed, StorageFull
+from chunkstore.journal import Ownership
+from chunkstore.metadata.lmdb import environment
 from chunkstore.storage import ChunkStorage
+from chunkstore_journal.service import ContainerJournal
 from tests.regressions.test_commit_queue import is_commit
 from tests.regressions.test_hangs import Remote
 from tests.support.data import problems
@@ -70,8 +73,6 @@ def check_closed(world: World, store: ChunkedSegmentStorage, storage: Closing) -
     lease = describe_owner(url)["lease"]
     assert isinstance(lease, dict) and lease["released"]
     if world.kind == "filesystem":
-        from chunkstore.metadata.lmdb import environment
-
         assert not any(path.startswith(str(world.tmp_path)) for path in environment._environments)
     with world.open() as again:
         assert again.read("s", 0, 9) == b"0123"
@@ -153,3 +154,26 @@ def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch:
     full = False
     length = store.info("s").length
     assert store.append("s", b"y") == length
+
+
+def test_an_owner_that_cannot_be_made_leaves_nothing_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The take-over was done, and no thread could be started for the keeper: journal and store stayed open."""
+    made: list[Ownership] = []
+    take_over = ContainerJournal.take_over
+
+    def kept(self: ContainerJournal, **arguments: Any) -> Ownership:
+        made.append(take_over(self, **arguments))
+        return made[-1]
+
+    monkeypatch.setattr(ContainerJournal, "take_over", kept)
+    without_threads(monkeypatch, "chunkstore-keeper")
+    with pytest.raises(RuntimeError, match="new thread"):
+        world.open(metadata="lmdb")
+    monkeypatch.undo()
+    journal: Any = made[0].journal
+    assert isinstance(journal._end, Closed)
+    with pytest.raises(Closed):
+        made[0].store.head()
+    assert not any(path.startswith(str(world.tmp_path)) for path in environment._environments)
+    with world.open(metadata="lmdb") as store:
+        assert store.epoch == 2
