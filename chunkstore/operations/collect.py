@@ -8,11 +8,11 @@ Leaves out: pins, policies and the sweep of orphans ("Upkeep and backup").
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
+from chunkstore.deadline import until
 from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_garbage
@@ -51,7 +51,7 @@ class _Work(NamedTuple):
     more_writers: bool
 
 
-def collect(core: Core, *, dry_run: bool, progress: Callable[[int], None] | None = None) -> CollectReport:
+def collect(core: Core, *, dry_run: bool) -> CollectReport:
     """One synchronous collection of everything that is due, one at a time.
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
@@ -59,12 +59,12 @@ def collect(core: Core, *, dry_run: bool, progress: Callable[[int], None] | None
     if not core.collecting.acquire(True, core.settings.op_deadline_s):
         core.raise_deadline("waiting for another collection")
     try:
-        return _collect(core, progress, dry_run=dry_run)
+        return _collect(core, dry_run=dry_run)
     finally:
         core.collecting.release()
 
 
-def _collect(core: Core, progress: Callable[[int], None] | None, *, dry_run: bool) -> CollectReport:
+def _collect(core: Core, *, dry_run: bool) -> CollectReport:
     chunks = chunk_bytes = waiting = 0
     after = GARBAGE
     while True:
@@ -89,8 +89,6 @@ def _collect(core: Core, progress: Callable[[int], None] | None, *, dry_run: boo
             continue
         _delete_objects(core, work.names)
         transact(core, (), lambda draft, work=work: _forget(draft, work))  # type: ignore[misc]
-        if progress is not None:
-            progress(chunks)
     objects, size_bytes = _collect_journal(core, dry_run=dry_run)
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
 
@@ -153,7 +151,12 @@ def _delete_objects(core: Core, names: list[str]) -> None:
         core.check_fence()
     step = core.settings.io_workers * 4
     for begin in range(0, len(names), step):
-        core.pool.run_all([_Delete(core, name) for name in names[begin : begin + step]])
+        calls = [_Delete(core, name) for name in names[begin : begin + step]]
+        if not core.remote:
+            core.pool.run_all(calls)
+            continue
+        with until(core.deadline_s()):
+            core.pool.run_all(calls)
 
 
 class _Delete:

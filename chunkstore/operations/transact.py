@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkNotFound, Damaged, InvalidOffset
 from chunkstore.operations.append import write_pieces
 from chunkstore.operations.core import Core, Outdated, Undecided
@@ -77,10 +78,10 @@ def _attempt(
                 break
         try:
             if not tables:
-                return _plan_and_enter(core, states, plan, deadline_s)
+                return _plan_within(core, states, plan, deadline_s)
             core.acquire_within(core.tables.lock, deadline_s, "the tables")
             try:
-                return _plan_and_enter(core, states, plan, deadline_s)
+                return _plan_within(core, states, plan, deadline_s)
             finally:
                 core.tables.lock.release()
         finally:
@@ -126,6 +127,16 @@ def _close_tails(core: Core, states: list[SegmentState], deadline_s: float) -> b
     for op in closing:
         core.committer.wait(op, deadline_s)
     return bool(closing)
+
+
+def _plan_within(
+    core: Core, states: list[SegmentState], plan: Callable[[Draft], T], deadline_s: float
+) -> tuple[PendingOp | None, T]:
+    """A remote storage is told when what happens under these locks has to be over."""
+    if not core.remote:
+        return _plan_and_enter(core, states, plan, deadline_s)
+    with until(deadline_s):
+        return _plan_and_enter(core, states, plan, deadline_s)
 
 
 def _plan_and_enter(

@@ -382,3 +382,26 @@ def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
     finally:
         hold.release()
     assert store.read("s", 0, 5) == b"bytes"
+
+
+def test_attaching_and_collecting_are_told_when_to_give_up(world: World) -> None:
+    """An Attach asks for its chunks with the segment's lock and the tables' held; a collection deletes chunk by chunk."""
+    with held(world, remote=True, op_deadline_s=7.0, gc_grace_s=0) as (store, hold):
+        left: list[tuple[str, float]] = []
+
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            if "/d/" in names[0] and operation in ("stat", "delete"):
+                left.append((operation, left_s(3600)))
+
+        hold.gate.before = before
+        store.create("s")
+        with store.session("me") as session:
+            written = session.writer().write_chunk(hold.gate, 0, b"abc")
+            store.commit([changes.Attach("s", session.id, (written,))])
+        store.append("s", b"d")
+        store.truncate("s", 4)
+        assert store.collect().chunks > 0
+        assert {operation for operation, _ in left} == {"stat", "delete"}
+        assert all(3 < seconds <= 7 for _, seconds in left), left
+    with world.open() as local:
+        assert local.info("s").start_offset == 4
