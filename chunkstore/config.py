@@ -104,7 +104,8 @@ class Settings:
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
       resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
-      undecided_s_max: an undecided batch is resolved by a self-take-over after this long (protocol.md A6).
+      undecided_s_max: an undecided batch is "unknown" when a self-take-over has not resolved it after this long (protocol.md A6);
+        on local storages after op_deadline_s at the latest.
       gc_grace_s: removed chunks are kept this long for readers in flight.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.

@@ -92,7 +92,11 @@ class Lifecycle:
 
     def _resolve(self, broken: JournalBroken, batch: Sequence[PendingOp], lsn: int) -> None:
         core = self._core
-        deadline_s = runtime.monotonic_s() + core.settings.undecided_s_max
+        wait_s = core.settings.undecided_s_max
+        if not core.remote:
+            # A caller is doing this in its own thread. What cannot be mended by its deadline the next operation mends.
+            wait_s = min(wait_s, core.settings.op_deadline_s)
+        deadline_s = runtime.monotonic_s() + wait_s
         pause_s = 0.01
         while True:
             try:

@@ -405,3 +405,27 @@ def test_attaching_and_collecting_are_told_when_to_give_up(world: World) -> None
         assert all(3 < seconds <= 7 for _, seconds in left), left
     with world.open() as local:
         assert local.info("s").start_offset == 4
+
+
+@pytest.mark.parametrize("undecided_s", [0.2, 20.0])
+def test_a_local_caller_does_not_wait_for_a_take_over_beyond_its_deadline(world: World, undecided_s: float) -> None:
+    """Commits are led in a caller's own thread here, which tried to recover for undecided_s_max, however short its deadline."""
+    with held(world, remote=False, undecided_s_max=undecided_s) as (store, hold):
+        store.create("a")
+        down = threading.Event()
+        down.set()
+
+        def before(operation: str, names: tuple[str, ...]) -> None:
+            if down.is_set() and (operation == "create_if_absent" or (operation == "sync" and "/j/" in names[0])):
+                raise StorageUnavailable("injected")
+
+        hold.gate.before = before
+        took_s, answer = timed(lambda: store.append("a", b"x"))
+        assert isinstance(answer, (OutcomeUnknown, StorageUnavailable)), answer
+        assert took_s < SOON_S
+        down.clear()
+        length = store.info("a").length
+        assert length in (0, 1)
+        assert store.append("a", b"y") in (0, 1)
+        assert store.read("a", 0, 9) in (b"y", b"xy")
+        assert problems(store.check("deep")) == []
