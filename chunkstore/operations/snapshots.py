@@ -22,6 +22,8 @@ _SMALL_STATE_BYTES: Final = 1 << 20
 _TIMED_SNAPSHOT_S: Final = 300.0
 _BYTES_PER_SLOT: Final = 15_000
 """A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
+_BYTES_PER_ENTRY: Final = 75
+"""Of a snapshot, for each of the store's rows and index entries: what a state's size is taken for before it was written."""
 _WORKER_ENTRIES_MIN: Final = 200_000
 """Rows and index entries: about 100,000 rows (protocol A8)."""
 _PAUSE_S_MIN: Final = 1.0
@@ -117,15 +119,16 @@ class Snapshots:
         core = self._core
         if self._wanted:
             return True
+        size_bytes = self._size_bytes or core.store.entry_count() * _BYTES_PER_ENTRY
         if core.journal.mode == "slot" and core.committer.records_committed - self._records_at_last >= max(
-            core.settings.snapshot_slots_min, self._size_bytes // _BYTES_PER_SLOT
+            core.settings.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
         ):
             return True
         if core.committer.changes_committed <= self._changes_at_last:
             return False
-        if self._journal_bytes() - self._bytes_at_last > max(core.settings.snapshot_bytes_min, self._size_bytes // 2):
+        if self._journal_bytes() - self._bytes_at_last > max(core.settings.snapshot_bytes_min, size_bytes // 2):
             return True
-        return self._size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
+        return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
 
     def _journal_bytes(self) -> int:
         """Journal bytes committed since this store was opened."""
