@@ -38,7 +38,7 @@ from chunkstore.operations.draft import check_attribute_changes, check_attribute
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.lifecycle import Lifecycle
 from chunkstore.operations.read import ReadContext, check_range, find_segment
-from chunkstore.operations.session import SessionWriter, plan_end, plan_open
+from chunkstore.operations.session import SessionWriter, check_chunk_number, plan_end, plan_open
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.table import PendingTables, check_key, check_value, check_version, plan_delete, plan_put
 from chunkstore.operations.transact import transact
@@ -93,7 +93,8 @@ class Session:
         self._ended = False
 
     def writer(self, first_number: int = 0) -> SessionWriter:
-        """Plain data for an executor: what it needs to write chunks of this session."""
+        """Plain data for an executor: what it needs to write chunks of this session. Raises ``InvalidArgument``."""
+        check_chunk_number(first_number, "first_number")
         return SessionWriter(self._core.names.container, self.id, first_number)
 
     def mark_ended(self) -> None:

@@ -49,6 +49,9 @@ SegmentRef: TypeAlias = str | SegmentHandle
 def resolve(target: SegmentRef) -> tuple[str, int | None]:
     """Name and (for a handle) id. Raises ``InvalidArgument``."""
     if isinstance(target, SegmentHandle):
+        check_segment_name(target.name)
+        if type(target.segment_id) is not int:
+            raise InvalidArgument(f"the handle of {target.name!r} has no segment's id", argument="segment")
         return target.name, target.segment_id
     check_segment_name(target)
     return target, None

@@ -9,7 +9,7 @@ the claim. Leaves out: expiry by itself (the owner ends a session; ``expires_ms`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c
@@ -17,6 +17,7 @@ from chunkstore.errors import BadOffset, ChunkNotFound, Conflict, InvalidArgumen
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.names import NO_CHUNK, ContainerNames, session_chunk_id
+from chunkstore.operations.append import check_data
 from chunkstore.operations.core import Core
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SessionRecord
 from chunkstore.storage import ChunkStorage
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 __all__ = [
     "SessionChunk",
     "SessionWriter",
+    "check_chunk_number",
     "check_session_chunks",
     "check_session_id",
     "plan_attach",
     "plan_end",
     "plan_open",
 ]
+
+_NUMBER_MAX: Final = (1 << 64) - 1
 
 
 class SessionChunk(NamedTuple):
@@ -52,9 +56,16 @@ class SessionWriter(NamedTuple):
     first_number: int = 0
 
     def write_chunk(self, storage: ChunkStorage, number: int, data: BytesLike) -> SessionChunk:
-        """Write one chunk, durable on return. Raises what the storage raises. A retry writes another chunk: safe."""
+        """Write one chunk, durable on return. ``number``: from 0 on; with ``first_number`` below 2**64.
+
+        Raises ``InvalidArgument``, and what the storage raises. A retry writes another chunk: safe.
+        """
+        data = check_data(data)
         if len(data) == 0:
             raise InvalidArgument("a chunk cannot be empty", argument="data")
+        check_session_id(self.session_id)
+        check_chunk_number(self.first_number, "first_number")
+        check_chunk_number(number, "number", _NUMBER_MAX - self.first_number)
         random = int.from_bytes(runtime.token(4), "big")
         identity = session_chunk_id(self.session_id, self.first_number + number, random)
         name = ContainerNames(self.container).chunk(identity)
@@ -77,6 +88,12 @@ def check_session_id(session_id: object) -> None:
     """A whole number of 63 bits. Raises ``InvalidArgument``."""
     if type(session_id) is not int or not 1 <= session_id < 1 << 63:
         raise InvalidArgument(f"{session_id!r} is not a session's id", argument="session_id")
+
+
+def check_chunk_number(number: object, argument: str, most: int = _NUMBER_MAX) -> None:
+    """A whole number from 0 to ``most``. Raises ``InvalidArgument``."""
+    if type(number) is not int or not 0 <= number <= most:
+        raise InvalidArgument(f"{argument} must be a whole number from 0 to {most}, not {number!r}", argument=argument)
 
 
 def check_session_chunks(session_id: int, chunks: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,6 +23,7 @@ from chunkstore.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
+from chunkstore.reading import SegmentHandle
 from tests.support.data import problems
 from tests.support.worlds import World
 
@@ -330,3 +331,74 @@ def test_text_that_is_no_utf8(world: World) -> None:
         with pytest.raises(InvalidArgument):
             call()
             pytest.fail(f"call {number} was accepted")
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        (None, 1),
+        (7, 1),
+        (b"a", 1),
+        ("\ud800", 1),
+        ("", 1),
+        ("a\0", 1),
+        ("a", None),
+        ("a", "1"),
+        ("a", 1.0),
+        ("a", True),
+    ],
+)
+def test_handles_that_nobody_gave_out(world: World, name: Any, identity: Any) -> None:
+    """Plain data, so anybody can make them."""
+    store = world.open()
+    store.create("a")
+    handle = SegmentHandle(name, identity, True)
+    calls: list[Callable[[], object]] = [
+        lambda: store.info(handle),
+        lambda: store.exists(handle),
+        lambda: store.read(handle, 0, 1),
+        lambda: store.layout(handle),
+        lambda: store.append(handle, b"1"),
+        lambda: store.write(handle, 0, b"1"),
+        lambda: store.seal(handle),
+        lambda: store.concat("a", 0, handle),
+        lambda: store.open_write(handle),
+        lambda: store.last_event_number(handle, b"w"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument) as caught:
+            call()
+        assert caught.value.argument == "segment"
+
+
+@pytest.mark.parametrize(
+    ("writer", "number", "argument"),
+    [
+        ({}, 1 << 64, "number"),
+        ({}, -1, "number"),
+        ({}, "1", "number"),
+        ({}, True, "number"),
+        ({"first_number": (1 << 64) - 1}, 1, "number"),
+        ({"first_number": -1}, 1, "first_number"),
+        ({"first_number": None}, 1, "first_number"),
+        ({"session_id": -1}, 1, "session_id"),
+        ({"session_id": "x"}, 1, "session_id"),
+        ({"container": None}, 1, "container"),
+    ],
+)
+def test_session_chunks_of_impossible_numbers(world: World, writer: dict[str, Any], number: Any, argument: str) -> None:
+    storage = world.storage()
+    store = world.open(storage=storage)
+    with store.session("me") as session:
+        with pytest.raises(InvalidArgument) as caught:
+            session.writer()._replace(**writer).write_chunk(storage, number, b"x")
+        assert caught.value.argument == argument
+        with pytest.raises(InvalidArgument, match="data"):
+            session.writer().write_chunk(storage, 0, 5)  # type: ignore[arg-type]
+        for first in (-1, 1 << 64, "1"):
+            with pytest.raises(InvalidArgument) as caught:
+                session.writer(first)  # type: ignore[arg-type]
+            assert caught.value.argument == "first_number"
+        assert session.writer((1 << 64) - 2).write_chunk(storage, 1, b"x").length == 1
+        wide = memoryview(bytes(8)).cast("I")
+        assert session.writer().write_chunk(storage, 0, wide).length == 8

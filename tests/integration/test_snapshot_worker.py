@@ -86,6 +86,7 @@ def test_a_worker_has_all_the_owners_settings(tmp_path: Path, monkeypatch: pytes
         default_rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=77),
     )
     seen: list[chunkstore.Settings | None] = []
+
     def opening(root: str, chosen: chunkstore.Settings) -> ChunkStorage:
         seen.append(chosen)
         return open_storage(root, chosen)
