@@ -102,7 +102,8 @@ class Session:
         self._ended = True
 
     def end(self) -> None:
-        """End it without attaching anything more. Raises ``Conflict`` if it has been ended."""
+        """End it without attaching anything more. Raises ``Conflict`` if it has been ended, and the errors of every changing
+        method (see the module); after ``OutcomeUnknown`` a retry is safe: ``Conflict`` says then that it had happened."""
         transact(self._core, (), lambda draft: plan_end(draft, self.id), tables=True)
         self._ended = True
 
@@ -404,12 +405,22 @@ class ChunkedSegmentStorage(ReadingHalf):
     # Upkeep
 
     def snapshot(self) -> SnapshotReport:
-        """Write, validate and publish a snapshot now. Raises ``StorageFull``, ``StorageUnavailable``, ``Damaged`` (read-back)."""
+        """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
+        whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note.
+
+        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way), ``OutcomeUnknown`` (of the note),
+        ``StorageFull``, ``StorageUnavailable``, ``Damaged`` (read-back). Retry: safe, names are unique.
+        """
         self._core.check_owner()
         return self._core.lifecycle.snapshot()
 
     def collect(self, *, dry_run: bool = False) -> CollectReport:
-        """One synchronous collection: garbage chunks past their grace, then journal records and snapshots nobody needs."""
+        """One synchronous collection: garbage chunks past their grace, then journal records and snapshots nobody needs.
+
+        Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
+        ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
+        ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
+        """
         self._core.check_owner()
         return collect(self._core, dry_run=dry_run)
 
