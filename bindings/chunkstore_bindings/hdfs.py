@@ -37,8 +37,9 @@ from chunkstore_bindings.hdfs_atomic import AtomicCreates, pauses
 from chunkstore_bindings.hdfs_errors import is_absent, is_busy
 from chunkstore_bindings.hdfs_files import LOOKS_BEFORE_NUDGE, WRITABLE, Files, is_writable
 from chunkstore_bindings.hdfs_names import walk
-from chunkstore_bindings.hdfs_rest import Deadline, Lost, Pieces, Refused, Stream, WebHdfs
+from chunkstore_bindings.hdfs_rest import Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs_root import HdfsRoot, TokenFile, parse_root
+from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["HdfsChunkStorage", "open_hdfs"]
 

@@ -20,7 +20,8 @@ from chunkstore.checksum import BytesLike
 from chunkstore.errors import InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs_errors import NAME_TAKEN, is_absent, translate
 from chunkstore_bindings.hdfs_names import TEMPORARY_FOLDER
-from chunkstore_bindings.hdfs_rest import Deadline, Lost, Pieces, Refused, WebHdfs, content_size
+from chunkstore_bindings.hdfs_rest import Lost, Pieces, Refused, WebHdfs, content_size
+from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["AtomicCreates", "Temporary", "pauses"]
 

@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.hdfs_errors import is_absent, translate
 from chunkstore_bindings.hdfs_names import Page, to_path
-from chunkstore_bindings.hdfs_rest import Deadline, Lost, Refused, WebHdfs
+from chunkstore_bindings.hdfs_rest import Lost, Refused, WebHdfs
+from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["LOOKS_BEFORE_NUDGE", "WRITABLE", "Files", "is_writable"]
 

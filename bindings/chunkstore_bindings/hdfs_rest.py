@@ -33,7 +33,7 @@ from chunkstore.checksum import BytesLike
 from chunkstore_bindings.hdfs_connections import InTimeAdapter
 from chunkstore_bindings.in_time import Deadline, bounded
 
-__all__ = ["Body", "Deadline", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
+__all__ = ["Body", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
 T = TypeVar("T")
 

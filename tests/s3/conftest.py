@@ -10,11 +10,28 @@ import pytest
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.support.servers.base import missing
-from tests.support.servers.faultproxy import FaultProxy
+from tests.support.servers.faultproxy import FaultProxy, Request
 from tests.support.servers.running import start
 from tests.support.servers.s3server import S3Server
 
 Connect = Callable[..., S3ChunkStorage]
+Proxied = Callable[[S3Server], FaultProxy]
+
+
+def is_conditional(request: Request) -> bool:
+    return "if-none-match" in request.headers
+
+
+def begins_upload(request: Request) -> bool:
+    return request.method == "POST" and "uploads" in request.target
+
+
+def is_part(request: Request) -> bool:
+    return request.method == "PUT" and "partNumber" in request.target
+
+
+def is_completion(request: Request) -> bool:
+    return request.method == "POST" and "uploadId" in request.target
 
 
 @pytest.fixture(params=["moto", "rgw"])
@@ -56,7 +73,7 @@ def connect() -> Iterator[Connect]:
 
 
 @pytest.fixture
-def proxied() -> Iterator[Callable[[S3Server], FaultProxy]]:
+def proxied() -> Iterator[Proxied]:
     """``proxied(server)``: a fault proxy in front of it."""
     proxies: list[FaultProxy] = []
 

@@ -20,7 +20,7 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkExists, ChunkstoreError, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from tests.faults.ground import FULL_RUN
-from tests.s3.conftest import Connect
+from tests.s3.conftest import Connect, Proxied, begins_upload, is_completion, is_conditional, is_part
 from tests.support.data import problems
 from tests.support.servers.faultproxy import FaultProxy, Request
 from tests.support.servers.s3server import S3Server
@@ -28,19 +28,6 @@ from tests.support.servers.s3server import S3Server
 MIB = 1 << 20
 PARTS = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}
 QUICK = {"connect_timeout_s": 1, "read_timeout_s": 1, "deadline_s": 2}
-Proxied = Callable[[S3Server], FaultProxy]
-
-
-def is_conditional(request: Request) -> bool:
-    return "if-none-match" in request.headers
-
-
-def is_part(request: Request) -> bool:
-    return request.method == "PUT" and "partNumber" in request.target
-
-
-def is_completion(request: Request) -> bool:
-    return request.method == "POST" and "uploadId" in request.target
 
 
 def data(size: int) -> bytes:
@@ -113,7 +100,7 @@ def test_large_uploads_survive_resets_and_lost_replies(rgw: S3Server, proxied: P
         proxy.lose_reply(is_part),
         proxy.lose_request(is_part),
         proxy.lose_reply(is_completion),
-        proxy.lose_reply(lambda request: request.method == "POST" and "uploads" in request.target),
+        proxy.lose_reply(begins_upload),
     ]
     storage.create("large", content)
     assert [rule.fired for rule in rules] == [1, 1, 1, 1]

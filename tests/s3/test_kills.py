@@ -17,6 +17,7 @@ import chunkstore
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.s3.conftest import Proxied, begins_upload, is_completion, is_part
 from tests.s3.victims import MIB, append_twice, concat, run, settings
 from tests.support.data import problems
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
@@ -25,27 +26,18 @@ from tests.support.servers.s3server import S3Server
 PARTS: dict[str, Any] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB, "concurrency": 1}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 NAMES = ["n/00", "n/01"]
-Proxied = Callable[[S3Server], FaultProxy]
-
-
-def begins(request: Request) -> bool:
-    return request.method == "POST" and "uploads" in request.target
 
 
 def is_second_part(request: Request) -> bool:
-    return request.method == "PUT" and "partNumber=2" in request.target
-
-
-def completes(request: Request) -> bool:
-    return request.method == "POST" and "uploadId" in request.target
+    return is_part(request) and "partNumber=2" in request.target
 
 
 PHASES: dict[str, Callable[[FaultProxy], Rule]] = {
-    "before-it-begins": lambda proxy: proxy.hold(begins),
-    "begun": lambda proxy: proxy.hold_reply(begins),
+    "before-it-begins": lambda proxy: proxy.hold(begins_upload),
+    "begun": lambda proxy: proxy.hold_reply(begins_upload),
     "between-parts": lambda proxy: proxy.hold(is_second_part),
-    "before-completion": lambda proxy: proxy.hold(completes),
-    "completed": lambda proxy: proxy.hold_reply(completes),
+    "before-completion": lambda proxy: proxy.hold(is_completion),
+    "completed": lambda proxy: proxy.hold_reply(is_completion),
 }
 
 

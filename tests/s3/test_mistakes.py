@@ -17,9 +17,9 @@ from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailab
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import S3Options, parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.s3.conftest import Proxied
 from tests.support.data import problems
 from tests.support.servers.answering import Answer, Answering, http
-from tests.support.servers.faultproxy import FaultProxy
 from tests.support.servers.s3server import S3Server
 
 MIB = 1 << 20
@@ -286,7 +286,7 @@ def test_a_storm_of_slow_down_ends_at_the_deadline(at: At, answering: Serve, sta
 
 
 def test_a_storm_of_slow_down_ends_with_the_engines_operation(
-    rgw: S3Server, answering: Serve, proxied: Callable[[S3Server], FaultProxy], tmp_path: Path
+    rgw: S3Server, answering: Serve, proxied: Proxied, tmp_path: Path
 ) -> None:
     """Whatever patience the root and the layer above it have: 120 s and 4 tries, 20 s and 8 tries."""
     storm = answering(refusal("503 Slow Down", "SlowDown"))

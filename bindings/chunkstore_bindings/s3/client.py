@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.deadline import left_s
@@ -27,6 +27,8 @@ from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, refusal_o
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
 
 __all__ = ["Patience", "S3Client"]
+
+T = TypeVar("T")
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
@@ -183,12 +185,17 @@ class S3Client:
         **parameters: Any,
     ) -> dict[str, Any]:
         """As ``send``, repeated while it may help. ``fresh`` makes parameters that are used up by an attempt (a body)."""
+        return self.patiently(
+            lambda: self.send(operation, sent_bytes=sent_bytes, **parameters, **(fresh() if fresh is not None else {})),
+            patience,
+        )
+
+    def patiently(self, attempt: Callable[[], T], patience: Patience | None = None) -> T:
+        """What ``attempt`` brings, which is called again while it may help. Raises its last ``Refusal``."""
         patience = patience if patience is not None else self.patience()
         while True:
             try:
-                return self.send(
-                    operation, sent_bytes=sent_bytes, **parameters, **(fresh() if fresh is not None else {})
-                )
+                return attempt()
             except Refusal as refusal:
                 if not refusal.may_pass or not patience.pause():
                     raise

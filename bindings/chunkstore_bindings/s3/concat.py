@@ -22,7 +22,7 @@ from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.multipart import Upload, aborted_on_failure, begin, complete, send_part
 from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX
 from chunkstore_bindings.s3.reading import get_range, head
-from chunkstore_bindings.s3.refusals import Kind, Refusal
+from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 from chunkstore_bindings.s3.sending import put_object
 
 __all__ = ["Part", "Span", "join", "plan_parts"]
@@ -234,7 +234,9 @@ def _check_sizes(client: S3Client, upload: Upload, parts: Sequence[Part]) -> Non
         found |= {int(item["PartNumber"]): int(item["Size"]) for item in page.get("Parts", [])}
         if not page.get("IsTruncated"):
             break
-        marker = int(page["NextPartNumberMarker"])
+        before, marker = marker, int(page.get("NextPartNumberMarker", 0))
+        if marker <= before:
+            raise nonsense("a list of parts that goes round")
     for number, part in enumerate(parts, 1):
         if found.get(number) != part.length:
             text = f"part {number} of the joined object has {found.get(number)} bytes, not {part.length}: a source is shorter"

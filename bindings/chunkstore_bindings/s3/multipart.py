@@ -148,15 +148,16 @@ def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], 
                 **condition,
             )
         except Refusal as refusal:
-            if (
-                refusal.kind in (Kind.TAKEN, Kind.NO_UPLOAD, Kind.NOT_FOUND)
-                and in_doubt
-                and _landed(client, upload, length)
-            ):
-                return
-            in_doubt = in_doubt or refusal.leaves_doubt
-            if not refusal.may_pass or not patience.pause():
+            if refusal.kind in (Kind.TAKEN, Kind.NO_UPLOAD, Kind.NOT_FOUND):
+                try:
+                    if in_doubt and _landed(client, upload, length):
+                        return
+                except Refusal as unseen:
+                    raise unseen.after(in_doubt) from unseen
                 raise
+            in_doubt = in_doubt or refusal.is_doubtful
+            if not refusal.may_pass or not patience.pause():
+                raise refusal.after(in_doubt) from refusal
         else:
             return
 

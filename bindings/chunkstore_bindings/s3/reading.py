@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from io import BytesIO
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.checksum import crc32c, crc32c_extend
@@ -26,7 +26,6 @@ from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense,
 
 __all__ = ["Found", "Head", "exists", "get_range", "head", "read_into", "read_range"]
 
-T = TypeVar("T")
 _BLOCK_BYTES: Final = 1 << 19
 _END_MAX: Final = 1 << 53
 """Beyond what any object can be: servers need not understand larger numbers in a Range."""
@@ -38,30 +37,23 @@ class Head(NamedTuple):
 
     length: int
     modified_ms: int
-    etag: str
     metadata: Mapping[str, str]
 
 
 class Found(NamedTuple):
-    """Bytes of an object, and what came with them. ``length`` is the whole object's, in bytes."""
-
-    data: bytes
-    length: int
-    etag: str
-    metadata: Mapping[str, str]
-
-
-class _Piece(NamedTuple):
-    """One ranged answer: how many bytes (``size``) came, of how long an object, with which CRC."""
+    """A range of an object: how many bytes (``size``) came, of how long an object, with which CRC; ``data``: the bytes, unless
+    they went into somebody's buffer."""
 
     size: int
     length: int
     etag: str
     crc: int
     expected_crc: int | None
+    data: bytes = b""
+    metadata: Mapping[str, str] = {}
 
 
-_NOTHING: Final = _Piece(0, 0, "", 0, None)
+_NOTHING: Final = Found(0, 0, "", 0, None)
 """Beyond the end."""
 
 
@@ -71,7 +63,6 @@ def head(client: S3Client, name: str) -> Head:
     return Head(
         int(answer["ContentLength"]),
         int(answer["LastModified"].timestamp() * 1000),
-        str(answer.get("ETag", "")),
         answer.get("Metadata", {}),
     )
 
@@ -123,43 +114,38 @@ def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: 
     return _verified(client, name, partial(_fill_split, client, name, offset, view, ways, pool)).size
 
 
-def _verified(client: S3Client, name: str, attempt: Callable[[], tuple[_Piece, T]]) -> T:
+def _verified(client: S3Client, name: str, attempt: Callable[[], Found]) -> Found:
     """Call ``attempt`` until what it brings matches its CRC, or the patience ends."""
     patience = client.patience()
     damaged: Damaged | None = None
     while True:
-        try:
-            piece, answer = attempt()
-        except Refusal as refusal:
-            if not refusal.may_pass or not patience.pause():
-                raise
-            continue
-        if piece.expected_crc is None or piece.size < piece.length or piece.crc == piece.expected_crc:
-            return answer
+        found = client.patiently(attempt, patience)
+        if found.expected_crc is None or found.size < found.length or found.crc == found.expected_crc:
+            return found
         if damaged is not None:
             raise damaged
-        damaged = Damaged(f"CRC32C {piece.crc:08x}, kept with it {piece.expected_crc:08x}", object=name)
+        damaged = Damaged(f"CRC32C {found.crc:08x}, kept with it {found.expected_crc:08x}", object=name)
 
 
-def _get_once(client: S3Client, name: str, offset: int, length: int) -> tuple[_Piece, Found]:
+def _get_once(client: S3Client, name: str, offset: int, length: int) -> Found:
     answer = _ask(client, name, offset, length)
     if answer is None:
-        return _NOTHING, Found(b"", 0, "", {})
+        return _NOTHING
     expected, total = _sizes(answer, offset, length)
     # What is written into a BytesIO comes out of it without another copy.
     gathered = BytesIO()
     for block in _blocks(client, answer, expected):
         gathered.write(block)
     data = gathered.getvalue()
-    whole = len(data) == total
-    piece = _Piece(len(data), total, _etag(answer), crc32c(data) if whole else 0, kept_crc(answer) if whole else None)
-    return piece, Found(data, total, piece.etag, answer.get("Metadata", {}))
+    kept = kept_crc(answer) if expected == total else None
+    crc = crc32c(data) if kept is not None else 0
+    return Found(expected, total, answer["ETag"], crc, kept, data, answer.get("Metadata", {}))
 
 
-def _fill_once(client: S3Client, name: str, offset: int, view: memoryview) -> tuple[_Piece, _Piece]:
+def _fill_once(client: S3Client, name: str, offset: int, view: memoryview) -> Found:
     answer = _ask(client, name, offset, len(view))
     if answer is None:
-        return _NOTHING, _NOTHING
+        return _NOTHING
     expected, total = _sizes(answer, offset, len(view))
     at = crc = 0
     kept = kept_crc(answer)
@@ -169,40 +155,26 @@ def _fill_once(client: S3Client, name: str, offset: int, view: memoryview) -> tu
         at += len(block)
         if whole:
             crc = crc32c_extend(crc, block)
-    piece = _Piece(at, total, _etag(answer), crc, kept)
-    return piece, piece
+    return Found(expected, total, answer["ETag"], crc, kept)
 
 
-def _fill_split(
-    client: S3Client, name: str, offset: int, view: memoryview, ways: int, pool: runtime.Pool
-) -> tuple[_Piece, _Piece]:
-    """The ranges of one view at once. They are verified together, if together they are the object."""
+def _fill_split(client: S3Client, name: str, offset: int, view: memoryview, ways: int, pool: runtime.Pool) -> Found:
+    """The ranges of one view at once, each with its own patience. They are verified together, if together they are the object."""
     size = -(-len(view) // ways)
-    calls = []
-    for start in range(0, len(view), size):
-        part = view[start : start + size]
-        calls.append(partial(_fill_with_patience, client, name, offset + start, part))
-    pieces = pool.run_all(calls)
+    attempts = [
+        partial(_fill_once, client, name, offset + start, view[start : start + size])
+        for start in range(0, len(view), size)
+    ]
+    pieces = pool.run_all([partial(client.patiently, attempt) for attempt in attempts])
     filled = [piece for piece in pieces if piece.size]
     if len({piece.etag for piece in filled}) > 1:
         raise Refusal(Kind.TRANSIENT, "the object was replaced while it was read")
-    count = sum(piece.size for piece in pieces)
     if not filled:
-        return _NOTHING, _NOTHING
-    whole = count == filled[0].length
-    crc = crc32c_extend(0, view[:count]) if whole and filled[0].expected_crc is not None else 0
-    found = _Piece(count, filled[0].length, filled[0].etag, crc, filled[0].expected_crc if whole else None)
-    return found, found
-
-
-def _fill_with_patience(client: S3Client, name: str, offset: int, view: memoryview) -> _Piece:
-    patience = client.patience()
-    while True:
-        try:
-            return _fill_once(client, name, offset, view)[1]
-        except Refusal as refusal:
-            if not refusal.may_pass or not patience.pause():
-                raise
+        return _NOTHING
+    first, count = filled[0], sum(piece.size for piece in filled)
+    kept = first.expected_crc if count == first.length else None
+    crc = crc32c_extend(0, view[:count]) if kept is not None else 0
+    return Found(count, first.length, first.etag, crc, kept)
 
 
 def _ask(client: S3Client, name: str, offset: int, length: int) -> dict[str, Any] | None:
@@ -264,7 +236,3 @@ def _checked_sizes(answer: dict[str, Any], offset: int, length: int) -> tuple[in
     if first != offset or last + 1 - first != expected or expected != min(length, total - offset):
         raise nonsense(f"{expected} bytes as the range {match[0]!r}, asked for {length} from {offset}")
     return expected, total
-
-
-def _etag(answer: dict[str, Any]) -> str:
-    return str(answer.get("ETag", ""))

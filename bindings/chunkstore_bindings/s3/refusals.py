@@ -146,6 +146,18 @@ class Refusal(Exception):
         return self.kind is Kind.TRANSIENT
 
     @property
+    def is_doubtful(self) -> bool:
+        """The same, where it decides what a later answer means: gateways ask to slow down, too, that have no idea what the
+        server behind them did."""
+        return self.leaves_doubt or self.kind is Kind.THROTTLED
+
+    def after(self, in_doubt: bool) -> Refusal:
+        """This last answer, unless an attempt before it may still take effect: then nobody may conclude that nothing happened."""
+        if not in_doubt or self.leaves_doubt:
+            return self
+        return Refusal(Kind.TRANSIENT, f"{self.text}; an attempt before that may still land", status=self.status)
+
+    @property
     def may_pass(self) -> bool:
         """Whether the same request may succeed later."""
         return self.kind in _PASSING

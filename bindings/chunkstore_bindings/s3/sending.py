@@ -75,20 +75,13 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 try:
                     return _is_ours(client, name, body, token)
                 except Refusal as unread:
-                    raise _with_doubt(unread, in_doubt) from unread
-            in_doubt = in_doubt or refusal.leaves_doubt or refusal.kind is Kind.THROTTLED
+                    raise unread.after(in_doubt) from unread
+            in_doubt = in_doubt or refusal.is_doubtful
             if not refusal.may_pass or not patience.pause():
-                raise _with_doubt(refusal, in_doubt) from refusal
+                raise refusal.after(in_doubt) from refusal
         else:
             integrity.learn(answer)
             return True
-
-
-def _with_doubt(refusal: Refusal, in_doubt: bool) -> Refusal:
-    """The last answer, unless one before it may still take effect: then nobody may conclude that nothing happened."""
-    if not in_doubt or refusal.leaves_doubt:
-        return refusal
-    return Refusal(Kind.TRANSIENT, f"{refusal.text}; an attempt before that may still land", status=refusal.status)
 
 
 def _is_ours(client: S3Client, name: str, body: bytes | memoryview, token: str) -> bool:

@@ -41,11 +41,12 @@ def drip(head: bytes, byte: bytes = b"H", every_s: float = 0.05) -> Iterator[byt
 class Answering:
     """``answer`` is called with the first line of each request (``PUT /bucket/key HTTP/1.1``), in a thread for each connection.
 
-    ``requests`` are those lines. ``tls``: an endpoint that speaks nothing else.
+    ``requests`` are those lines, ``heads`` all that came before the bodies. ``tls``: an endpoint that speaks nothing else.
     """
 
     def __init__(self, answer: Callable[[str], Answer], tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[str] = []
+        self.heads: list[str] = []
         self._answer = answer
         self._tls = tls
         self._closed = threading.Event()
@@ -85,6 +86,7 @@ class Answering:
         while left > 0:
             left -= len(client.recv(1 << 16)) or left
         line = head.partition(b"\r\n")[0].decode("latin-1")
+        self.heads.append(head.decode("latin-1"))
         self.requests.append(line)
         answer = self._answer(line)
         if answer is None:
