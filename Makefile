@@ -44,7 +44,8 @@ demo: $(VENV)/.ready-demo
 test: lint types
 	@scripts/servers.sh
 	@$(RUN) -m tests.support.servers.hdfs_jars
-	$(RUN) -m pytest -q -n $(JOBS) --dist worksteal
+	@# Without bytecode every worker, and every process that a test starts, would compile everything anew.
+	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/.ready-dev
 	$(RUN) -m ruff check .
