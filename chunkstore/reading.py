@@ -99,8 +99,8 @@ class ReadingHalf:
     def _present_epoch(self) -> int:
         raise NotImplementedError
 
-    def _refresh(self) -> None:
-        """Bring the view up to date before waiting on; an owner is always up to date."""
+    def _refresh(self, most_s: float | None = None) -> None:
+        """Bring the view up to date before waiting on, for ``most_s`` at most; an owner is always up to date."""
 
     def open_read(self, segment: SegmentRef) -> SegmentHandle:
         """A read handle. Never writes. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
@@ -196,7 +196,7 @@ class ReadingHalf:
                 waiter.wait(min(left_s, self._poll_s()))
             finally:
                 self._disarm(waiter)
-            self._refresh()
+            self._refresh(max(0.0, deadline_s - runtime.monotonic_s()))
 
     def _poll_s(self) -> float:
         return _POLL_S

@@ -1,18 +1,22 @@
 """``Replica``: follows the journal read-only. Never claims, never writes to the container (protocol 3.13).
 
 Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of what its owner has answered.
-``refresh`` catches up; ``wait`` does so by itself. Leaves out: changing anything.
+``refresh`` catches up; ``wait`` does so by itself. Who waits for that does so for ``op_deadline_s`` at most; behind a network the
+catching up itself goes on in the background, because a long way takes as long as it takes. In a forked child it is closed: the
+threads and the locks are its parent's. Leaves out: changing anything.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
 from chunkstore import runtime
 from chunkstore.config import Settings
-from chunkstore.errors import Closed
+from chunkstore.errors import Closed, DeadlineExceeded
 from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import ReadContext
@@ -56,7 +60,11 @@ class Replica(ReadingHalf):
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
         self._closed = False
+        self._inherited = False
+        self._released = False
         self._lock = runtime.lock()
+        """Held by who catches up, and by who releases everything."""
+        self._remote = storage.capabilities.remote
         self.settings = settings
         self._context = ReadContext(
             storage=storage,
@@ -70,7 +78,14 @@ class Replica(ReadingHalf):
             check_beside=False,
             recheck=self._refresh,
         )
-        self.refresh()
+        try:
+            # As long as it takes: nobody else waits for it, and there is nothing to show before.
+            follower.catch_up()
+        except BaseException:
+            follower.close()
+            self._pool.close()
+            raise
+        _replicas.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -96,30 +111,102 @@ class Replica(ReadingHalf):
         return self._follower.store.head().position.lsn
 
     def refresh(self) -> int:
-        """Apply everything committed by now; returns the lsn reached. Raises ``Damaged``, ``StorageUnavailable``, ``Closed``."""
+        """Apply everything committed by now; returns the lsn reached.
+
+        Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull`` (cache disk), ``Closed``, ``DeadlineExceeded`` (it goes on
+        in the background, or somebody else is at it). Retry: safe.
+        """
         self._check_open()
-        with self._lock:
-            return self._follower.catch_up().position.lsn
+        lsn = self._follow(self.settings.op_deadline_s)
+        if lsn is None:
+            raise DeadlineExceeded("following the journal", deadline_s=self.settings.op_deadline_s)
+        return lsn
 
     def table(self, namespace: str) -> TableReader:
         """The reading half of a table."""
         return TableReader(self._context, check_namespace(namespace))
 
     def close(self) -> None:
-        """Release everything. Safe to repeat."""
-        if not self._closed:
-            self._closed = True
-            self._follower.close()
-            self._pool.close()
-            for callback in self._on_close:
-                callback()
+        """Release everything. Safe to repeat. Who is catching up is waited for, ``op_deadline_s`` at most; what hangs longer
+        releases everything at its end."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._lock.acquire(True, self.settings.op_deadline_s):
+            try:
+                self._release()
+            finally:
+                self._lock.release()
+
+    def _release(self) -> None:
+        """With the lock held."""
+        if self._released:
+            return
+        self._released = True
+        self._follower.close()
+        self._pool.close()
+        for callback in self._on_close:
+            callback()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"the replica of container {self._names.container!r}")
+            name = f"the replica of container {self._names.container!r}"
+            raise Closed(f"{name}, opened before this process was forked," if self._inherited else name)
+
+    def _follow(self, most_s: float) -> int | None:
+        """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or somebody else is at it."""
+        end_s = runtime.monotonic_s() + most_s
+        if not self._lock.acquire(True, most_s):
+            return None
+        if not self._remote:
+            return self._catch_up()
+        reached: list[int] = []
+        failures: list[Exception] = []
+
+        def elsewhere() -> None:
+            try:
+                reached.append(self._catch_up())
+            except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
+                failures.append(error)
+
+        try:
+            task = runtime.spawn(elsewhere, "chunkstore-follow")
+        except BaseException:
+            self._lock.release()
+            raise
+        task.join(max(0.0, end_s - runtime.monotonic_s()))
+        if failures:
+            raise failures[0]
+        return reached[0] if reached else None
+
+    def _catch_up(self) -> int:
+        """With the lock held, which is released."""
+        try:
+            self._check_open()
+            return self._follower.catch_up().position.lsn
+        finally:
+            if self._closed:
+                self._release()  # who closed us may not have waited so long
+            self._lock.release()
 
     def _present_epoch(self) -> int:
         return self.epoch
 
-    def _refresh(self) -> None:
-        self.refresh()
+    def _refresh(self, most_s: float | None = None) -> None:
+        self._check_open()
+        if most_s is None or most_s >= self.settings.op_deadline_s:
+            self.refresh()
+        else:
+            self._follow(most_s)  # what is not finished by then is of use to whoever asks next
+
+
+_replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # The thread that held the lock, and the one that caught up, are not here.
+    for replica in _replicas:
+        replica._closed = replica._inherited = True  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
