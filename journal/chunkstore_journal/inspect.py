@@ -306,7 +306,11 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
             yield Finding(11, "warning", link.name, 0, "a named snapshot is gone")
         except ChunkstoreError as error:
             yield Finding(11, "error", link.name, getattr(error, "position", 0), error.message)
-    if not usable and not has_beginning(streams):
+    try:
+        reachable = bool(usable) or has_beginning(streams)
+    except Damaged:
+        return  # reported with invariant 2 or 6; where history begins cannot be told before that is mended
+    if not reachable:
         listed = _listed_snapshot(streams)
         if listed is None:
             yield Finding(

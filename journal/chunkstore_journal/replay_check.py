@@ -59,8 +59,12 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
     stored = list_snapshots(streams.storage, streams.names)
     files = [found for name, lsn, *_ in stored if (found := _read(streams, name, lsn)) is not None]
     starts: list[SnapshotLink | None] = [found.link for found in files if found.link is not None]
-    if has_beginning(streams):
-        starts.insert(0, None)
+    try:
+        if has_beginning(streams):
+            starts.insert(0, None)
+    except Damaged as damage:
+        yield Finding(6, "error", damage.object, damage.position, damage.message)
+        return
     for start in starts:
         store = scratch.create()
         try:

@@ -236,7 +236,7 @@ def _last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | N
 
 
 def has_beginning(streams: Streams) -> bool:
-    """Whether the first stream of history still has its first record, or never had any."""
+    """Whether the first stream of history still has its first record, or never had any. Raises ``Damaged`` (on the way there)."""
     for leg in legs_of_history(streams, find_last_claim(streams)):
         epoch, names = leg.opened.epoch, streams.names
         first = names.log(epoch) if streams.mode == "append" else names.slot(epoch, 1)
