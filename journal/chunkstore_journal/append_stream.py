@@ -134,9 +134,8 @@ def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int
     """What a torn write left behind ``last``. Raises ``Damaged`` when a record lies behind it (protocol 3.2, A4)."""
     if not tail_bytes:
         return None
-    # One byte on: a torn record's own header may be whole, and is no evidence of a later one.
-    reader = streams.log_reader(opened.epoch, last.end + 1)
-    later = reader.find_record_after(last.end + 1, lsn=last.lsn, epoch=opened.epoch)
+    reader = streams.log_reader(opened.epoch, last.end)
+    later = reader.find_record_after(last.end, lsn=last.lsn, epoch=opened.epoch)
     if later is not None:
         raise Damaged(
             f"{reason}, but the record with lsn {later[1].lsn} lies intact behind it: this is damage, not a torn write",

@@ -229,13 +229,15 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
     size = 0
     log = streams.names.log(opened.epoch)
     slots = streams.mode == "slot"
+    at = step.start.end
     for record, position in records_of_leg(streams, step.start, step.leg, pool):
         name = streams.names.slot(opened.epoch, position.index - 1) if slots else log
-        batch.append(commit_of(record, position, object=name, at=position.end))
+        batch.append(commit_of(record, position, object=name, at=at))
         if record.header.kind == RecordKind.SNAPSHOT_NOTE:
-            note = decode_note(record.header.kind, record.payload, object=name, position=position.end)
+            note = decode_note(record.header.kind, record.payload, object=name, position=at)
             if isinstance(note, SnapshotLink):
                 progress.notes.append(note)
+        at = position.end
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             progress.count(len(batch), size, record.header.time_ms)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.errors import Damaged
-from chunkstore.journal import RecordKind
+from chunkstore.journal import Batch, RecordKind
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, Position
+from chunkstore_journal import stream
 from chunkstore_journal.claim import read_latest
+from chunkstore_journal.payloads import encode_ops
 from tests.journal.world import Process, World, keys_of
 
 
@@ -359,3 +361,22 @@ def test_a_snapshot_of_the_very_last_record_is_used(world: World) -> None:
     assert heir.keys() == KEYS
     heir.put("more")
     assert world.process().open().keys() == KEYS | {"more"}
+
+
+@pytest.mark.parametrize("kind", [RecordKind.OPS, RecordKind.SNAPSHOT_NOTE])
+def test_a_record_that_says_nonsense_is_named_where_it_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: RecordKind
+) -> None:
+    """Sound by its checksums, and not what a record says: written by a broken owner."""
+    owner = world.process().open()
+    before = owner.put("a")
+    # Behind what an OPS record has, a note's own part: nonsense there is found by whoever looks for snapshots.
+    payload = b"nonsense" if kind is RecordKind.OPS else encode_ops([], [])
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "encode_batch", lambda _batch: payload)
+        owner.journal.append(Batch(kind, [], [], owner.store.head().digest, 0))
+    owner.journal.append(Batch(RecordKind.HEARTBEAT, [], [], owner.store.head().digest, 0))
+    with pytest.raises(Damaged) as raised:
+        world.process().open()
+    place = (world.names.log(1), before.end) if world.mode == "append" else (world.names.slot(1, 2), 0)
+    assert (raised.value.object, raised.value.position) == place

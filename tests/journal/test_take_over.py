@@ -531,3 +531,17 @@ def test_another_record_of_our_own_epoch_in_our_slot_deposes_nobody(slot_world: 
     assert owner.keys() == {"first"}
     owner.put("third")
     assert world.process().open().keys() == {"first", "third"}
+
+
+def test_one_strange_byte_in_front_of_a_record_is_damage(append_world: World) -> None:
+    """The search for what lies behind a torn record begins one byte on, and began two."""
+    world = append_world
+    owner = world.process().open()
+    end = owner.put("a").end
+    owner.put("b")
+    log = world.names.log(1)
+    raw = world.whole(log)
+    world.overwrite(log, raw[:end] + b"\0" + raw[end:])
+    with pytest.raises(Damaged) as raised:
+        world.process().open()
+    assert (raised.value.object, raised.value.position) == (log, end)

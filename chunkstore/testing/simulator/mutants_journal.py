@@ -231,8 +231,8 @@ JOURNAL_MUTANTS: Final = (
         (
             Patch(
                 "chunkstore_journal.recovery:_take",
-                "    batch.append(commit_of(record, position, object=name, at=position.end))",
-                "    batch.append(commit_of(record, position, object=name, at=position.end))\n"
+                "    batch.append(commit_of(record, position, object=name, at=at))",
+                "    batch.append(commit_of(record, position, object=name, at=at))\n"
                 "        if progress.notes:\n"
                 "            batch[-1] = batch[-1]._replace(rows=())",
             ),
