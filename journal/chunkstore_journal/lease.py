@@ -13,13 +13,16 @@ from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
 from chunkstore.journal import LeaseInfo
 from chunkstore.names import ContainerNames
-from chunkstore.storage import ChunkStorage, iter_listing
+from chunkstore.storage import ChunkStorage
+from chunkstore_journal.history import probe_dense
 from chunkstore_journal.objects import decode_lease, encode_lease
 from chunkstore_journal.slots import read_if_present
 
 __all__ = ["read_lease", "wait_politely", "write_lease"]
 
 _LOOK_EVERY_S_MAX = 0.25
+_RENEWED_LATE_S = 1.0
+"""How much longer than its period a living owner may need to renew its lease, at least: it looks at the clock now and then."""
 
 
 def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None:
@@ -41,15 +44,21 @@ def write_lease(storage: ChunkStorage, names: ContainerNames, *, epoch: int, cou
         return  # a hint that could not be renewed looks like a dead owner: that costs politeness only
 
 
-def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float) -> None:
+def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, lease_s: float) -> None:
     """Return when nobody seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
+
+    An owner that has nothing to do moves its lease only, every ``lease_s`` (0: not known). So ``wait_s`` is lengthened to
+    about two of these periods: a shorter look says nothing.
 
     Raises: ``ContainerBusy`` as soon as the lease or the journal of its epoch changes.
     """
     first = read_lease(storage, names)
     if first is None or first.released or _is_gone(first):
         return
-    progress = _journal_progress(storage, names, first.epoch)
+    if lease_s:
+        wait_s = max(wait_s, lease_s + max(lease_s, _RENEWED_LATE_S))
+    journal = _Progress(storage, names, first.epoch)
+    progress = journal.look()
     end_s = runtime.monotonic_s() + wait_s
     while True:
         left_s = end_s - runtime.monotonic_s()
@@ -59,7 +68,7 @@ def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float) -
         now = read_lease(storage, names)
         if now is None or now.released:
             return
-        if now != first or _journal_progress(storage, names, first.epoch) != progress:
+        if now != first or journal.look() != progress:
             raise ContainerBusy(names.container, host=now.host, pid=now.pid)
 
 
@@ -78,14 +87,21 @@ def _is_gone(lease: LeaseInfo) -> bool:
     return False
 
 
-def _journal_progress(storage: ChunkStorage, names: ContainerNames, epoch: int) -> tuple[int, str]:
-    """Something that changes whenever the owner of ``epoch`` commits: the log's length and the last slot's name."""
-    try:
-        length = storage.stat(names.log(epoch)).length
-    except ChunkNotFound:
-        length = -1
-    last = ""
-    if length < 0:
-        for info in iter_listing(storage, names.stream(epoch)):
-            last = info.name
-    return length, last
+class _Progress:
+    """Something that changes whenever the owner of an epoch commits: the log's length, or the last slot's index."""
+
+    def __init__(self, storage: ChunkStorage, names: ContainerNames, epoch: int) -> None:
+        self._storage = storage
+        self._names = names
+        self._epoch = epoch
+        self._last = -1
+
+    def look(self) -> tuple[int, int]:
+        """Two requests, once the last slot is known: listing 65,536 of them four times a second is no hint any more."""
+        names, epoch = self._names, self._epoch
+        try:
+            return self._storage.stat(names.log(epoch)).length, -1
+        except ChunkNotFound:
+            pass
+        self._last = probe_dense(lambda index: self._storage.exists(names.slot(epoch, index)), self._last)
+        return -1, self._last

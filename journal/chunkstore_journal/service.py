@@ -64,7 +64,7 @@ class ContainerJournal(JournalService):
             if self._attempt is None or self._attempt.epoch != own.epoch + 1:
                 self._attempt = new_attempt(own.epoch + 1)
         elif wait_s > 0 and not force:
-            wait_politely(self._storage, self._names, wait_s)
+            wait_politely(self._storage, self._names, wait_s, self._settings.lease_s)
         attempt = self._attempt if own is not None else None
         try:
             ownership = TakeOver(self._streams, self._cache, self._settings, own=stream, attempt=attempt).run()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, ContainerNotFound, Damaged, Unsupported
 from chunkstore.journal import LeaseInfo
@@ -30,8 +32,59 @@ def test_a_silent_owner_is_followed_after_the_wait(memory_world: World) -> None:
     world = memory_world
     world.process().open()
     lease(world, 1)
-    ownership = world.process().service.take_over(own=None, wait_s=0.05)
+    unknown = Settings(journal_mode=world.mode, lease_s=0)
+    ownership = world.process(settings=unknown).service.take_over(own=None, wait_s=0.05)
     assert ownership.journal.epoch == 2
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_look_that_is_shorter_than_the_lease_is_lengthened(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch, alive: bool
+) -> None:
+    """Before, an idle owner was deposed by whoever looked for less than its period."""
+    world = memory_world
+    world.process().open()
+    lease(world, 1)
+    slept: list[float] = []
+    now_s = runtime.monotonic_s()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if alive and sum(slept) > 5.4:  # its period of 5 s, a little late
+            lease(world, 2)
+
+    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + sum(slept))
+    monkeypatch.setattr(runtime, "sleep_s", sleep)
+    claimant = world.process(settings=Settings(journal_mode=world.mode, lease_s=5))
+    if alive:
+        with pytest.raises(ContainerBusy):
+            claimant.service.take_over(own=None, wait_s=1.5)
+        return
+    assert claimant.service.take_over(own=None, wait_s=1.5).journal.epoch == 2
+    assert 9.9 < sum(slept) < 11
+
+
+def test_looking_costs_the_same_however_long_the_stream_is(slot_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = slot_world
+    owner = world.process().open()
+    for number in range(40):
+        owner.put(f"k{number}")
+    lease(world, 1)
+    claimant = world.process()
+    looks: list[int] = []
+
+    def sleep(_seconds: float) -> None:
+        looks.append(claimant.wire.count())
+        if len(looks) == 10:
+            owner.put("alive")
+
+    monkeypatch.setattr(runtime, "sleep_s", sleep)
+    with pytest.raises(ContainerBusy):
+        claimant.service.take_over(own=None, wait_s=600)
+    assert not [call for call in claimant.wire.calls if call[0] == "list"]
+    assert looks[0] < 20
+    assert {after - before for before, after in pairwise(looks)} == {3}  # the lease, no log, no further slot
+    assert len(looks) == 10
 
 
 @pytest.mark.parametrize("sign", ["lease", "commit"])
