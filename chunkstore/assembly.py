@@ -78,11 +78,13 @@ def open_store(
 
     Arguments: ``root`` as a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64 letters,
     digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
-    be polite to a live owner (0: claim at once; it is then fenced).
+    watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
+    lease only, so that less than about two periods of ``settings.lease_s``, which should be the owner's, is lengthened to that;
+    one that shows no lease (``lease_s`` 0) is not seen.
 
-    Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (a live owner, after
-    ``wait_s``), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be owned safely), ``Damaged``,
-    ``StorageFull``, ``StorageUnavailable``. Retry: safe. Source: protocol 3.4, 3.12.
+    Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
+    of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
+    owned safely), ``Damaged``, ``StorageFull``, ``StorageUnavailable``. Retry: safe. Source: protocol 3.4, 3.12.
     """
     chosen = _settings(settings)
     names = ContainerNames(container)
@@ -284,7 +286,8 @@ def list_containers(root: str, *, settings: Settings | None = None) -> list[str]
 
 
 def describe_owner(root: str, container: str = "default", *, settings: Settings | None = None) -> dict[str, object]:
-    """Who claimed last, who opened last, and the lease hint, as plain data. Read-only.
+    """Which epochs were claimed and opened last, who opened last (``host``, ``pid``, ``claimed_at``: of the claim that was
+    opened), and the lease hint, as plain data. Read-only.
 
     Raises ``ContainerNotFound``, ``Damaged``, ``StorageUnavailable``, ``InvalidArgument``.
     """
@@ -312,7 +315,7 @@ def journal_records(
 ) -> Iterator[dict[str, object]]:
     """The records of history still stored, oldest first, as plain data; only stream ``epoch`` where given. Read-only.
 
-    Raises as ``describe_owner``.
+    Raises as ``describe_owner``, and ``ChunkNotFound`` when a collector takes what is being read: begin again.
     """
     from chunkstore_journal.inspect import iter_records
 

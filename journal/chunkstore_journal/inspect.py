@@ -40,7 +40,7 @@ _WORKERS = 16
 
 
 class OwnerInfo(NamedTuple):
-    """``claimed_epoch``: the highest claim; ``opened_epoch``: the highest that opened (0: none yet)."""
+    """``claimed_epoch``: the highest claim; ``opened_epoch``: the highest that opened (0: none yet), and ``claim`` is its."""
 
     claimed_epoch: int
     opened_epoch: int
@@ -83,7 +83,7 @@ def _claim(streams: Streams, epoch: int) -> Claim | None:
 
 
 def describe_owner(streams: Streams) -> OwnerInfo:
-    """Who claimed last, who opened last, and what the lease hint says. Raises ``Damaged``, ``StorageUnavailable``."""
+    """What was claimed last, who opened last, and what the lease hint says. Raises ``Damaged``, ``StorageUnavailable``."""
     top = find_last_claim(streams)
     opened = newest_opened(streams, top)
     claim = _claim(streams, opened) if opened else None
