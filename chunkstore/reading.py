@@ -2,7 +2,8 @@
 
 Promises: every method is thread-safe, reads one consistent point of history and never writes to the container.
 A segment is named by its name or by a handle; a handle of a deleted segment gets ``SegmentNotFound`` even if the name
-exists again. Leaves out: changing anything (``chunkstore.engine``), following (``chunkstore.replica``).
+exists again. Where a stat may be stale (NFS) an owner's fenced look is a commit (protocol A13), and raises ``StorageFull``, too,
+while there is no space for it. Leaves out: changing anything (``chunkstore.engine``), following (``chunkstore.replica``).
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class TableReader:
         self.namespace = check_namespace(namespace)
 
     def get(self, key: bytes) -> TableEntry | None:
-        """One row (key, value, version), or None. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``."""
+        """One row (key, value, version), or None.
+
+        Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``.
+        """
         check_key(key)
         self._context.check_open()
         with self._context.store().view() as view:
@@ -76,7 +80,8 @@ class TableReader:
     def scan(self, prefix: bytes = b"", *, after: bytes | None = None) -> Iterator[TableEntry]:
         """Rows whose key begins with ``prefix``, in key order, those above ``after`` only.
 
-        From one view that stays open while iterating. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``.
+        From one view that stays open while iterating. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``,
+        ``StorageUnavailable``, ``DeadlineExceeded``.
         """
         for value, argument in ((prefix, "prefix"), (b"" if after is None else after, "after")):
             if not isinstance(value, bytes):
@@ -103,12 +108,12 @@ class ReadingHalf:
         """Bring the view up to date before waiting on, for ``most_s`` at most; an owner is always up to date."""
 
     def open_read(self, segment: SegmentRef) -> SegmentHandle:
-        """A read handle. Never writes. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
+        """A read handle. Never writes. Raises as ``info``."""
         info = self.info(segment)
         return SegmentHandle(info.name, info.id, False)
 
     def exists(self, segment: SegmentRef) -> bool:
-        """Whether a segment of this name (or the handle's own) exists. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``."""
+        """Whether a segment of this name (or the handle's own) exists. Raises as ``info``, but for ``SegmentNotFound``."""
         try:
             self.info(segment)
         except SegmentNotFound:
@@ -116,7 +121,11 @@ class ReadingHalf:
         return True
 
     def info(self, segment: SegmentRef) -> SegmentInfo:
-        """What is known about a segment. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``."""
+        """What is known about a segment.
+
+        Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``,
+        ``DeadlineExceeded``.
+        """
         name, identity = resolve(segment)
         self._context.check_open()
         ahead = self._context.ahead.get(name)
@@ -133,14 +142,15 @@ class ReadingHalf:
     ) -> Iterator[SegmentInfo]:
         """Segments whose name begins with ``prefix``, in order of their UTF-8 bytes, those above ``after`` only.
 
-        Pages of 1,000 are read at a time; each page is consistent. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``.
+        Pages of 1,000 are read at a time; each page is consistent. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``,
+        ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``.
         """
         inspect.check_listing(prefix, after, limit)
         self._context.check_open()
         return inspect.list_segments(self._context, prefix, after, limit)
 
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
-        """The chunks of a segment in order. Raises ``InvalidArgument``, ``SegmentNotFound``, ``Damaged``, ``NotOwner``, ``Closed``."""
+        """The chunks of a segment in order. Raises as ``info``."""
         name, identity = resolve(segment)
         self.info(segment)
         return inspect.layout(self._context, name, identity, self._present_epoch())
@@ -149,7 +159,8 @@ class ReadingHalf:
         """Up to ``length`` bytes from ``offset``; short only at the segment's end, ``b""`` at it.
 
         Raises ``InvalidArgument``, ``Closed``, ``NotOwner`` (fenced reads), ``SegmentNotFound``, ``SegmentTruncated``
-        (``start_offset`` is the first readable byte), ``BadOffset`` (beyond the length), ``Damaged``, ``StorageUnavailable``.
+        (``start_offset`` is the first readable byte), ``BadOffset`` (beyond the length), ``Damaged``, ``StorageUnavailable``,
+        ``DeadlineExceeded``.
         Retry: safe.
         """
         name, identity = resolve(segment)
@@ -168,7 +179,7 @@ class ReadingHalf:
     def offset_at(self, segment: SegmentRef, time_ms: int) -> int:
         """The start of the chunk that was growing at ``time_ms`` (milliseconds since 1970): no byte below it is younger.
 
-        Chunk-granular and from labels of the owners' clocks. Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``.
+        Chunk-granular and from labels of the owners' clocks. Raises as ``info``.
         """
         name, identity = resolve(segment)
         check_range(time_ms, 0)
@@ -178,7 +189,7 @@ class ReadingHalf:
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
 
-        Raises ``SegmentNotFound`` (also when it is deleted meanwhile), ``NotOwner``, ``Closed``, ``InvalidArgument``.
+        Raises as ``info`` (``SegmentNotFound`` also when it is deleted meanwhile), and at a replica as ``Replica.refresh``.
         """
         check_range(offset, 0)
         if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
@@ -217,7 +228,7 @@ class ReadingHalf:
         follow: bool = False,
         piece_bytes: int = 1 << 20,
     ) -> StorageReader:
-        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises ``InvalidArgument``, ``SegmentNotFound``."""
+        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises as ``info``."""
         check_reader(start, stop, prefetch_bytes, piece_bytes)
         info = self.info(segment)
         handle = SegmentHandle(info.name, info.id, False)
@@ -234,7 +245,8 @@ class ReadingHalf:
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant, or an empty list.
 
-        Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``.
+        Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``,
+        ``StorageFull`` (``deep``: no room for a replay).
         """
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
