@@ -19,6 +19,7 @@ from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
+    ChunkstoreError,
     Closed,
     Conflict,
     DeadlineExceeded,
@@ -32,6 +33,7 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from chunkstore.testing.causes import hidden_cause
 from chunkstore.testing.chaos.notes import Notes
 from chunkstore.testing.chaos.plan import (
     CHAINS,
@@ -124,6 +126,7 @@ class Clients:
         try:
             result = call()
         except OutcomeUnknown as error:
+            self._judge(identity, error)
             notes.write("un", identity, str(error)[:200])
             return "un", None
         except (NotOwner, Closed) as error:
@@ -131,6 +134,7 @@ class Clients:
             self.fenced.set()
             return "no", error
         except _DID_NOT_HAPPEN as error:
+            self._judge(identity, error)
             notes.write("no", identity, f"{type(error).__name__}: {error}"[:200])
             return "no", error
         except Exception:  # noqa: BLE001  (whatever it is, it is reported as a violation)
@@ -138,6 +142,12 @@ class Clients:
             return "bad", None
         notes.write("ok", identity, store.epoch, result if isinstance(result, (int, str, list)) else None)
         return "ok", result
+
+    def _judge(self, identity: str, error: ChunkstoreError) -> None:
+        """A bug of chunkstore's own may not pass for weather: what the disk says, and the metadata store, are weather."""
+        hidden = hidden_cause(error, weather=(OSError,), modules=("lmdb",))
+        if hidden is not None:
+            self._notes.write("bad", identity, f"{error!r} hides {hidden!r}"[:1500])
 
     def must_not(self, what: str) -> None:
         """Note something that must not be."""

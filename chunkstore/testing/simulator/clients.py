@@ -30,8 +30,8 @@ from chunkstore.errors import (
     SegmentSealed,
     StorageUnavailable,
 )
-from chunkstore.journal import JournalBroken
 from chunkstore.replica import Replica
+from chunkstore.testing.causes import hidden_cause
 from chunkstore.testing.events import Event
 from chunkstore.testing.simulator.drawing import Plan
 from chunkstore.testing.simulator.finals import TABLE
@@ -126,17 +126,9 @@ class Recorder:
             return
         if isinstance(error, Damaged | InvalidArgument):
             self._world.fail(f"{kind} of {segment!r} was answered {error!r}")
-        cause: BaseException | None = error
-        seen: list[BaseException] = []
-        while cause is not None:
-            if any(cause is one for one in seen):
-                self._world.fail(f"{kind} of {segment!r}: {error!r} is its own cause by way of {seen!r}")
-                return
-            seen.append(cause)
-            if not isinstance(cause, ChunkstoreError | JournalBroken) and type(cause).__name__ != "Undecided":
-                self._world.fail(f"{kind} of {segment!r}: {error!r} hides {cause!r}")
-                return
-            cause = cause.__cause__
+        hidden = hidden_cause(error)
+        if hidden is not None:
+            self._world.fail(f"{kind} of {segment!r}: {error!r} hides {hidden!r}")
 
     def finish(self) -> list[Event]:
         """The whole history; calls that never answered have an unknown outcome."""
