@@ -40,7 +40,7 @@ _VIRTUAL_S_MAX: Final = 100_000.0
 _NEVER: Final = 1 << 62
 _VERBS_MIN: Final = 3
 """Verbs of a client before its owner may leave, so that what goes wrong meets somebody who looks."""
-_PATIENCE: Final = 300
+_PATIENCE: Final = 1000
 """Timeouts that everything under way has to end in, once there are no faults."""
 
 
