@@ -8,7 +8,7 @@ Leaves out: ending stream P, and opening ours (``takeover``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
@@ -66,7 +66,6 @@ class ClaimAttempt:
     """The OPEN record, once built: its fate may be unknown, so no other may be offered."""
     log_is_durable: bool = False
     """APPEND: our stream's file was created and synced. Only then may OPEN be offered."""
-    findings: list[str] = field(default_factory=list)
 
     @property
     def epoch(self) -> int:

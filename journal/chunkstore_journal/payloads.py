@@ -28,7 +28,6 @@ __all__ = [
     "OpenPayload",
     "SealPayload",
     "SnapshotLink",
-    "SnapshotNote",
     "decode_note",
     "decode_open",
     "decode_ops",
@@ -102,10 +101,6 @@ class SnapshotLink(NamedTuple):
     epoch: int
     index: int  # type: ignore[assignment]
     end: int
-
-
-SnapshotNote: TypeAlias = SnapshotLink
-"""What a SNAPSHOT_NOTE record says."""
 
 
 class GcNote(NamedTuple):

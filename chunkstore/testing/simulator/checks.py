@@ -47,8 +47,9 @@ class Checks:
             return
         self._watch.serving(process, store)
         with self._world.scheduler.atomic():
-            if store._core.store.head().owner_epoch != store.epoch:  # noqa: SLF001
-                return  # it slept, and a newer owner on its machine has the cache
+            head = store._core.store.head()  # noqa: SLF001
+            if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
+                return  # it slept, and a newer owner on its machine has the cache, or is filling it
             findings = list(check(store._context, "quick", epoch=store.epoch))  # noqa: SLF001
         for finding in findings:
             if finding.severity in _WRONG:
