@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from tests.support.servers.running import moto, rgw, s3_environment
 
 __all__ = ["moto", "rgw", "s3_environment"]
 
+_KEEPER = "chunkstore-keeper"
+_KEEPER_S = 2.0
+_blamed: set[threading.Thread] = set()
 _UNTESTED = pytest.StashKey[list[str]]()
 _FAILED = pytest.StashKey[bool]()
 
@@ -84,6 +88,19 @@ def pytest_runtest_makereport(
     if report.failed:
         item.stash[_FAILED] = True
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """A store that a test leaves open works on, in the tests after it: simulated worlds, which change what time is, would stumble."""
+    yield
+    left = [thread for thread in threading.enumerate() if thread.name == _KEEPER and thread not in _blamed]
+    for thread in left:
+        thread.join(_KEEPER_S)
+    left = [thread for thread in left if thread.is_alive()]
+    if left:
+        _blamed.update(left)
+        pytest.fail("a store was left open; close it", pytrace=False)
 
 
 @pytest.fixture

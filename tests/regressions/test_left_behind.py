@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -37,8 +38,20 @@ def memory(request: pytest.FixtureRequest) -> Iterator[Hooked]:
     storage.close()
 
 
-def opened(storage: Hooked, **settings: object) -> ChunkedSegmentStorage:
-    return open_store_on(storage, settings=Settings(lease_s=0, **settings))  # type: ignore[arg-type]
+@pytest.fixture
+def opened() -> Iterator[Callable[..., ChunkedSegmentStorage]]:
+    stores: list[ChunkedSegmentStorage] = []
+
+    def make(storage: Hooked, **settings: Any) -> ChunkedSegmentStorage:
+        stores.append(open_store_on(storage, settings=Settings(lease_s=0, **settings)))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+Opened: TypeAlias = Callable[..., ChunkedSegmentStorage]
 
 
 def fail_the_next_sync_of_the_log(storage: Hooked) -> None:
@@ -51,7 +64,7 @@ def fail_the_next_sync_of_the_log(storage: Hooked) -> None:
 
 
 def test_an_event_that_was_left_behind_is_not_answered_as_known(
-    memory: Hooked, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, memory: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A self-take-over had to leave a hung append behind; when that came back, a retry of its event was told the offset of what
     had been refused a moment before: acknowledged, and nowhere."""
@@ -64,7 +77,7 @@ def test_an_event_that_was_left_behind_is_not_answered_as_known(
     real = store._core.committer.refuse
 
     def refuse(state: SegmentState, twin: SegmentState) -> bool:
-        done = real(state, twin)
+        done: bool = real(state, twin)
         if state.name == "x":
             # Here the thread may be taken off its processor.
             left.set()
@@ -98,7 +111,7 @@ def test_an_event_that_was_left_behind_is_not_answered_as_known(
 
 
 def test_a_lazy_segment_is_not_blocked_by_a_record_that_came_too_late(
-    memory: Hooked, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, memory: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record that closes a spoilt chunk was left behind by a self-take-over and never decided: everybody waited for it for ever."""
     store = opened(memory, op_deadline_s=1.5, lengths="lazy")
@@ -133,7 +146,7 @@ def test_a_lazy_segment_is_not_blocked_by_a_record_that_came_too_late(
     assert store.read("x", 0, 9) == b"02"
 
 
-def test_commits_go_on_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_go_on_where_no_thread_can_be_had(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread that could not be started took the lead of the queue with it: nothing was ever committed again."""
     store = opened(Remote(MemoryChunkStorage("memory://threads", append=False)), op_deadline_s=2.0)
     store.create("x")
@@ -150,10 +163,9 @@ def test_commits_go_on_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatc
     for number in range(4):
         assert store.append("x", b"a") == number
     assert len(refused) == 2
-    store.close()
 
 
-def test_who_waits_leads_where_the_lead_cannot_be_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_leads_where_the_lead_cannot_be_passed_on(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Remote(MemoryChunkStorage("memory://threads2", append=False))
     store = opened(storage, op_deadline_s=0.6)
     store.create("x")
@@ -181,10 +193,11 @@ def test_who_waits_leads_where_the_lead_cannot_be_passed_on(monkeypatch: pytest.
     assert first_found == [0]
     assert second_found == [0]
     monkeypatch.undo()
-    store.close()
 
 
-def test_failed_writes_are_remembered_as_long_as_they_matter(memory: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_writes_are_remembered_as_long_as_they_matter(
+    opened: Opened, memory: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """States of segments with a failed write were kept for ever, also of segments that were deleted since."""
     monkeypatch.setattr(pending, "_IDLE_STATES_MAX", 20)
     store = opened(memory, op_deadline_s=2.0)
@@ -210,7 +223,7 @@ def test_failed_writes_are_remembered_as_long_as_they_matter(memory: Hooked, mon
 
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("append", [True, False])
-def test_a_name_that_means_another_segment_meanwhile_is_read_as_that(append: bool, into: bool) -> None:
+def test_a_name_that_means_another_segment_meanwhile_is_read_as_that(opened: Opened, append: bool, into: bool) -> None:
     """Where a chunk vanished under a read and its name meant a new, shorter segment by then, bytes were returned that never
     stood anywhere."""
     storage = Hooked(MemoryChunkStorage(f"memory://anew-{append}-{into}", append=append))
@@ -234,4 +247,3 @@ def test_a_name_that_means_another_segment_meanwhile_is_read_as_that(append: boo
         assert buffer[:3] == b"new"
     else:
         assert store.read("x", 0, 12) == b"new"
-    store.close()
