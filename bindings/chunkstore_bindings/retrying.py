@@ -38,6 +38,7 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from chunkstore.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkStorage, ConcatArgument
 from chunkstore_bindings.wrapping import WrappingChunkStorage, size_of
 
@@ -147,6 +148,8 @@ class RetryingChunkStorage(WrappingChunkStorage):
     # Creating
 
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
+        # First, so that behind an attempt in doubt every other refusal leaves it in doubt.
+        check_object_name(name)
         creation = _Creation(self.inner, name, data)
 
         def attempt(in_doubt: bool) -> bool:
