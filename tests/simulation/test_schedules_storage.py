@@ -136,8 +136,9 @@ class Renames(FakeWebHdfs):
         return None
 
 
-def story_over_webhdfs(fake: Renames) -> None:
-    """A container is made, owned, written, taken over, written: every conditional create is a RENAME."""
+def story_over_webhdfs(fake: Renames) -> int:
+    """A container is made, owned, written, taken over, written: every conditional create is a RENAME. Returns how many there were
+    by then: who looks, is deposed and closes afterwards may or may not make some."""
     # As every remote root is opened: what may be asked again is.
     storage = RetryingChunkStorage(
         HdfsChunkStorage(fake.root(), deadline_s=10), RetryPolicy(tries_max=6, budget_s=10.0)
@@ -155,10 +156,12 @@ def story_over_webhdfs(fake: Renames) -> None:
             for tag in tags:
                 store.append(SEGMENT, tag)
             assert store.epoch == epoch, "and its own records"
+        renames = fake.renames
         assert store.read(SEGMENT, 0, 99) == b"<a><b><c>"
         assert [item for item in store.check("deep") if item.severity == "damage"] == []
         with pytest.raises(NotOwner):
             stores[0].append(SEGMENT, b"<d>")
+        return renames
     finally:
         for store in stores:
             store.close()
@@ -172,8 +175,7 @@ def test_46_webhdfs_rename_reply_lost(numbers: bool) -> None:
     ``numbers``: files have ids by which the binding knows its own again; without them it compares contents.
     """
     with Renames(0, numbers=numbers) as fake:
-        story_over_webhdfs(fake)
-        renames = fake.renames
+        renames = story_over_webhdfs(fake)
     first = PROBE_RACERS + 2  # those of the probe that race for one name are all the same
     assert renames >= first + 9
     # Without numbers it is a gateway, which only needs a sample of them: claims, records and the SEAL are all compared alike.
