@@ -24,7 +24,7 @@ from tests.support.servers.running import moto, rgw, s3_environment
 __all__ = ["moto", "rgw", "s3_environment"]
 
 _KEEPER = "chunkstore-keeper"
-_KEEPER_S = 2.0
+_KEEPER_S = 15.0
 _blamed: set[threading.Thread] = set()
 _UNTESTED = pytest.StashKey[list[str]]()
 _FAILED = pytest.StashKey[bool]()

@@ -254,6 +254,7 @@ def test_journal_disk(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: i
         with contextlib.suppress(StorageFull):
             here.store = here.open()
             here.verify()
+        here.kill()
         disk.free()
         here.store = here.open()
         here.verify()
@@ -279,6 +280,7 @@ def test_cache_disk_nearly_full(disk: SmallDisk, mode: Mode, tmp_path: Path) -> 
         with contextlib.suppress(StorageFull):
             here.store = here.open()
             here.verify()
+        here.kill()
         disk.free()
         here.store = here.open()
         here.verify()
