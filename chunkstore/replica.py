@@ -170,10 +170,13 @@ class Replica(ReadingHalf):
                 failures.append(error)
 
         try:
-            task = runtime.spawn(elsewhere, "chunkstore-follow")
+            task = runtime.spawn_if_possible(elsewhere, "chunkstore-follow")
         except BaseException:
             self._lock.release()
             raise
+        if task is None:
+            # Perhaps it does not hang.
+            return self._catch_up()
         task.join(max(0.0, end_s - runtime.monotonic_s()))
         if failures:
             raise failures[0]

@@ -45,6 +45,7 @@ __all__ = [
     "pool",
     "sleep_s",
     "spawn",
+    "spawn_if_possible",
     "token",
 ]
 
@@ -311,6 +312,14 @@ def spawn(call: Callable[[], None], name: str) -> Task:
     return _active.spawn(call, name)
 
 
+def spawn_if_possible(call: Callable[[], None], name: str) -> Task | None:
+    """As ``spawn``; None where the system gives no more threads, for callers who can do it themselves then."""
+    try:
+        return spawn(call, name)
+    except RuntimeError:
+        return None
+
+
 class LastStep:
     """One of the last things of a close, begun at once: errors are of no use to anybody by then, and what hangs is left to itself.
 
@@ -320,10 +329,8 @@ class LastStep:
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
         self._interrupted: list[BaseException] = []
-        self._task: Task | None = None
-        try:
-            self._task = spawn(self._run, "chunkstore-last")
-        except RuntimeError:
+        self._task = spawn_if_possible(self._run, "chunkstore-last")
+        if self._task is None:
             with suppress(Exception):
                 call()
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Committer"]
 
 _UNCHECKED_OPS_MAX: Final = 1
+_BACKGROUND: Final = "chunkstore-committer"
 
 
 class Committer:
@@ -149,7 +150,7 @@ class Committer:
                     waiter = op.waiter = Waiter()
             if lead and self._elsewhere:
                 # Without a thread to be had, it is led here, as it is where storages are local.
-                lead = not _spawned(self._lead_in_background)
+                lead = runtime.spawn_if_possible(self._lead_in_background, _BACKGROUND) is None
             if lead:
                 self._lead(op)
                 waited = op.decided or runtime.monotonic_s() < deadline_s
@@ -220,7 +221,7 @@ class Committer:
                 # Its caller has not begun to wait yet and will lead then.
                 return
             self._leading = True
-        if not _spawned(self._lead_in_background):
+        if runtime.spawn_if_possible(self._lead_in_background, _BACKGROUND) is None:
             with self._lock:
                 self._leading = False
                 for op in self._queue:
@@ -480,12 +481,3 @@ class Committer:
                 raise DeadlineExceeded("draining the commit queue", deadline_s=self._core.settings.op_deadline_s)
             else:
                 runtime.sleep_s(0.0005)
-
-
-def _spawned(call: Callable[[], None]) -> bool:
-    """Start a task. False where the system gives no more threads."""
-    try:
-        runtime.spawn(call, "chunkstore-committer")
-    except RuntimeError:
-        return False
-    return True

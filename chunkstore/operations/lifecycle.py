@@ -209,10 +209,9 @@ class Lifecycle:
             except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
                 failures.append(error)
 
-        try:
-            task = runtime.spawn(mend, "chunkstore-mend")
-        except RuntimeError:
-            # No more threads to be had: perhaps it does not hang.
+        task = runtime.spawn_if_possible(mend, "chunkstore-mend")
+        if task is None:
+            # Perhaps it does not hang.
             self._mend(deadline_s)
             return
         task.join(max(0.0, deadline_s - runtime.monotonic_s()))

@@ -181,10 +181,7 @@ def check_range(offset: object, length: object) -> None:
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
-    if not context.storage.capabilities.remote:
-        return _carry_out(context, name, identity, offset, length, _read_plan)
-    with until(runtime.monotonic_s() + context.op_deadline_s):
-        return _carry_out(context, name, identity, offset, length, _read_plan)
+    return _carry_out(context, name, identity, offset, length, _read_plan)
 
 
 def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
@@ -209,7 +206,22 @@ def _carry_out(
     length: int,
     take: Callable[[ReadContext, ReadPlan], T],
 ) -> T:
-    """Plan, and let ``take`` read what is planned; once more from the start where a chunk has vanished meanwhile."""
+    """Plan, and let ``take`` read what is planned. A remote storage is told by when (``chunkstore.deadline``)."""
+    if not context.storage.capabilities.remote:
+        return _carry_out_anew(context, name, identity, offset, length, take)
+    with until(runtime.monotonic_s() + context.op_deadline_s):
+        return _carry_out_anew(context, name, identity, offset, length, take)
+
+
+def _carry_out_anew(
+    context: ReadContext,
+    name: str,
+    identity: int | None,
+    offset: int,
+    length: int,
+    take: Callable[[ReadContext, ReadPlan], T],
+) -> T:
+    """Once more from the start where a chunk has vanished meanwhile."""
     plan = _plan_fenced(context, name, identity, offset, length)
     try:
         return take(context, plan)
@@ -242,10 +254,7 @@ def read_into(context: ReadContext, name: str, identity: int | None, offset: int
         _read_slices(context, plan, target)
         return plan.length
 
-    if not context.storage.capabilities.remote:
-        return _carry_out(context, name, identity, offset, len(target), take)
-    with until(runtime.monotonic_s() + context.op_deadline_s):
-        return _carry_out(context, name, identity, offset, len(target), take)
+    return _carry_out(context, name, identity, offset, len(target), take)
 
 
 def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> None:

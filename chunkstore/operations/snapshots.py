@@ -8,6 +8,7 @@ Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), who asks 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from chunkstore import runtime
@@ -52,27 +53,22 @@ class Snapshots:
         self._pause_s = _PAUSE_S_MIN
         self._not_before_s = self._taken_s
         self._task: runtime.Task | None = None
-        self._under_way = False
 
     def take_due(self) -> None:
         """Begin one in the background if it is due, none is under way, and the last failure is long enough ago."""
-        if self._under_way or self._lock.locked() or runtime.monotonic_s() < self._not_before_s or not self.due():
+        under_way = self._lock.locked() or (self._task is not None and self._task.is_alive())
+        if under_way or runtime.monotonic_s() < self._not_before_s or not self.due():
             return
-        self._under_way = True
         try:
             self._task = runtime.spawn(self._take_in_background, "chunkstore-snapshot")
         except Exception as error:
-            self._under_way = False
             self._failed(error)
             raise
 
     def _take_in_background(self) -> None:
-        try:
+        # Nobody waits for it; ``take`` has written down why it failed.
+        with suppress(Exception):
             self.take()
-        except Exception:  # noqa: BLE001, S110  (nobody waits for it; ``take`` has written it down)
-            pass
-        finally:
-            self._under_way = False
 
     def join(self, wait_s: float) -> None:
         """Wait for the one in the background, no longer than that."""

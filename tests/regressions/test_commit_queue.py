@@ -4,57 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import OutcomeUnknown, StorageUnavailable
-from chunkstore.storage import ChunkStorage
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.hooked import in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 
 def hooked(world: World, deadline_s: float = 5.0) -> tuple[ChunkedSegmentStorage, Hooked]:
     """A store behind a hooked storage."""
-    made: list[Hooked] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Hooked(inner))
-        return made[-1]
-
-    store = world.open(wrap=wrap, op_deadline_s=deadline_s, undecided_s_max=deadline_s, resolve_s=1.0)
-    return store, made[-1]
-
-
-def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run ``call`` in a thread; its result or error will be the only item."""
-    found: list[object] = []
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:  # noqa: BLE001
-            found.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, found
-
-
-def is_commit(operation: str, name: str) -> bool:
-    """Whether a call writes a record to the journal."""
-    return operation in ("create_if_absent", "write") and "/j/" in name
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` holds."""
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    return open_hooked(world, Hooked, op_deadline_s=deadline_s, undecided_s_max=deadline_s, resolve_s=1.0)
 
 
 def test_a_failed_write_behind_a_commit_under_way_does_not_hide_it(world: World) -> None:

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from chunkstore.errors import ChunkNotFound, NotOwner, StorageFull
-from chunkstore.storage import Capabilities, ChunkStorage
+from chunkstore.storage import Capabilities
 from tests.support.forwarding import Hooked
+from tests.support.hooked import open_hooked
 from tests.support.worlds import World
 
 
@@ -31,14 +32,7 @@ class Stale(Hooked):
 
 @pytest.mark.parametrize("world", [("memory", "slot"), ("filesystem", "slot")], ids="-".join, indirect=True)
 def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> None:
-    made: list[Stale] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Stale(inner))
-        return made[-1]
-
-    old = world.open(wrap=wrap, op_deadline_s=2.0)
-    gate = made[0]
+    old, gate = open_hooked(world, Stale, op_deadline_s=2.0)
     old.create("s")
     old.append("s", b"old")
 
@@ -73,13 +67,7 @@ def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> 
 
 @pytest.mark.parametrize("world", [("memory", "slot")], ids="-".join, indirect=True)
 def test_a_read_mends_the_journal_once_there_is_space(world: World) -> None:
-    made: list[Stale] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Stale(inner))
-        return made[-1]
-
-    store = world.open(wrap=wrap, op_deadline_s=2.0)
+    store, gate = open_hooked(world, Stale, op_deadline_s=2.0)
     store.create("s")
     store.append("s", b"old")
 
@@ -87,9 +75,9 @@ def test_a_read_mends_the_journal_once_there_is_space(world: World) -> None:
         if operation == "create_if_absent":
             raise StorageFull("no space", object=names[0])
 
-    made[0].before = full
+    gate.before = full
     with pytest.raises(StorageFull):
         store.table("t").put(b"k", b"v")
-    made[0].before = lambda _operation, _names: None
+    gate.before = lambda _operation, _names: None
     assert store.read("s", 0, 99) == b"old"
     assert store.epoch == 2

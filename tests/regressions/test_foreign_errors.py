@@ -14,6 +14,7 @@ from chunkstore.storage import BaseChunkStorage, ChunkHandle, ChunkStorage, Read
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.hooked import open_hooked
 from tests.support.worlds import World
 
 
@@ -22,14 +23,7 @@ class Oops(Exception):
 
 
 def hooked(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Hooked]:
-    made: list[Hooked] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Hooked(inner))
-        return made[-1]
-
-    store = world.open(wrap=wrap, op_deadline_s=5.0, undecided_s_max=5.0, **settings)
-    return store, made[-1]
+    return open_hooked(world, Hooked, op_deadline_s=5.0, undecided_s_max=5.0, **settings)
 
 
 def breaking(*operations: str, part: str = "/d/") -> Callable[[str, tuple[str, ...]], None]:

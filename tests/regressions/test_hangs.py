@@ -15,22 +15,14 @@ from chunkstore import changes
 from chunkstore.deadline import left_s
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageFull, StorageUnavailable
-from chunkstore.storage import Capabilities, ChunkStorage
-from tests.regressions.test_commit_queue import in_thread, is_commit, wait_for
+from chunkstore.storage import Capabilities
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.hooked import Remote, in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 DEADLINE_S = 0.5
 SOON_S = 3.0
-
-
-class Remote(Hooked):
-    """As if the storage were on the other side of a network."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(self.inner.capabilities, remote=True)
 
 
 class Doubtful(Hooked):
@@ -63,15 +55,9 @@ class Hold:
 
 @contextmanager
 def held(world: World, *, remote: bool, **settings: Any) -> Iterator[tuple[ChunkedSegmentStorage, Hold]]:
-    made: list[Hooked] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Remote(inner) if remote else Hooked(inner))
-        return made[-1]
-
     given = {"op_deadline_s": DEADLINE_S, "undecided_s_max": 2.0, "resolve_s": 0.1, **settings}
-    store = world.open(wrap=wrap, **given)
-    hold = Hold(made[-1])
+    store, gate = open_hooked(world, Remote if remote else Hooked, **given)
+    hold = Hold(gate)
     try:
         yield store, hold
     finally:
@@ -363,16 +349,10 @@ def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
     """Found by the simulator, seed 20000269: a read answered "outcome unknown", which says nothing about a read."""
     if world.mode != "slot":
         pytest.skip("where a stat may be stale the journal is in SLOT mode")
-    made: list[Hooked] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Doubtful(inner))
-        return made[-1]
-
-    store = world.open(wrap=wrap, op_deadline_s=DEADLINE_S, undecided_s_max=2.0, resolve_s=0.1)
+    store, gate = open_hooked(world, Doubtful, op_deadline_s=DEADLINE_S, undecided_s_max=2.0, resolve_s=0.1)
     store.create("s")
     store.append("s", b"bytes")
-    hold = Hold(made[-1])
+    hold = Hold(gate)
     hold.where(is_commit)
     try:
         took_s, answer = timed(lambda: store.read("s", 0, 5))

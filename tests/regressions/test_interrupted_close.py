@@ -13,12 +13,10 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Closed, StorageFull
 from chunkstore.journal import Ownership
 from chunkstore.metadata.lmdb import environment
-from chunkstore.storage import ChunkStorage
 from chunkstore_journal.service import ContainerJournal
-from tests.regressions.test_commit_queue import is_commit
-from tests.regressions.test_hangs import Remote
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.hooked import Remote, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -133,13 +131,7 @@ def test_no_thread_can_be_started_for_a_close(world: World, monkeypatch: pytest.
 
 
 def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Remote(inner))
-        return made[-1]  # type: ignore[no-any-return]
-
-    store = world.open(wrap=wrap, op_deadline_s=5.0)
+    store, gate = open_hooked(world, Remote, op_deadline_s=5.0)
     store.create("s")
     full = True
 
@@ -147,7 +139,7 @@ def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch:
         if full and is_commit(operation, names[0]):
             raise StorageFull("injected")
 
-    made[0].before = before
+    gate.before = before
     without_threads(monkeypatch, "chunkstore-mend")
     with pytest.raises(StorageFull):
         store.append("s", b"x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -17,18 +16,9 @@ from chunkstore.errors import OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.operations import lazy, pending
 from chunkstore.operations.core import Core
 from chunkstore.operations.pending import PendingOp, SegmentState
-from chunkstore.storage import Capabilities
 from chunkstore_bindings.memory import MemoryChunkStorage
-from tests.regressions.test_commit_queue import in_thread
 from tests.support.forwarding import Hooked
-
-
-class Remote(Hooked):
-    """Its calls count as calls over a network."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return dataclasses.replace(self.inner.capabilities, remote=True)
+from tests.support.hooked import Remote, in_thread
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from chunkstore.errors import (
     SegmentTruncated,
     StorageUnavailable,
 )
-from chunkstore.storage import ChunkStorage
-from tests.regressions.test_commit_queue import hooked, in_thread, is_commit
+from tests.regressions.test_commit_queue import hooked
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.hooked import in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -117,14 +117,7 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
 
 def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> None:
     """The outcome is unknown because the commit is slow; a writer resumed meanwhile must not write its events again."""
-    made: list[Hooked] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made.append(Hooked(inner))
-        return made[-1]
-
-    store = world.open(wrap=wrap, op_deadline_s=0.5)
-    gate = made[0]
+    store, gate = open_hooked(world, Hooked, op_deadline_s=0.5)
     store.create("s")
     store.create("t")
     committing, go = threading.Event(), threading.Event()

@@ -5,31 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, SegmentNotFound
-from chunkstore.storage import Capabilities, ChunkStorage
-from tests.support.forwarding import Hooked
+from chunkstore.storage import ChunkStorage
+from tests.support.hooked import Remote
 from tests.support.worlds import World
 
 PIECES = [b"0" * 90_000, b"1" * 90_000, b"2" * 90_000]
 CONTENT = b"".join(PIECES)
 
 
-class Remote(Hooked):
-    """As if the storage were on the other side of a network; ``seen`` says what was asked, in order of ending."""
+class Noting(Remote):
+    """``seen`` says what was asked, in order of ending."""
 
     def __init__(self, inner: ChunkStorage) -> None:
         super().__init__(inner)
         self.seen: list[str] = []
         self.after = self._note
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(self.inner.capabilities, remote=True)
 
     def _note(self, operation: str, names: tuple[str, ...]) -> None:
         self.seen.append("fence" if is_fence(operation, names) else operation)
@@ -40,12 +35,12 @@ def is_fence(operation: str, names: tuple[str, ...]) -> bool:
 
 
 @pytest.fixture
-def gate(world: World) -> Remote:
-    return Remote(world.raw_storage())
+def gate(world: World) -> Noting:
+    return Noting(world.raw_storage())
 
 
 @pytest.fixture
-def store(world: World, gate: Remote) -> ChunkedSegmentStorage:
+def store(world: World, gate: Noting) -> ChunkedSegmentStorage:
     store = world.open(storage=gate, rolling=100_000, parallel_read_bytes_min=64 * 1024)
     store.create("s")
     for piece in PIECES:
@@ -74,7 +69,7 @@ READS = pytest.mark.parametrize("how", [read, read_a_little, read_into], ids=lam
 
 @READS
 def test_the_chunks_do_not_wait_for_the_fence_nor_the_answer_for_the_chunks_alone(
-    store: ChunkedSegmentStorage, gate: Remote, how: Read
+    store: ChunkedSegmentStorage, gate: Noting, how: Read
 ) -> None:
     chunk_read, go_on = threading.Event(), threading.Event()
 
@@ -97,7 +92,7 @@ def test_the_chunks_do_not_wait_for_the_fence_nor_the_answer_for_the_chunks_alon
 
 @READS
 def test_who_was_deposed_while_the_chunks_came_does_not_answer(
-    world: World, store: ChunkedSegmentStorage, gate: Remote, how: Read
+    world: World, store: ChunkedSegmentStorage, gate: Noting, how: Read
 ) -> None:
     """The claim comes behind the local part and before the check, at the last moment."""
     claimed = threading.Lock()
@@ -113,7 +108,7 @@ def test_who_was_deposed_while_the_chunks_came_does_not_answer(
 
 @READS
 def test_the_deposed_hears_of_that_and_not_of_chunks_that_are_gone(
-    world: World, store: ChunkedSegmentStorage, gate: Remote, how: Read
+    world: World, store: ChunkedSegmentStorage, gate: Noting, how: Read
 ) -> None:
     world.open(rolling=100_000).delete("s")
     for name in world.chunks():
@@ -123,7 +118,7 @@ def test_the_deposed_hears_of_that_and_not_of_chunks_that_are_gone(
 
 
 def test_errors_of_the_metadata_and_empty_reads_are_fenced_too(
-    world: World, store: ChunkedSegmentStorage, gate: Remote
+    world: World, store: ChunkedSegmentStorage, gate: Noting
 ) -> None:
     assert store.read("s", len(CONTENT), 10) == b""
     with pytest.raises(SegmentNotFound):
@@ -134,7 +129,7 @@ def test_errors_of_the_metadata_and_empty_reads_are_fenced_too(
         store.read("none", 0, 1)
 
 
-def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Remote) -> None:
+def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Noting) -> None:
     everybody = threading.Barrier(8)
 
     def work() -> None:
@@ -151,7 +146,7 @@ def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Remote) -
 
 
 def test_without_a_fence_nothing_is_asked(world: World) -> None:
-    gate = Remote(world.raw_storage())
+    gate = Noting(world.raw_storage())
     store = world.open(storage=gate, read_fence="none")
     store.create("s")
     store.append("s", CONTENT)

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.errors import Closed, DeadlineExceeded, StorageUnavailable
 from chunkstore.metadata.lmdb import environment
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal import recovery
 from chunkstore_journal.follower import Follower
-from tests.regressions.test_commit_queue import in_thread, wait_for
-from tests.regressions.test_hangs import Remote
 from tests.regressions.test_replica_rebuilds import sleeper
 from tests.support.data import refused
 from tests.support.forwarding import Hooked
+from tests.support.hooked import Remote, in_thread, wait_for
 from tests.support.worlds import World
 
 
@@ -91,6 +91,21 @@ def test_nobody_waits_longer_than_he_said_for_a_storage_that_hangs(world: World)
     hanging.go.set()
     replica.refresh()
     assert replica.read("s", 0, 9) == b"123"
+
+
+def test_where_no_thread_can_be_had_it_catches_up_in_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.open()
+    store.create("s")
+    replica = world.replica(wrap=Remote)
+    store.append("s", b"123")
+
+    def spawn(call: object, name: str) -> object:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(runtime, "spawn", spawn)
+    replica.refresh()
+    assert replica.read("s", 0, 9) == b"123"
+    monkeypatch.undo()
 
 
 def test_on_this_machine_the_second_waits_no_longer_than_his_deadline(world: World) -> None:

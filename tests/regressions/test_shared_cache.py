@@ -15,8 +15,8 @@ from chunkstore.names import NO_CHUNK, ContainerNames
 from chunkstore.operations.core import decode_found_chunk
 from chunkstore.records import ChunkRecord
 from chunkstore_journal.takeover import TakeOver
-from tests.regressions.test_commit_queue import in_thread
 from tests.support.data import problems
+from tests.support.hooked import in_thread
 from tests.support.worlds import World
 
 

@@ -72,10 +72,7 @@ class DiskStorage(PosixChunkStorage, Faults):
         Faults.__init__(self)
         self._disk = disk
         self._backend = disk.backend
-        self._unsynced: set[str] = set()
-        self._failed: set[str] = set()
-        self._errors_known: dict[str, int] = {}
-        self._temporaries = 0
+        self._begin()
         self._process = cast("Any", SimpleNamespace(number=next(_numbers)))
         self._wire_call = cast("Any", self._system_call)
 

@@ -11,6 +11,7 @@ import pytest
 
 from chunkstore.errors import StorageUnavailable
 from chunkstore.operations.shared_check import SharedCheck
+from tests.support.hooked import wait_for
 
 
 class Asked:
@@ -39,13 +40,6 @@ def gathered(shared: SharedCheck) -> bool:
     return shared._gathering is not None
 
 
-def wait_for(condition: object) -> None:
-    ends_s = time.monotonic() + 30
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < ends_s
-        time.sleep(0.001)
-
-
 def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 30.0)
     asked = Asked()
@@ -54,7 +48,7 @@ def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.Mo
         first = pool.submit(shared)
         assert asked.entered.acquire(timeout=30)
         others = [pool.submit(shared) for _ in range(5)]
-        wait_for(lambda: gathered(shared))
+        wait_for(lambda: gathered(shared), 30.0)
         time.sleep(0.05)  # whoever wanted to ask by himself would have done it by now
         assert len(asked.began) == 1
         asked.go_on.release()
@@ -110,7 +104,7 @@ def test_a_failure_is_told_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> No
         assert asked.entered.acquire(timeout=30)
         asked.errors = [StorageUnavailable("the leader's")]
         others = [pool.submit(shared) for _ in range(3)]
-        wait_for(lambda: gathered(shared))
+        wait_for(lambda: gathered(shared), 30.0)
         time.sleep(0.05)
         asked.held = False
         asked.go_on.release()
@@ -143,7 +137,7 @@ def test_a_leader_that_hangs_is_left_after_a_while(monkeypatch: pytest.MonkeyPat
         first = pool.submit(shared)
         assert asked.entered.acquire(timeout=30)
         leader = pool.submit(shared)
-        wait_for(lambda: gathered(shared))
+        wait_for(lambda: gathered(shared), 30.0)
         asked.held = False
         shared()  # joined the leader, which waits for the first one, and has asked by itself in the end
         assert not first.done() and not leader.done()

@@ -2,174 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
-from chunkstore.checksum import DIGEST_MODULUS, crc32c, row_digest
-from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.codec import encode_chunk, encode_garbage, encode_table
-from chunkstore.metadata.keys import chunk_key, garbage_key, table_key
-from chunkstore.metadata.port import Head, Op, Position, RowChange
-from chunkstore.names import ContainerNames, chunk_id
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord, TableRecord
-from chunkstore.testing.events import Event
-from chunkstore.testing.step_invariants import StepInvariants
-from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
+from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import encode_garbage, encode_table
+from chunkstore.metadata.keys import garbage_key, table_key
+from chunkstore.metadata.port import Head, Position
+from chunkstore.names import chunk_id
+from chunkstore.records import GarbageRecord, TableRecord
+from chunkstore_journal.objects import Claim, encode_claim
 from chunkstore_journal.payloads import (
-    BaseLink,
-    OpenPayload,
-    SealPayload,
     SnapshotLink,
-    encode_open,
-    encode_ops,
-    encode_seal,
 )
-from chunkstore_journal.record import RecordHeader, encode_record
-
-UUID = bytes(range(16))
-NO_BASE = BaseLink(0, 0, 0, 0, bytes(16))
-Mode = Literal["slot", "append"]
-
-
-class Bench:
-    """A container written by hand: every method does what a right process would do, unless it is told otherwise."""
-
-    def __init__(self, mode: Mode = "slot") -> None:
-        self.mode: Mode = mode
-        self.names = ContainerNames("c")
-        self.objects: dict[str, bytes] = {}
-        format_ = ContainerFormat(UUID, 1, mode, "bench", {}, 0, "c")
-        self.steps = StepInvariants(self.names, format_, self.objects.get, now=lambda: self.clock)
-        self.lsn, self.hash, self.digest, self.time_ms = 0, bytes(16), 0, 1000
-        self.index, self.end = 0, 0
-        self.rows: dict[bytes, bytes] = {}
-        self.clock = 0
-
-    @property
-    def found(self) -> set[int]:
-        return {violation.invariant for violation in self.steps.violations}
-
-    def token(self, epoch: int) -> bytes:
-        return bytes([epoch]) * 16
-
-    def claim(self, epoch: int, process: str | None = None) -> None:
-        name = self.names.epoch(epoch)
-        self.objects[name] = encode_claim(Claim(epoch, self.token(epoch), "host", 1, "boot", 0))
-        self.steps.put(process or f"p{epoch}", name, self.objects[name], done=True)
-
-    def put(self, process: str, name: str, data: bytes, *, done: bool = True) -> None:
-        if done:
-            self.objects[name] = data
-        self.steps.put(process, name, data, done=done)
-
-    def seal(self, epoch: int, index: int, by: int) -> None:
-        header = RecordHeader(RecordKind.SEAL, 0, UUID, epoch, index, 0, 0, bytes(16), 0, self.token(by), self.time_ms)
-        data, _ = encode_record(header, encode_seal(SealPayload(by, self.token(by), "host", 1)))
-        self.put(f"p{by}", self.names.slot(epoch, index), data)
-
-    def open(self, epoch: int, previous: int, *, process: str | None = None, seal: bool = True, **changes: Any) -> None:
-        """Take over: void, seal, OPEN."""
-        for between in range(previous + 1, epoch):
-            if self.names.slot(between, 0) not in self.objects and changes.pop("void", True):
-                self.seal(between, 0, epoch)
-        end_index = changes.pop("end_index", self.index if previous else 0)
-        if previous and seal and self.mode == "slot":
-            self.seal(previous, end_index, epoch)
-        token = changes.pop("token", self.token(epoch))
-        end_byte = changes.pop("end_byte", self.end if self.mode == "append" and previous else 0)
-        payload = OpenPayload(
-            epoch,
-            token,
-            previous,
-            end_index,
-            end_byte,
-            self.lsn,
-            self.hash,
-            b"",
-            NO_BASE,
-            changes.pop("snapshot", None),
-            self.mode,
-            "host",
-            1,
-            "b",
-        )
-        header = self.header(RecordKind.OPEN, epoch, 0, token=token)
-        data, self.hash = encode_record(header, encode_open(payload))
-        self.lsn, self.index, self.end = self.lsn + 1, 1, 0
-        self.put(process or f"p{epoch}", self.names.slot(epoch, 0), data)
-
-    def header(self, kind: RecordKind, epoch: int, index: int, **changes: Any) -> RecordHeader:
-        self.time_ms = changes.get("time_ms", self.time_ms + 1)
-        return RecordHeader(
-            kind, 0, UUID, epoch, index, changes.get("lsn", self.lsn + 1), self.lsn,
-            changes.get("previous", self.hash), changes.get("digest", self.digest),
-            changes.get("token", self.token(epoch)), self.time_ms,
-        )  # fmt: skip
-
-    def record(self, epoch: int, ops: Sequence[Op] = (), rows: Sequence[RowChange] = (), **changes: Any) -> bytes:
-        """Write the next record of a stream; returns its bytes."""
-        for key, value in rows:
-            if key in self.rows:
-                self.digest -= row_digest(key, self.rows.pop(key))
-            if value is not None:
-                self.rows[key] = value
-                self.digest += row_digest(key, value)
-        self.digest %= DIGEST_MODULUS
-        index = changes.pop("index", self.index)
-        process = changes.pop("process", f"p{epoch}")
-        data, identity = encode_record(self.header(RecordKind.OPS, epoch, index, **changes), encode_ops(ops, rows))
-        if self.mode == "slot":
-            self.put(process, self.names.slot(epoch, index), data)
-        else:
-            name = self.names.log(epoch)
-            self.objects[name] = self.objects.get(name, b"") + data
-            self.steps.write(process, name, data)
-        self.lsn, self.hash, self.index, self.end = self.lsn + 1, identity, index + 1, self.end + len(data)
-        return data
-
-    def create(self, epoch: int, identity: int, name: str) -> None:
-        self.record(epoch, [(OpCode.CREATE, identity, name)])
-
-    def append(self, epoch: int, identity: int, offset: int, length: int, **changes: Any) -> bytes:
-        return self.record(epoch, [(OpCode.APPEND, identity, offset, length, ())], **changes)
-
-    def chunk(self, segment: int, epoch: int, number: int) -> tuple[bytes, RowChange]:
-        identity = chunk_id(segment, epoch, number, 7)
-        row = ChunkRecord("", 0, 3, crc32c(b"abc"), b"", b"", segment, epoch, CLOSED, KIND_OBJECT, 0)
-        return identity, (chunk_key(identity), encode_chunk(row))
-
-    def event(self, kind: str, name: str, args: tuple[Any, ...], result: Any, epoch: int, **changes: Any) -> Event:
-        self.clock += 10
-        invoked = changes.get("invoked", self.clock)
-        return Event(f"client{epoch}", kind, name, args, invoked, self.clock + 1, "ok", result, epoch)
-
-    def told(self, name: str, result: int, epoch: int, **changes: Any) -> None:
-        """A client was told the offset of an append."""
-        self.steps.acknowledged(self.event("append", name, (b"abc", None, None, None), result, epoch, **changes))
-
-
-def started(mode: Mode = "slot") -> Bench:
-    """Epoch 1 serves; segment 5 is "a" and has three bytes, acknowledged."""
-    bench = Bench(mode)
-    bench.claim(1)
-    bench.open(1, 0)
-    bench.create(1, 5, "a")
-    bench.append(1, 5, 0, 3)
-    bench.told("a", 0, 1)
-    return bench
-
-
-def with_chunk() -> tuple[Bench, bytes]:
-    """As ``started``, and the state refers to a chunk."""
-    bench = started()
-    identity, row = bench.chunk(5, 1, 1)
-    bench.put("p1", bench.names.chunk(identity), b"abc")
-    bench.record(1, [], [row])
-    return bench, identity
+from tests.support.history_bench import Bench, Mode, started, with_chunk
 
 
 @pytest.mark.parametrize("mode", ["slot", "append"])

@@ -313,6 +313,10 @@ class PosixChunkStorage(BaseChunkStorage):
         self._process = process
         self._backend = backend
         self._wire_call = Wire(world, process).call
+        self._begin()
+
+    def _begin(self) -> None:
+        """What a process that has just started knows of its files."""
         self._unsynced: set[str] = set()
         self._failed: set[str] = set()
         # Files with unsynced bytes of ours stay open: how many errors there had been when the first of them were written.

@@ -1,0 +1,65 @@
+"""Stores behind hooked storages, and calls in threads: what tests of hangs and races have in common."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.storage import Capabilities, ChunkStorage
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+__all__ = ["Remote", "in_thread", "is_commit", "open_hooked", "wait_for"]
+
+H = TypeVar("H", bound=ChunkStorage)
+
+
+class Remote(Hooked):
+    """As if the storage were on the other side of a network."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.inner.capabilities, remote=True)
+
+
+def open_hooked(world: World, kind: Callable[[ChunkStorage], H], **settings: Any) -> tuple[ChunkedSegmentStorage, H]:
+    """A store of ``world`` behind a ``kind`` of storage, and that."""
+    made: list[H] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(kind(inner))
+        return made[-1]
+
+    return world.open(wrap=wrap, **settings), made[-1]
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Run ``call`` in a thread; its result or error will be the only item."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # noqa: BLE001
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def is_commit(operation: str, name: str) -> bool:
+    """Whether a call writes a record to the journal."""
+    return operation in ("create_if_absent", "write") and "/j/" in name
+
+
+def wait_for(condition: Callable[[], bool], most_s: float = 5.0) -> None:
+    """Wait until ``condition`` holds, for ``most_s`` seconds at most."""
+    end = time.monotonic() + most_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
