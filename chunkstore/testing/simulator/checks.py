@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
+from chunkstore.metadata.keys import lazy_range
+from chunkstore.names import chunk_epoch
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from chunkstore.testing.events import Event
@@ -51,6 +53,13 @@ class Checks:
             if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
                 return  # it slept, and a newer owner on its machine has the cache, or is filling it
             findings = list(check(store._context, "quick", epoch=store.epoch))  # noqa: SLF001
+            with store._core.store.view() as view:  # noqa: SLF001
+                prefix, stop = lazy_range()
+                growing = [key[len(prefix) :] for key, _ in view.scan(prefix, stop)]
+        for identity in growing:
+            if chunk_epoch(identity) < store.epoch:
+                chunk = self._world.names.chunk(identity)
+                self._world.fail(f"invariant 18: after the take-over by {process.name} {chunk} may grow still")
         for finding in findings:
             if finding.severity in _WRONG:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")

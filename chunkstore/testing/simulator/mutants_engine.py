@@ -23,14 +23,14 @@ ENGINE_MUTANTS: Final = (
         "an append without a record is acknowledged without a look for a claim",
         POSIX,
         (Patch(f"{_LAZY}:append_lazily", "claimed = storage.exists(claim)", "claimed = False"),),
-        needs=("lazy",),
+        needs=("lazy", "stall_at_call"),
     ),
     Mutant(
         "lazy-nosync",
         "an append without a record is acknowledged before it is durable",
         POSIX,
         (Patch(f"{_LAZY}:append_lazily", "storage.sync((name,))", "pass"),),
-        needs=("lazy",),
+        needs=("lazy", "power_cut"),
     ),
     Mutant(
         "lazy-unknownchunk",
@@ -51,7 +51,7 @@ ENGINE_MUTANTS: Final = (
         "a take-over counts bytes of a chunk that a power cut may take",
         POSIX,
         (Patch(f"{_LAZY}:_Measure.__call__", "storage.harden(name)", "pass"),),
-        needs=("lazy",),
+        needs=("lazy", "power_cut"),
     ),
     Mutant(
         "lazy-resize",

@@ -119,7 +119,7 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "notthere",
         "an attempt without answer whose object is not seen counts as not made",
-        EVERYWHERE,
+        ("s3-slot",),
         (
             Patch(
                 "chunkstore_journal.slots:put_decided",
@@ -133,6 +133,7 @@ JOURNAL_MUTANTS: Final = (
                 "                pass",
             ),
         ),
+        needs=("late_apply",),
     ),
     Mutant(
         "409-as-exists",
@@ -152,7 +153,7 @@ JOURNAL_MUTANTS: Final = (
     Mutant(
         "rebatch",
         "a record whose slot is undecided is offered once more with other bytes",
-        SLOT,
+        ("s3-slot",),
         (
             Patch(
                 f"{_SLOT_STREAM}:SlotStream._commit",
@@ -160,6 +161,7 @@ JOURNAL_MUTANTS: Final = (
                 "        raise self._broken(undecided.error, happened=False) from undecided",
             ),
         ),
+        needs=("lost_reply",),
     ),
     Mutant(
         "stalereads",

@@ -217,7 +217,9 @@ class PosixBackend:
         if fault == "late_write":
             return self._network and call.op == "write"
         if fault == "stall_at_call":
-            return call.step in _DECIDING and not call.name.startswith(self._world.names.data_prefix())
+            # Where lengths are lazy a write to a chunk decides, too: whoever takes over counts what has arrived.
+            lazy = self._world.settings.lengths == "lazy"
+            return call.step in _DECIDING and (lazy or not call.name.startswith(self._world.names.data_prefix()))
         return fault == "sync_error" and call.step in _SYNCS
 
     def busy_fault(self, call: Call) -> str:
