@@ -1,4 +1,4 @@
-"""Put the saved figures into ``docs/performance.md`` and ``docs/guide-testing.md``: ``python -m benchmarks.page``.
+"""Put the saved figures into the pages of ``PAGES``: ``python -m benchmarks.page``.
 
 The pages' words are written by hand; what stands between ``<!-- NAME.json -->`` and the next heading is made of that file in
 ``results/`` anew; ``<!-- NAME.json: ENDING, ENDING -->`` takes only figures whose names end so. Leaves out: measuring.
@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["PAGES", "main", "render"]
 
 _HERE = Path(__file__).resolve().parent
-PAGES = tuple(_HERE.parent / "docs" / name for name in ("performance.md", "guide-testing.md"))
+PAGES = tuple(_HERE.parent / "docs" / name for name in ("performance.md", "guide-testing.md", "guide-simulator.md"))
 _MARK = re.compile(
     r"(?P<mark><!-- (?P<name>[\w-]+)\.json(?:: (?P<endings>[^>]+))? -->)\n.*?(?=\n## |\n<!-- |\Z)", re.DOTALL
 )
@@ -27,6 +27,18 @@ def _value(value: float, unit: str) -> str:
 
 
 def _rows(document: dict[str, Any], endings: tuple[str, ...]) -> Iterator[str]:
+    if "mutants" in document:
+        yield "| planted bug | what it is | noticed by | runs | processor s |"
+        yield "|---|---|---|---|---|"
+        for row in document["mutants"]:
+            yield f"| {row['name']} | {row['what']} | {row['killer'] or '**nothing**'} | {row['runs']} | {row['cpu_s']:g} |"
+        return
+    if "of_these_sources" in document:
+        yield "| | of the present sources | all that are saved |"
+        yield "|---|---|---|"
+        for name in ("stories", "runs", "violations", "undecided"):
+            yield f"| {name} | {document['of_these_sources'][name]:,} | {document['all'][name]:,} |"
+        return
     if "totals" in document:
         # Chaos counts, and holds nothing against a target but the number of violations.
         yield "| counted | |"

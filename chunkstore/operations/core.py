@@ -12,7 +12,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.config import Settings
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from chunkstore.operations.lifecycle import Lifecycle
     from chunkstore.operations.table import PendingTables
 
-__all__ = ["Core", "Outdated", "Undecided", "decode_found_chunk"]
+__all__ = ["Core", "Outdated", "Shutter", "Undecided", "decode_found_chunk"]
+
+Shutter: TypeAlias = Literal["roll", "recovery", "close"]
+"""Who may want the gate shut; each is one at a time."""
 
 _SPACE_CHECK_S = 0.05
 _RETIRED_MAX = 16
@@ -95,8 +98,12 @@ class Core:
         self.broken: ChunkstoreError | None = None
         """Why there is no usable journal at the moment; the next change tries to take over again."""
         self.maintaining = False
+        self._gate_lock = runtime.lock()
         self._gate_open = runtime.event()
         self._gate_open.set()
+        self._shut_by: set[Shutter] = set()
+        self._kept: list[SegmentState] = []
+        """States that are to be kept when the gate opens again."""
         self._space_checked_s = -1.0
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Replaced stores, and when they were replaced."""
@@ -247,13 +254,16 @@ class Core:
         if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
             raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
 
-    def shut_gate(self) -> list[SegmentState]:
-        """Let no new operation in: pending states are marked dead, so that late-comers come back to the gate.
+    def shut_gate(self, who: Shutter) -> list[SegmentState]:
+        """Let no new operation in until ``who`` opens the gate: pending states are marked dead, so that late-comers come back to it.
 
-        Returns the states under whose lock a data write is still going on after ``patience_s``: these are as they were.
+        A recovery shuts it within a roll that met a fault: it is open again only when nobody wants it shut. Returns the states under
+        whose lock a data write is still going on after ``patience_s``: these are as they were.
         """
-        if self._gate_open.is_set():
-            self._gate_open = runtime.event()
+        with self._gate_lock:
+            self._shut_by.add(who)
+            if self._gate_open.is_set():
+                self._gate_open = runtime.event()
         end_s = runtime.monotonic_s() + self.patience_s
         held: list[SegmentState] = []
         for state in self.states.all():
@@ -277,9 +287,20 @@ class Core:
             state.dead = True
             self.states.replace(state, twin)
 
-    def open_gate(self, kept: Sequence[SegmentState] = ()) -> None:
-        """Serve again, with fresh pending states, except those ``kept``; but nothing that is undecided is forgotten, nor what was
-        poisoned."""
+    def open_gate(self, who: Shutter, kept: Sequence[SegmentState] = ()) -> None:
+        """Serve again if nobody else wants the gate shut, or after the end: with fresh pending states, except those ``kept``; but
+        nothing that is undecided is forgotten, nor what was poisoned. Can be called twice."""
+        with self._gate_lock:
+            self._shut_by.discard(who)
+            self._kept += kept
+            if (self._shut_by and not self.ended) or self._gate_open.is_set():
+                # While it is open, operations are planned on the states that there are: others beside them would know nothing of these.
+                return
+            kept, self._kept = self._kept, []
+            self._renew_states(kept)
+            self._gate_open.set()
+
+    def _renew_states(self, kept: Sequence[SegmentState]) -> None:
         former = self.states.all()
         # A roll that gave up waiting leaves reservations behind: who plans next on their segments has to wait for them.
         lasting = [state for state in former if state in kept or state.undecided() is not None]
@@ -291,7 +312,6 @@ class Core:
                 state = self.states.acquire(former_state.name)
                 state.poisoned = poisoned
                 self.states.release(state)
-        self._gate_open.set()
 
     def gate_is_open(self) -> bool:
         """Whether operations may be reserved now."""

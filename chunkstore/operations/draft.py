@@ -53,6 +53,7 @@ class Draft:
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self.table_keys: list[bytes] = []
         self.conditional_keys: set[bytes] = set()
+        self.mentioned_keys: set[bytes] = set()
         self._restructured: set[int] = set()
         self._chunks_planned = 0
 

@@ -240,9 +240,8 @@ class Lifecycle:
         core = self._core
         if core.ended:
             core.check_open()
-        held = core.shut_gate()
         try:
-            for state in held:
+            for state in core.shut_gate("recovery"):
                 core.abandon(state)
             reason = core.broken or StorageUnavailable("the journal was taken over; retry")
             told = isinstance(reason, (StorageUnavailable, StorageFull))
@@ -259,7 +258,7 @@ class Lifecycle:
                     core.committer.fail_reserved(victims, lost)
             return self._take_over()
         finally:
-            core.open_gate()
+            core.open_gate("recovery")
 
     def _take_over(self) -> Position:
         core = self._core
@@ -307,7 +306,7 @@ class Lifecycle:
         epoch = core.epoch
         held: list[SegmentState] = []
         try:
-            held = core.shut_gate()
+            held = core.shut_gate("roll")
             if held:
                 # Somebody hangs in a data write: the stream may grow on for a while.
                 self._rolled_s = runtime.monotonic_s()
@@ -327,7 +326,7 @@ class Lifecycle:
                 ):
                     self._roll()
         finally:
-            core.open_gate(held)
+            core.open_gate("roll", held)
             core.maintaining = False
 
     def _roll(self) -> None:
@@ -432,7 +431,7 @@ class Lifecycle:
         core.closed = True
         self._stopping.set()
         # From here on an operation is either reserved, and waited for below, or refused.
-        for state in core.shut_gate():
+        for state in core.shut_gate("close"):
             core.abandon(state)
         core.committer.notify()
         deadline_s = core.deadline_s()
@@ -448,7 +447,7 @@ class Lifecycle:
         core.ended = True
         self._finish("stores", core.close_stores)
         self._finish("pool", core.pool.close)
-        core.open_gate()
+        core.open_gate("close")
         for number, call in enumerate(after):
             self._finish(f"after {number}", call)
 

@@ -166,11 +166,13 @@ def plan_delete(draft: Draft, namespace: str, key: bytes, expected_version: int 
 
 
 def _expect(draft: Draft, namespace: str, key: bytes, full: bytes, expected_version: int | None) -> None:
-    if full in draft.conditional_keys or (expected_version is not None and full in draft.rows):
+    # Whatever was found there: whether a commit is refused for its arguments does not depend on what is stored.
+    if full in draft.conditional_keys or (expected_version is not None and full in draft.mentioned_keys):
         raise InvalidArgument(
             f"table {namespace!r}: key {key!r} is changed twice in one commit, and a version is expected",
             argument="changes",
         )
+    draft.mentioned_keys.add(full)
     if expected_version is None:
         return
     draft.conditional_keys.add(full)

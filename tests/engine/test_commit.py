@@ -256,6 +256,8 @@ def test_the_same_table_row_twice(world: World) -> None:
         lambda: store.commit([TablePut("t", b"k", b"3"), TablePut("t", b"k", b"4", 0)]),
         lambda: store.commit([TablePut("t", b"m", b"3", 0), TablePut("t", b"m", b"4")]),
         lambda: store.commit([TablePut("t", b"m", b"3", 0), TableDelete("t", b"m")]),
+        # Deleting what is not there changes nothing, and is mentioned all the same.
+        lambda: store.commit([TableDelete("t", b"m"), TablePut("t", b"m", b"4", 0)]),
     )
     assert [(row.key, row.value) for row in store.table("t").scan()] == [(b"k", b"2")]
 

@@ -9,22 +9,14 @@ from chunkstore.testing.simulator.hunt import killer_of
 from chunkstore.testing.simulator.mutants import MUTANTS
 
 TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "mutants.json"
-# What hunts of twenty seconds and more did not notice. This may only shrink: whoever makes the simulator stronger strikes names out.
-SURVIVORS = {
-    "lazy-nocheck",
-    "lazy-nosync",
-    "lazy-nosyncsize",
-    "lazy-resize",
-    "notthere",
-    "rebatch",
-    "reclaim",
-}
 
 
 def test_no_planted_bug_was_killed_by_stumbling() -> None:
     rows = {row["name"]: row for row in json.loads(TABLE.read_text(encoding="utf-8"))["mutants"]}
     assert set(rows) == set(MUTANTS), "every planted bug has been hunted, and its row is in the table"
-    assert {name for name, row in rows.items() if not row["killer"]} == SURVIVORS
+    assert not [name for name, row in rows.items() if not row["killer"]], (
+        "a bug that nothing noticed: make the simulator stronger"
+    )
     for name, row in rows.items():
         assert killer_of(row["message"]) == row["killer"], f"{name} was not killed by what its message names"
         assert row["what"] == MUTANTS[name].what, f"{name} has changed since it was hunted"

@@ -100,10 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Hunt them all, or those that are named; exit 1 if one survives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants (default: all)")
-    parser.add_argument("--seeds", type=int, default=400, help="seeds to try for each (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=20_000, help="seeds to try for each (default: %(default)s)")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--stories", type=int, default=STORIES, help="claims in a run (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, help="give a mutant up after so long (default: never)")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="give a mutant up after so long (default: %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--save", type=Path, help="write the table to this JSON file")
     options = parser.parse_args(arguments)
@@ -114,8 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     began_s = time.monotonic()
     found: list[Hunted] = []
-    seconds_max = options.seconds if options.seconds is not None else math.inf
-    tasks = [(name, options.first, options.seeds, options.stories, seconds_max) for name in names]
+    tasks = [(name, options.first, options.seeds, options.stories, options.seconds) for name in names]
     with Progress(console=console, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("hunting", total=len(tasks))
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
