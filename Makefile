@@ -5,7 +5,7 @@
 #   make chaos                      half an hour of processes that fight for one container, five hundred kills
 #   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
 #   make simulate                   ten minutes of random stories: production code on a seeded scheduler; make test runs a share
-#   make mutants                    51 planted bugs, each of which the simulated stories must notice
+#   make mutants                    more than fifty planted bugs, each of which the simulated stories must notice
 #   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make lint | bench | soak-put | wheel | clean

@@ -155,7 +155,8 @@ def settle(core: Core, name: str) -> None:
             core.states.release(state)
         if undecided is not None:
             core.wait_for(undecided, deadline_s)
-        elif not outdated:
+        if not outdated:
+            # Those of a segment are decided in order: what came before the call has been, and others may come all the time.
             return
 
 
@@ -187,10 +188,7 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         if request.writer_id is not None:
             remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
         if core.appendable:
-            _write_under_lock(core, state, planned, data, request.deadline_s)
-            _advance(state, planned, growing=planned.tail.state == ACTIVE)
-            state.last = op
-            if not core.committer.enter(op, reserve=True):
+            if not _write_and_enter(core, state, planned, op, data, request.deadline_s):
                 raise core.leave_behind(op)
             return op, segment.length
         core.committer.reserve()
@@ -200,10 +198,10 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         lock.release()
     try:
         write_pieces(core, planned, data, request.deadline_s)
+        _enter_written(core, state, op)
     except BaseException as error:
         _fail_reserved(core, state, op, error)
         raise
-    _enter_written(core, state, op)
     return op, segment.length
 
 
@@ -229,13 +227,17 @@ def _admit(core: Core, state: SegmentState, request: _Request) -> SegmentRecord 
     return segment
 
 
-def _write_under_lock(
-    core: Core, state: SegmentState, planned: PlannedAppend, data: BytesLike, deadline_s: float
-) -> None:
+def _write_and_enter(
+    core: Core, state: SegmentState, planned: PlannedAppend, op: PendingOp, data: BytesLike, deadline_s: float
+) -> bool:
     state.writing = planned.rows
     try:
         write_pieces(core, planned, data, deadline_s)
+        _advance(state, planned, growing=planned.tail.state == ACTIVE)
+        return core.committer.enter(op, reserve=True)
     except BaseException as error:
+        if op.entered:
+            raise  # interrupted right behind it: it is committed like any other
         # Nothing was planned behind it, so falling back is enough.
         written = {key[1:] for key in planned.rows if key[:1] == CHUNK}
         state.poisoned = written if state.poisoned is None else state.poisoned | written
@@ -268,6 +270,10 @@ def _advance(state: SegmentState, planned: PlannedAppend, *, growing: bool) -> N
 def _fail_reserved(core: Core, state: SegmentState, op: PendingOp, error: BaseException) -> None:
     """A write without append failed: everything reserved behind it on this segment fails with it (protocol A6)."""
     with state.lock:
+        if op.entered:
+            # Interrupted behind it: those that waited for it must not wait for us.
+            _enter_ready(core, state)
+            return
         if op.decided or op not in state.reserved:
             # Failed by somebody else: with an earlier one on its segment, or by a take-over.
             return
@@ -284,12 +290,17 @@ def _enter_written(core: Core, state: SegmentState, op: PendingOp) -> None:
     """Our bytes are there: enter the queue, together with those that waited for us, in reservation order."""
     with state.lock:
         op.written = True
-        reserved = state.reserved
-        while reserved and reserved[0].written:
-            head = reserved.pop(0)
-            state.last = head
-            if not core.committer.enter(head):
-                core.committer.fail_reserved([head], core.left_behind(head))
+        _enter_ready(core, state)
+
+
+def _enter_ready(core: Core, state: SegmentState) -> None:
+    reserved = state.reserved
+    while reserved and reserved[0].written:
+        head = reserved[0]
+        if not head.entered and not core.committer.enter(head):
+            core.committer.fail_reserved([head], core.left_behind(head))
+        # Not before: whoever is interrupted in between finds it here.
+        reserved.pop(0)
 
 
 # Planning an append on a segment's tail; also used for commits of several changes.

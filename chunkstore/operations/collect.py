@@ -102,7 +102,7 @@ def _collect_journal(core: Core, *, dry_run: bool) -> tuple[int, int]:
             return core.service.collect(head=core.store.head(), epoch=epoch, dry_run=dry_run)
         except InvalidArgument:
             # A take-over of our own came in between: collect as the owner of the new epoch.
-            if core.epoch == epoch and core.gate_is_open():
+            if core.epoch == epoch and core.gate.is_open():
                 raise
 
 

@@ -39,6 +39,7 @@ __all__ = ["Committer"]
 
 _UNCHECKED_OPS_MAX: Final = 1
 _BACKGROUND: Final = "chunkstore-committer"
+_POLL_S_MAX: Final = 0.005
 
 
 class Committer:
@@ -56,6 +57,8 @@ class Committer:
         """Whether commits are led in the background: a caller inside a call that hangs could not keep its deadline."""
         self._crowd = Crowd(core.settings.linger_s)
         self._inflight = 0
+        self._place = (0, 0)
+        """Epoch and lsn of the record that the leader writes."""
         self.records = RecordBuilder(core)
         self.records_committed = 0
         self.changes_committed = 0
@@ -88,22 +91,23 @@ class Committer:
             return state.twin is None and (call(), True)[1]
 
     def enter(self, op: PendingOp, *, reserve: bool = False) -> bool:
-        """Put an operation into the queue. Called in reservation order, under its segments' locks. False: it was left behind
-        (``Core.abandon``), and did not enter.
+        """Put an operation into the queue, in reservation order, under its segments' locks. False: it was left behind
+        (``Core.abandon``), and did not enter. Only then it is their newest operation: who is interrupted before leaves nothing undecided.
 
         After ``reserve``, or with ``reserve`` by who has held the segment's lock since before anything was written: whoever
-        shuts the gate takes that lock, so it waits for the entering.
-        """
+        shuts the gate takes that lock, so it waits for the entering."""
         with self._lock:
             for state in op.states:
                 if state.twin is not None:
                     return False
             if reserve:
                 self._inflight += 1
-            op.entered = True
             if op.kind is not RecordKind.OPS:
                 self._notes_queued += 1
+            for state in op.states:
+                state.last = op
             self._queue.append(op)
+            op.entered = True
             self._crowd.arrived(len(self._queue))
             if not self._leading and op.waiter is not None:
                 # Another thread entered it on behalf of a caller that waits already.
@@ -128,11 +132,11 @@ class Committer:
             self._wait(op, deadline_s)
         except BaseException:
             # Also Ctrl-C: the operation stays queued, and neither it nor the lead may depend on a thread that has gone.
-            self._abandon(op)
+            self.leave(op)
             raise
         if op.leads:
             # Made leader, and failed together with its segment before we woke up: the lead must not end with us.
-            self._abandon(op)
+            self.leave(op)
         if op.error is not None:
             raise op.error.copy()
 
@@ -143,14 +147,14 @@ class Committer:
                     break
                 lead = op.leads or (op.entered and not self._leading)
                 if lead:
-                    self._leading = True
-                    op.leads = False
+                    # Until somebody leads indeed, ``leave`` gives the lead back.
+                    self._leading = op.leads = True
                     op.waiter = None
                 if not lead or self._elsewhere:
                     waiter = op.waiter = Waiter()
             if lead and self._elsewhere:
                 # Without a thread to be had, it is led here, as it is where storages are local.
-                lead = runtime.spawn_if_possible(self._lead_in_background, _BACKGROUND) is None
+                lead = runtime.spawn_if_possible(lambda: self._lead_for(op), _BACKGROUND) is None
             if lead:
                 self._lead(op)
                 waited = op.decided or runtime.monotonic_s() < deadline_s
@@ -162,8 +166,8 @@ class Committer:
                     "retry with an expected offset or an event number"
                 )
 
-    def _abandon(self, op: PendingOp) -> None:
-        """The caller of ``op`` goes away; whether it was to lead, and who leads now, is settled here."""
+    def leave(self, op: PendingOp) -> None:
+        """The caller of ``op`` goes away, or never comes to wait; whether it was to lead, and who leads now, is settled here."""
         with self._lock:
             op.waiter = None
             op.abandoned = True
@@ -178,9 +182,11 @@ class Committer:
         while not op.decided:
             if runtime.monotonic_s() > deadline_s:
                 return False
-            # Rare: structural operations behind an append under way. The op's own caller drives it.
             runtime.sleep_s(pause_s)
-            pause_s = min(0.005, pause_s * 1.5)
+            if pause_s >= _POLL_S_MAX:
+                # Its own caller drives it, unless that was interrupted.
+                self._pass_leadership(forsaken=True)
+            pause_s = min(_POLL_S_MAX, pause_s * 1.5)
         return True
 
     def notify(self) -> None:
@@ -190,6 +196,7 @@ class Committer:
 
     def _lead(self, op: PendingOp) -> None:
         try:
+            op.leads = False
             while not op.decided:
                 self._gather()
                 batch = self._take()
@@ -199,14 +206,17 @@ class Committer:
                     # Our operation was failed together with its segment between two batches.
                     break
         finally:
-            with self._lock:
-                self._leading = False
-                left = bool(self._queue)
-            if left:
-                self._pass_leadership()
+            self._stop_leading()
 
-    def _pass_leadership(self) -> None:
-        """Give the lead to a waiting caller, or to a background task when everyone queued has gone."""
+    def _stop_leading(self) -> None:
+        with self._lock:
+            self._leading = False
+            left = bool(self._queue)
+        if left:
+            self._pass_leadership()
+
+    def _pass_leadership(self, *, forsaken: bool = False) -> None:
+        """Give the lead to a waiting caller, or to a background task when everyone queued has gone (``forsaken``: or seems to have)."""
         with self._lock:
             if self._leading or not self._queue:
                 return
@@ -217,7 +227,7 @@ class Committer:
                     waiter, op.waiter = op.waiter, None
                     waiter.wake()
                     return
-            if not self._elsewhere and not all(op.abandoned for op in self._queue):
+            if not self._elsewhere and not forsaken and not all(op.abandoned for op in self._queue):
                 # Its caller has not begun to wait yet and will lead then.
                 return
             self._leading = True
@@ -230,6 +240,14 @@ class Committer:
                         op.waiter.wake()
                         op.waiter = None
 
+    def _lead_for(self, op: PendingOp) -> None:
+        """Lead in the background, if the lead is still this caller's to give."""
+        with self._lock:
+            if not op.leads:
+                return
+            op.leads = False
+        self._lead_in_background()
+
     def _lead_in_background(self) -> None:
         try:
             if self._elsewhere:
@@ -239,11 +257,7 @@ class Committer:
                 if self._elsewhere:
                     self._gather()
         finally:
-            with self._lock:
-                self._leading = False
-                left = bool(self._queue)
-            if left:
-                self._pass_leadership()
+            self._stop_leading()
 
     def _gather(self) -> None:
         with self._lock:
@@ -280,7 +294,7 @@ class Committer:
     def _commit(self, batch: list[PendingOp]) -> None:
         """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
         core = self._core
-        epoch, lsn = core.epoch, core.journal.head.lsn + 1
+        self._place = core.epoch, core.journal.head.lsn + 1
         try:
             self._commit_steps(batch)
         except BaseException as error:
@@ -288,6 +302,7 @@ class Committer:
             if undecided:
                 # What happened to the record is not known, and this stream must not be used again.
                 broken = JournalBroken(core.unexpected(error), happened=None)
+                epoch, lsn = self._place
                 with suppress(Exception):
                     core.lifecycle.after_broken_journal(broken, undecided, epoch=epoch, lsn=lsn)
             if not isinstance(error, Exception):
@@ -315,6 +330,7 @@ class Committer:
             if not batch:
                 return
             previous = journal.head
+            self._place = journal.epoch, previous.lsn + 1
             record, digests = self.records.build(batch, previous.lsn + 1)
             position = journal.append(record)
         except JournalBroken as broken:
@@ -400,12 +416,13 @@ class Committer:
 
     def _fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
         victims: list[PendingOp] = list(batch)
+        left_s = self._core.gate.patience()
         states: dict[int, SegmentState] = {id(state): state for op in batch for state in op.states}
         grew = True
         while grew:
             grew = False
             for state in list(states.values()):
-                victims += self._end_state(state)
+                victims += self._end_state(state, left_s())
             with self._lock:
                 kept: list[PendingOp] = []
                 for op in self._queue:
@@ -426,13 +443,13 @@ class Committer:
                 self._core.tables.forget(op)
         self._decide(victims, error, 0)
 
-    def _end_state(self, state: SegmentState) -> list[PendingOp]:
+    def _end_state(self, state: SegmentState, patience_s: float) -> list[PendingOp]:
         """The pending fields are not to be used any more; returns what was reserved. Somebody whose data write hangs is left
         behind."""
         core = self._core
         if state.twin is not None:
             return []
-        if not state.lock.acquire(True, core.patience_s):
+        if not state.lock.acquire(True, patience_s):
             core.abandon(state)
             return []
         state.dead = True
@@ -460,7 +477,7 @@ class Committer:
                 state.lock.release()
 
     def fail_reserved(self, victims: Sequence[PendingOp], error: ChunkstoreError) -> None:
-        """Fail operations that never entered the queue. What is queued on their segments was reserved before them and goes on."""
+        """Fail operations that never entered. What is queued on their segments was reserved before them and goes on."""
         self._decide(victims, error, 0)
 
     def fail_everything(self, error: ChunkstoreError) -> None:

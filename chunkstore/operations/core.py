@@ -11,8 +11,8 @@ import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from chunkstore import runtime
 from chunkstore.config import Settings
@@ -34,6 +34,7 @@ from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames, chunk_epoch, chunk_id
 from chunkstore.operations.committer import Committer
+from chunkstore.operations.gate import Gate
 from chunkstore.operations.pending import Ahead, PendingOp, SegmentState, SegmentStates, caught_up
 from chunkstore.records import ACTIVE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
@@ -42,15 +43,11 @@ if TYPE_CHECKING:
     from chunkstore.operations.lifecycle import Lifecycle
     from chunkstore.operations.table import PendingTables
 
-__all__ = ["Core", "Outdated", "Shutter", "Undecided", "decode_found_chunk"]
-
-Shutter: TypeAlias = Literal["roll", "recovery", "close"]
-"""Who may want the gate shut; each is one at a time."""
+__all__ = ["Core", "Outdated", "Undecided", "decode_found_chunk"]
 
 _SPACE_CHECK_S = 0.05
 _RETIRED_MAX = 16
 _PATIENCE_S_MAX = 5.0
-_MOMENT_S = 0.05
 
 
 class Core:
@@ -80,7 +77,7 @@ class Core:
         segment's; taken out once the metadata say it."""
         self.patience_s = min(_PATIENCE_S_MAX, settings.op_deadline_s / 2)
         """How long who recovers waits for somebody else's data write, before it goes on without."""
-        self.states = SegmentStates()
+        self.gate = Gate(self)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.committer = Committer(self)
         self.snapshot_worker: Callable[[int], SnapshotReport] | None = None
@@ -98,20 +95,16 @@ class Core:
         self.broken: ChunkstoreError | None = None
         """Why there is no usable journal at the moment; the next change tries to take over again."""
         self.maintaining = False
-        self._gate_lock = runtime.lock()
-        self._gate_open = runtime.event()
-        self._gate_open.set()
-        self._shut_by: set[Shutter] = set()
-        self._kept: list[SegmentState] = []
-        """States that are to be kept when the gate opens again."""
         self._space_checked_s = -1.0
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Replaced stores, and when they were replaced."""
         self.adopt(ownership)
         _cores.add(self)
 
-    def adopt(self, ownership: Ownership) -> None:
-        """Start serving with a fresh ownership."""
+    def adopt(self, ownership: Ownership, *, broken: ChunkstoreError | None = None) -> None:
+        """Start serving with a fresh ownership. ``broken``: why nobody may be served yet."""
+        # Before anybody can see the new journal: it is to be mended, not to be written.
+        self.broken = broken or self.broken
         self.journal: Journal = ownership.journal
         self.store: MetadataStore = ownership.store
         self.epoch = ownership.journal.epoch
@@ -122,7 +115,7 @@ class Core:
         self._ids = itertools.count((self.epoch << 32) + 1)
         self.opened_s = runtime.monotonic_s()
         self.opened_ms = runtime.now_ms()
-        self.broken = None
+        self.broken = broken
 
     def retire(self, store: MetadataStore) -> None:
         """Keep a replaced store open for readers that still hold it: until their operation has ended for certain."""
@@ -139,6 +132,11 @@ class Core:
             if store is not self.store:
                 store.close(clean=False)
         self.store.close(clean=True)
+
+    @property
+    def states(self) -> SegmentStates:
+        """The pending states in use."""
+        return self.gate.states
 
     # Gates
 
@@ -188,20 +186,20 @@ class Core:
             if owner is None:
                 return
             # The gate is shut from before a take-over of our own claims until its journal is the present one.
-            if self.gate_is_open() and self.journal is journal:
+            if self.gate.is_open() and self.journal is journal:
                 # A1: whoever has seen a higher claim halts; it does not go on committing until that claimant gets to the seal.
                 error = NotOwner(epoch=journal.epoch, owner=owner)
                 self.fence(error)
                 raise error
-            self.wait_gate(deadline_s)
+            self.gate.wait(deadline_s)
             self.check_owner()
 
     def give_way(self) -> None:
         """Stop owning if a newer claim is there already. Asks the storage once; never waits, never writes."""
         journal = self.journal
-        if self.broken is None and self.gate_is_open():
+        if self.broken is None and self.gate.is_open():
             owner = self._newer_owner(journal)
-            if owner is not None and self.gate_is_open() and self.journal is journal:
+            if owner is not None and self.gate.is_open() and self.journal is journal:
                 self.fence(NotOwner(epoch=journal.epoch, owner=owner))
 
     def rows_moved_on(self, damage: Damaged) -> bool:
@@ -215,7 +213,8 @@ class Core:
         owner = self.store.head().owner_epoch
         if owner <= self.epoch:
             return False
-        if not self.gate_is_open():
+        if not self.gate.is_open() or owner <= self.epoch:
+            # Asked in this order: a take-over of our own may have ended between the two.
             return True
         error = NotOwner(epoch=self.epoch, owner=owner)
         self.fence(error)
@@ -242,38 +241,12 @@ class Core:
         Raises ``DeadlineExceeded``, ``NotOwner``, ``Closed``, and why the journal cannot be mended now.
         """
         self.check_owner()
-        if not self._gate_open.is_set():
-            self.wait_gate(deadline_s)
+        if not self.gate.is_open():
+            self.gate.wait(deadline_s)
             self.check_owner()
         if self.broken is not None:
             # An earlier fault could not be mended at once (a full disk, say): try again before anything is planned.
             self.lifecycle.mend(deadline_s)
-
-    def wait_gate(self, deadline_s: float) -> None:
-        """Wait while a take-over of our own is under way. Raises ``DeadlineExceeded``."""
-        if not self._gate_open.wait(max(0.0, deadline_s - runtime.monotonic_s())):
-            raise DeadlineExceeded("waiting for recovery", deadline_s=self.settings.op_deadline_s)
-
-    def shut_gate(self, who: Shutter) -> list[SegmentState]:
-        """Let no new operation in until ``who`` opens the gate: pending states are marked dead, so that late-comers come back to it.
-
-        A recovery shuts it within a roll that met a fault: it is open again only when nobody wants it shut. Returns the states under
-        whose lock a data write is still going on after ``patience_s``: these are as they were.
-        """
-        with self._gate_lock:
-            self._shut_by.add(who)
-            if self._gate_open.is_set():
-                self._gate_open = runtime.event()
-        end_s = runtime.monotonic_s() + self.patience_s
-        held: list[SegmentState] = []
-        for state in self.states.all():
-            if not state.lock.acquire(True, max(_MOMENT_S, end_s - runtime.monotonic_s())):
-                held.append(state)
-                continue
-            state.dead = True
-            state.writers.clear()
-            state.lock.release()
-        return held
 
     def abandon(self, state: SegmentState) -> None:
         """Go on without whoever hangs in a data write under the state's lock: what is planned there has missed its turn.
@@ -286,36 +259,6 @@ class Core:
         if self.committer.refuse(state, twin):
             state.dead = True
             self.states.replace(state, twin)
-
-    def open_gate(self, who: Shutter, kept: Sequence[SegmentState] = ()) -> None:
-        """Serve again if nobody else wants the gate shut, or after the end: with fresh pending states, except those ``kept``; but
-        nothing that is undecided is forgotten, nor what was poisoned. Can be called twice."""
-        with self._gate_lock:
-            self._shut_by.discard(who)
-            self._kept += kept
-            if (self._shut_by and not self.ended) or self._gate_open.is_set():
-                # While it is open, operations are planned on the states that there are: others beside them would know nothing of these.
-                return
-            kept, self._kept = self._kept, []
-            self._renew_states(kept)
-            self._gate_open.set()
-
-    def _renew_states(self, kept: Sequence[SegmentState]) -> None:
-        former = self.states.all()
-        # A roll that gave up waiting leaves reservations behind: who plans next on their segments has to wait for them.
-        lasting = [state for state in former if state in kept or state.undecided() is not None]
-        self.states = SegmentStates(lasting)
-        for former_state in former:
-            # Chunks of former epochs do not grow any more, whatever happened to them.
-            poisoned = {chunk for chunk in former_state.poisoned or () if chunk_epoch(chunk) == self.epoch}
-            if poisoned and former_state not in lasting:
-                state = self.states.acquire(former_state.name)
-                state.poisoned = poisoned
-                self.states.release(state)
-
-    def gate_is_open(self) -> bool:
-        """Whether operations may be reserved now."""
-        return self._gate_open.is_set()
 
     def fence(self, error: NotOwner) -> None:
         """We were deposed: every later change and fenced read says so."""
@@ -348,7 +291,7 @@ class Core:
         Raises ``Outdated`` (pass the gate, and look the state up again), ``Undecided`` (wait for that first). Nobody waits
         here: who lets go of a lock to wait may find it in the hands of somebody who hangs.
         """
-        if not self._gate_open.is_set() or self.states_outdated(state):
+        if not self.gate.is_open() or self.states_outdated(state):
             raise Outdated
         undecided = state.undecided()
         if undecided is not None:

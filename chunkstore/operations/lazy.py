@@ -196,8 +196,7 @@ def _settling(core: Core, state: SegmentState, *, closing: bool) -> PendingOp:
         state.tail = rows[chunk_key(segment.last_chunk)] = tail._replace(state=CLOSED)
         rows[lazy_key(segment.last_chunk)] = None
     header = (_APPEND, segment.id, known, segment.length - known, ())
-    op = state.last = PendingOp([header], rows, (state,), (), core.epoch)
-    return op
+    return PendingOp([header], rows, (state,), (), core.epoch)
 
 
 def _committed_length(core: Core, segment: SegmentRecord) -> int:
@@ -214,8 +213,14 @@ def _committed_length(core: Core, segment: SegmentRecord) -> int:
 
 def _entered(core: Core, op: PendingOp) -> bool:
     """Put it into the queue. Whether it was; else it is decided, for a twin of its segment may wait for it already."""
-    if core.committer.enter(op, reserve=True):
-        return True
+    try:
+        if core.committer.enter(op, reserve=True):
+            return True
+    except BaseException:
+        if not op.entered:
+            for state in op.states:
+                state.dead = True
+        raise
     core.leave_behind(op)
     return False
 
@@ -234,8 +239,9 @@ def close_tails(core: Core, states: Sequence[SegmentState]) -> list[PendingOp]:
     for state in states:
         if state.tail is not None and state.tail.state == LAZY:
             op = _settling(core, state, closing=True)
-            if not core.committer.enter(op, reserve=True):
-                raise core.leave_behind(op)
+            if not _entered(core, op):
+                assert op.error is not None
+                raise op.error
             entered.append(op)
     return entered
 
@@ -272,12 +278,17 @@ def _settle_one(core: Core, state: SegmentState, *, closing: bool) -> PendingOp 
     if not state.lock.acquire(True, _PATIENCE_S):
         return ACKNOWLEDGED
     try:
-        if not core.gate_is_open() or core.states_outdated(state) or state.undecided() is not None:
+        if not core.gate.is_open() or core.states_outdated(state) or state.undecided() is not None:
+            return ACKNOWLEDGED
+        if core.broken is not None:
             return ACKNOWLEDGED
         if state.dead:
             core.load(state)
-        if state.tail is None or state.tail.state != LAZY or state.tail.epoch != core.epoch:
+        if state.tail is None or state.tail.state != LAZY:
             return None
+        if state.tail.epoch != core.epoch:
+            # What a former epoch acknowledged is not forgotten before it was measured.
+            return ACKNOWLEDGED
         op = _settling(core, state, closing=closing)
         return op if _entered(core, op) else ACKNOWLEDGED
     finally:

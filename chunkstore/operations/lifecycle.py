@@ -241,7 +241,7 @@ class Lifecycle:
         if core.ended:
             core.check_open()
         try:
-            for state in core.shut_gate("recovery"):
+            for state in core.gate.shut("recovery"):
                 core.abandon(state)
             reason = core.broken or StorageUnavailable("the journal was taken over; retry")
             told = isinstance(reason, (StorageUnavailable, StorageFull))
@@ -258,7 +258,7 @@ class Lifecycle:
                     core.committer.fail_reserved(victims, lost)
             return self._take_over()
         finally:
-            core.open_gate("recovery")
+            core.gate.open("recovery")
 
     def _take_over(self) -> Position:
         core = self._core
@@ -276,15 +276,20 @@ class Lifecycle:
         core.retire(core.store)
         # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
         core.committer.records.forget()
-        failure = reconcile(core.storage, core.names, ownership)
-        core.adopt(ownership)
+        interrupted: BaseException | None = None
+        try:
+            failure = reconcile(core.storage, core.names, ownership)
+        except BaseException as error:  # noqa: BLE001  (our claim stands: not adopted, it would be taken for a stranger's)
+            failure, interrupted = core.unexpected(error), error
+        # What was on its way is decided by what was adopted; but nobody is served before the lengths are settled.
+        core.adopt(ownership, broken=failure)
         if isinstance(failure, NotOwner):
             core.fence(failure)
-        # What was on its way is decided by what was adopted; but nobody is served before the lengths are settled.
-        core.broken = failure
         old.close()
         self._rolled_s = runtime.monotonic_s()
         self._heartbeat_lsn = core.journal.head.lsn
+        if interrupted is not None and not isinstance(interrupted, Exception):
+            raise interrupted
         return ownership.adopted
 
     # The roll
@@ -306,7 +311,7 @@ class Lifecycle:
         epoch = core.epoch
         held: list[SegmentState] = []
         try:
-            held = core.shut_gate("roll")
+            held = core.gate.shut("roll")
             if held:
                 # Somebody hangs in a data write: the stream may grow on for a while.
                 self._rolled_s = runtime.monotonic_s()
@@ -326,8 +331,10 @@ class Lifecycle:
                 ):
                     self._roll()
         finally:
-            core.open_gate("roll", held)
-            core.maintaining = False
+            try:
+                core.gate.open("roll", held)
+            finally:
+                core.maintaining = False
 
     def _roll(self) -> None:
         core = self._core
@@ -362,8 +369,7 @@ class Lifecycle:
         op = PendingOp([], {}, (), (), 0)
         op.kind = kind
         op.notes = notes
-        core.committer.reserve()
-        core.committer.enter(op)
+        core.committer.enter(op, reserve=True)
         core.committer.wait(op, core.deadline_s())
         return op.lsn
 
@@ -391,7 +397,7 @@ class Lifecycle:
                 self._look_up()
                 settle(core)
                 self._heartbeat(now_s)
-                if core.gate_is_open() and core.broken is None:
+                if core.gate.is_open() and core.broken is None:
                     self._snapshots.take_due()
             except Exception:  # noqa: BLE001, S112  (a bug of a binding must not end it)
                 # Nobody waits for these; the next tick tries again, and operations report their own errors.
@@ -431,7 +437,7 @@ class Lifecycle:
         core.closed = True
         self._stopping.set()
         # From here on an operation is either reserved, and waited for below, or refused.
-        for state in core.shut_gate("close"):
+        for state in core.gate.shut("close"):
             core.abandon(state)
         core.committer.notify()
         deadline_s = core.deadline_s()
@@ -447,7 +453,7 @@ class Lifecycle:
         core.ended = True
         self._finish("stores", core.close_stores)
         self._finish("pool", core.pool.close)
-        core.open_gate("close")
+        core.gate.open("close")
         for number, call in enumerate(after):
             self._finish(f"after {number}", call)
 

@@ -61,24 +61,31 @@ class PendingTables:
 
     def __init__(self) -> None:
         self.lock = runtime.lock()
-        self._pending: dict[bytes, PendingOp] = {}
+        self._guard = runtime.lock()
+        self._pending: dict[bytes, list[PendingOp]] = {}
 
     def remember(self, op: PendingOp) -> None:
         """Called with ``lock`` held when ``op`` enters the queue."""
-        for key in op.table_keys:
-            self._pending[key] = op
+        with self._guard:
+            for key in op.table_keys:
+                self._pending.setdefault(key, []).append(op)
 
     def forget(self, op: PendingOp) -> None:
         """Called when ``op`` has been decided."""
-        for key in op.table_keys:
-            if self._pending.get(key) is op:
-                self._pending.pop(key, None)
+        with self._guard:
+            for key in op.table_keys:
+                ops = self._pending.get(key, [])
+                if op in ops:
+                    ops.remove(op)
+                if not ops:
+                    self._pending.pop(key, None)
 
     def check(self, key: bytes) -> None:
         """Raise ``KeyBusy`` while a change of the key is undecided."""
-        op = self._pending.get(key)
-        if op is not None and not op.decided:
-            raise KeyBusy(op)
+        with self._guard:
+            undecided = [op for op in self._pending.get(key, ()) if not op.decided]
+        if undecided:
+            raise KeyBusy(undecided[-1])
 
 
 def check_namespace(namespace: object) -> str:

@@ -104,7 +104,7 @@ def _lock_settled(core: Core, states: list[SegmentState], deadline_s: float) -> 
             held.append(state)
         undecided = next((op for op in (state.undecided() for state in states) if op is not None), None)
         if undecided is None:
-            if not core.gate_is_open() or any(core.states_outdated(state) for state in states):
+            if not core.gate.is_open() or any(core.states_outdated(state) for state in states):
                 raise Outdated
             held.clear()
         return undecided
@@ -124,8 +124,13 @@ def _close_tails(core: Core, states: list[SegmentState], deadline_s: float) -> b
         if not done:
             for state in states:
                 state.lock.release()
-    for op in closing:
-        core.committer.wait(op, deadline_s)
+    try:
+        for op in closing:
+            core.committer.wait(op, deadline_s)
+    finally:
+        for op in closing:
+            if not op.decided:
+                core.committer.leave(op)
     return bool(closing)
 
 
@@ -142,19 +147,22 @@ def _plan_within(
 def _plan_and_enter(
     core: Core, states: list[SegmentState], plan: Callable[[Draft], T], deadline_s: float
 ) -> tuple[PendingOp | None, T]:
+    # Before the view: what is planned on the rows of one epoch is not for the journal of another.
+    epoch = core.epoch
     with core.store.view() as view:
         draft = Draft(core, view, {state.name: state for state in states})
         result = plan(draft)
         if not draft.headers:
             return None, result
-        op = _write_and_enter(core, states, draft, deadline_s)
+        op = _write_and_enter(core, states, draft, epoch, deadline_s)
     return op, result
 
 
-def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft, deadline_s: float) -> PendingOp:
+def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft, epoch: int, deadline_s: float) -> PendingOp:
     sync_names: list[str] = []
+    op: PendingOp | None = None
     core.committer.reserve()
-    if not core.gate_is_open():
+    if not core.gate.is_open() or core.epoch != epoch:
         # Reserved first, looked second: who shuts the gate looks at what is reserved afterwards.
         core.committer.give_up()
         raise Outdated
@@ -166,7 +174,18 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft, deadl
             sync_names.extend(planned.targets)
         for state in states:
             draft.hand_over(state)
+            state.writers.clear()
+        op = PendingOp(draft.headers, draft.rows, tuple(states), tuple(sync_names) if core.appendable else (), epoch)
+        op.garbage = draft.garbage
+        if draft.table_keys:
+            op.table_keys = tuple(draft.table_keys)
+            core.tables.remember(op)
+        entered = core.committer.enter(op)
     except BaseException as error:
+        if op is not None:
+            if op.entered:
+                raise  # interrupted right behind it: it is committed like any other
+            core.tables.forget(op)
         core.committer.give_up()
         written = draft.changed_chunks()
         for state in states:
@@ -176,16 +195,7 @@ def _write_and_enter(core: Core, states: list[SegmentState], draft: Draft, deadl
             # The tail differs from its record: it is closed for ever; plan again, with a new chunk.
             raise Outdated from error
         raise
-    epoch = core.epoch if states else 0
-    op = PendingOp(draft.headers, draft.rows, tuple(states), tuple(sync_names) if core.appendable else (), epoch)
-    op.garbage = draft.garbage
-    for state in states:
-        state.last = op
-        state.writers.clear()
-    if draft.table_keys:
-        op.table_keys = tuple(draft.table_keys)
-        core.tables.remember(op)
-    if not core.committer.enter(op):
+    if not entered:
         core.tables.forget(op)
         core.committer.give_up()
         raise core.leave_behind(op)

@@ -56,6 +56,7 @@ class Event:
       invoked, returned: virtual nanoseconds; ``returned`` is None for a call that never answered.
       outcome, result: what was answered.
       epoch: the owner's epoch when it answered (when it was asked, if it never did); 0 where there is none.
+      owner: which opening of the container was asked, a name unique in a run; "" where that is not known.
     """
 
     process: str
@@ -67,3 +68,4 @@ class Event:
     outcome: Outcome
     result: Any
     epoch: int
+    owner: str = ""

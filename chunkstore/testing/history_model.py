@@ -23,6 +23,7 @@ __all__ = [
     "appended_data",
     "calls_of",
     "names_of",
+    "outlived",
     "refused_rightly",
     "step",
     "table_name",
@@ -163,6 +164,14 @@ def calls_of(event: Event) -> list[tuple[tuple[str, str, tuple[Any, ...]], Any]]
     return [
         ((kind, segment, tuple(args)), result) for (kind, segment, args), result in zip(changes, results, strict=True)
     ]
+
+
+def outlived(event: Event, other: Event) -> bool:
+    """Whether ``other``, which took place, belongs to a later owner: then the call took place before it, or never will.
+
+    An owner may raise its own epoch, and another one's epochs are all above or all below its own.
+    """
+    return bool(event.owner) and bool(other.owner) and event.owner != other.owner and 0 < event.epoch < other.epoch
 
 
 def names_of(event: Event, every: Sequence[str]) -> frozenset[str]:

@@ -24,6 +24,7 @@ from chunkstore.testing.history_model import (
     appended_data,
     calls_of,
     names_of,
+    outlived,
     refused_rightly,
     step,
 )
@@ -97,6 +98,10 @@ class OrderSearch:
         self._lost: dict[str, dict[int, dict[bytes, list[int]]]] = defaultdict(dict)
         """Unknown appends by segment, length and bytes: where the bytes behind a segment's end are known, few can be meant."""
         self._alike: dict[int, object] = {}
+        self._newest: dict[str, int] = {}
+        """By name: of the changes that were answered, one of the highest epoch."""
+        self._over: set[int] = set()
+        """Unknown calls of former owners: where they did not take place by now, they never will."""
         self._needs = Needs(events, contents, self._facts, refusals=refusals)
         self.paths: dict[_Path, None] = {_Path(EMPTY_STATE, _NOTHING, _NOTHING): None}
 
@@ -132,6 +137,10 @@ class OrderSearch:
         if len(self._names[index]) > 1:
             self._wide[index] = None
         if event.outcome == "unknown":
+            if any(outlived(event, self._events[newest]) for newest in self._newest_of(index)):
+                self._over.add(index)
+                self._wide.pop(index, None)
+                return
             data = appended_data(event.kind, event.args)
             if data and not self._lazy:
                 self._lost[event.segment].setdefault(len(data), {}).setdefault(data, []).append(index)
@@ -162,7 +171,47 @@ class OrderSearch:
             raise NoOrder(index, list(dict.fromkeys(looked_at)))
         for group in (self._open, self._watching, self._wide):
             group.pop(index, None)
+        self._outlive(index)
         self.paths = self._forget(self._best(fresh))
+
+    def _newest_of(self, index: int) -> Iterator[int]:
+        for name in self._names[index]:
+            if name in self._newest:
+                yield self._newest[name]
+
+    def _outlive(self, index: int) -> None:
+        """A change was answered: calls of former owners on its names came before it, or never. All ways on which they came before
+        it are among the paths; of observers that is not so, for they have their moment when they fit."""
+        event, names = self._events[index], self._names[index]
+        if event.kind in OBSERVERS or event.outcome != "ok" or not event.owner:
+            return
+        if all(name in self._newest and self._events[self._newest[name]].epoch >= event.epoch for name in names):
+            return
+        for name in names:
+            if name not in self._newest or self._events[self._newest[name]].epoch < event.epoch:
+                self._newest[name] = index
+        lost = [
+            other
+            for name in names
+            for group in self._lost[name].values()
+            for calls in group.values()
+            for other in calls
+        ]
+        for other in (*self._maybe, *lost):
+            if not names.isdisjoint(self._names[other]) and outlived(self._events[other], event):
+                self._over.add(other)
+                self._drop(other)
+
+    def _drop(self, index: int) -> None:
+        """An unknown call need not be thought of any more."""
+        self._maybe.pop(index, None)
+        self._wide.pop(index, None)
+        event = self._events[index]
+        data = appended_data(event.kind, event.args)
+        if data and not self._lazy:
+            calls = self._lost[event.segment][len(data)][data]
+            if index in calls:
+                calls.remove(index)
 
     def _best(self, paths: dict[_Path, None]) -> dict[_Path, None]:
         """The paths without those that another one can do all the same for: it saw as much, used less, and can use the rest now."""
@@ -202,12 +251,7 @@ class OrderSearch:
         if not settled:
             return paths
         for index in settled:
-            self._maybe.pop(index, None)
-            self._wide.pop(index, None)
-            event = self._events[index]
-            data = appended_data(event.kind, event.args)
-            if data and not self._lazy:
-                self._lost[event.segment][len(data)][data].remove(index)
+            self._drop(index)
         return {path._replace(done=path.done - settled): None for path in paths}
 
     def _around(self, index: int, path: _Path) -> list[int]:
@@ -335,6 +379,8 @@ class OrderSearch:
             after = self._take(path, index)
             if after is not None:
                 yield after
+            return
+        if index in self._over:
             return
         if not self._agrees(path.state, event):
             return

@@ -17,6 +17,9 @@ from chunkstore.testing.history_model import (
     Facts,
     State,
     appended_data,
+    calls_of,
+    names_of,
+    outlived,
     refused_rightly,
     step,
 )
@@ -51,6 +54,8 @@ class _Search:
         self.chosen = chosen
         self.facts = facts
         self.lazy = lazy
+        every = sorted({name for event in events for (_, name, _), _ in calls_of(event) if name})
+        self.names = [names_of(event, every) for event in events]
         self.must = sum(1 << place for place, index in enumerate(chosen) if events[index].outcome != "unknown")
 
     def run(self) -> list[int] | None:
@@ -80,8 +85,23 @@ class _Search:
         return [
             place
             for place in waiting
-            if first_return is None or self.events[self.chosen[place]].invoked <= first_return
+            if (first_return is None or self.events[self.chosen[place]].invoked <= first_return)
+            and not self._is_over(self.chosen[place], done)
         ]
+
+    def _is_over(self, index: int, done: int) -> bool:
+        """Whether the call is a former owner's, and a later one has changed what it is about."""
+        event = self.events[index]
+        if event.outcome != "unknown":
+            return False
+        later = (other for place, other in enumerate(self.chosen) if done >> place & 1)
+        return any(
+            self.events[other].kind not in OBSERVERS
+            and outlived(event, self.events[other])
+            and not self.names[index].isdisjoint(self.names[other])
+            for other in later
+            if self.events[other].outcome == "ok"
+        )
 
     def _after(self, state: State, index: int) -> list[State]:
         event = self.events[index]

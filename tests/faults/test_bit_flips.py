@@ -4,7 +4,7 @@ Required of recovery: exactly the state that was there, or a loud error. After a
 container killed in the middle the last record of log.a is the one exception: it cannot be told from a torn write, so it is
 cut, and the report says so.
 
-By default two bits of each byte of the journal are flipped, other ones from byte to byte; ``CHUNKSTORE_FAULTS=full`` flips all eight.
+By default one bit of each byte of the journal is flipped, another one from byte to byte; ``CHUNKSTORE_FAULTS=full`` flips all eight.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def is_data(name: str) -> bool:
 
 
 def flipped(data: bytes, *, every: bool = FULL_RUN) -> Iterator[tuple[int, bytes]]:
-    """(byte position, the data with one bit of it flipped) for every bit, or for two in each byte."""
+    """(byte position, the data with one bit of it flipped) for every bit, or for one in each byte."""
     copy = bytearray(data)
     for position in range(len(copy)):
-        for bit in range(8) if every else (position % 8, (position + 3) % 8):
+        for bit in range(8) if every else (position * 5 % 8,):
             copy[position] ^= 1 << bit
             yield position, bytes(copy)
             copy[position] ^= 1 << bit

@@ -32,7 +32,7 @@ from tests.faults.scenarios import OPERATIONS, Operation
 from tests.support.faulty import Outcome
 from tests.support.worlds import VARIANTS, Mode
 
-CASES_PER_TEST = {"memory": 5, "filesystem": 4, "disk": 6}
+CASES_PER_TEST = {"memory": 3, "filesystem": 2, "disk": 4}
 OUTAGES = frozenset(("append", "append-rolls-over", "table-put", "commit", "snapshot", "collect", "roll", "close"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]

@@ -43,7 +43,7 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(
     monkeypatch.setattr(core.committer, "drain", meets_a_fault)
     core.lifecycle.maintain()
     monkeypatch.undo()
-    assert core.gate_is_open()
+    assert core.gate.is_open()
     wait_for(first_writes.is_set)
     second, answered = in_thread(lambda: store.append("s", b"second"))
     second.join(0.3)
@@ -61,16 +61,16 @@ def test_the_gate_is_open_when_nobody_wants_it_shut(world: World) -> None:
     store = world.open()
     store.create("s")
     core = store._core
-    core.shut_gate("roll")
-    core.shut_gate("recovery")
-    core.open_gate("recovery")
-    assert not core.gate_is_open()
+    core.gate.shut("roll")
+    core.gate.shut("recovery")
+    core.gate.open("recovery")
+    assert not core.gate.is_open()
     before = core.states
-    core.open_gate("roll")
-    assert core.gate_is_open() and core.states is not before
+    core.gate.open("roll")
+    assert core.gate.is_open() and core.states is not before
     before = core.states
-    core.open_gate("roll")
-    assert core.gate_is_open() and core.states is before, "who opens what is open changes nothing"
+    core.gate.open("roll")
+    assert core.gate.is_open() and core.states is before, "who opens what is open changes nothing"
     assert store.append("s", b"x") == 0
 
 
@@ -80,11 +80,11 @@ def test_what_one_of_several_keeps_is_kept_when_the_last_one_opens(world: World)
     core = store._core
     state = core.states.acquire("s")
     kept: Sequence[SegmentState] = [state]
-    core.shut_gate("roll")
-    core.shut_gate("recovery")
-    core.open_gate("roll", kept)
-    assert not core.gate_is_open()
-    core.open_gate("recovery")
-    assert core.gate_is_open() and core.states.peek("s") is state
+    core.gate.shut("roll")
+    core.gate.shut("recovery")
+    core.gate.open("roll", kept)
+    assert not core.gate.is_open()
+    core.gate.open("recovery")
+    assert core.gate.is_open() and core.states.peek("s") is state
     core.states.release(state)
     assert store.append("s", b"x") == 0

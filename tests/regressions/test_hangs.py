@@ -128,7 +128,7 @@ def test_a_take_over_that_hangs_does_not_hold_who_needs_it(world: World) -> None
                 assert took_s < SOON_S
         finally:
             hold_claim.release()
-        wait_for(lambda: store._core.broken is None and store._core.gate_is_open())
+        wait_for(lambda: store._core.broken is None and store._core.gate.is_open())
         before_length = store.info("a").length
         assert store.append("a", b"y") == before_length
 

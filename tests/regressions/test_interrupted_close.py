@@ -62,7 +62,7 @@ def opened(world: World) -> tuple[ChunkedSegmentStorage, Closing]:
 
 def check_closed(world: World, store: ChunkedSegmentStorage, storage: Closing) -> None:
     core = store._core
-    assert core.ended and core.gate_is_open() and storage.closed == 1
+    assert core.ended and core.gate.is_open() and storage.closed == 1
     store.close()
     assert storage.closed == 1, "once is enough"
     url = world.url if world.kind == "memory" else f"file://{world.root}"

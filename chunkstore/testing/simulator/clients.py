@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -50,7 +51,8 @@ class Recorder:
     def __init__(self, world: World) -> None:
         self._world = world
         self.events: list[Event] = []
-        self._open: dict[int, tuple[str, str, str, tuple[Any, ...], int, int]] = {}
+        self._open: dict[int, Event] = {}
+        """Calls that were not answered yet, as what they are if they never will be."""
         self._calls = 0
         self.listener: Callable[[Event], None] | None = None
         """Told of every event that has been answered, at once."""
@@ -65,13 +67,14 @@ class Recorder:
         args: tuple[Any, ...],
         epoch: Callable[[], int],
         call: Callable[[], Any],
+        *,
+        owner: str = "",
     ) -> Any:
-        """Make a call, and record what it answered. Raises what it raised."""
+        """Make a call, and record what it answered. ``owner``: as in ``Event``. Raises what it raised."""
         scheduler = self._world.scheduler
         self._calls += 1
         number = self._calls
-        invoked = scheduler.now
-        self._open[number] = (process, kind, segment, args, invoked, epoch())
+        self._open[number] = Event(process, kind, segment, args, scheduler.now, None, "unknown", None, epoch(), owner)
         try:
             result = call()
         except BaseException as error:
@@ -94,24 +97,32 @@ class Recorder:
         self.judge(kind, segment, error)
 
     def _record(self, number: int, outcome: Any, result: Any, epoch: int) -> None:
-        process, kind, segment, args, invoked, _ = self._open.pop(number)
-        if kind == "replica_read" and outcome == "ok" and result is None:
+        asked = self._open.pop(number)
+        if asked.kind == "replica_read" and outcome == "ok" and result is None:
             return  # what it would have said is of another segment than was asked about
-        now = self._world.scheduler.now
-        event = Event(process, kind, segment, args, invoked, now, outcome, result, epoch)
+        event = replace(asked, returned=self._world.scheduler.now, outcome=outcome, result=result, epoch=epoch)
         self.events.append(event)
         if self.listener is not None:
             self.listener(event)
         if self._world.trace is not None:
-            self._world.log(f"{process}: {kind} {segment} {args!r} -> {outcome} {result!r}")
+            self._world.log(f"{event.process}: {event.kind} {event.segment} {event.args!r} -> {outcome} {result!r}")
 
     def future(
-        self, process: str, kind: str, segment: str, args: tuple[Any, ...], invoked: int, epoch: int, future: Any
+        self,
+        process: str,
+        kind: str,
+        segment: str,
+        args: tuple[Any, ...],
+        invoked: int,
+        epoch: int,
+        future: Any,
+        *,
+        owner: str = "",
     ) -> None:
         """Record what a future has become by now, as if it had been a call that answers now."""
         self._calls += 1
         number = self._calls
-        self._open[number] = (process, kind, segment, args, invoked, epoch)
+        self._open[number] = Event(process, kind, segment, args, invoked, None, "unknown", None, epoch, owner)
         if not future.done():
             return  # nobody was told anything, and nobody waits any more
         error = future.exception()
@@ -132,8 +143,7 @@ class Recorder:
 
     def finish(self) -> list[Event]:
         """The whole history; calls that never answered have an unknown outcome."""
-        for process, kind, segment, args, invoked, epoch in self._open.values():
-            self.events.append(Event(process, kind, segment, args, invoked, None, "unknown", None, epoch))
+        self.events += self._open.values()
         self._open.clear()
         return self.events
 
@@ -155,7 +165,15 @@ class Client:
     """Random verbs on a store, one after the other, until told to stop or until the store is no longer ours."""
 
     def __init__(
-        self, world: World, plan: Plan, recorder: Recorder, random: Random, name: str, writers: list[EventWriter]
+        self,
+        world: World,
+        plan: Plan,
+        recorder: Recorder,
+        random: Random,
+        name: str,
+        writers: list[EventWriter],
+        *,
+        owner: str = "",
     ) -> None:
         self._world = world
         self._plan = plan
@@ -163,6 +181,7 @@ class Client:
         self._random = random
         self._writers = writers
         self.name = name
+        self._owner = owner
         self._tags = 0
         self._ends: dict[str, int] = {}
         self._verbs = [verb for verb, _ in plan.mix]
@@ -221,7 +240,7 @@ class Client:
         self._call(store, "create", segment, (size,), lambda: self._create(store, segment, size))
 
     def _call(self, store: ChunkedSegmentStorage, kind: str, segment: str, args: tuple[Any, ...], call: Any) -> Any:
-        return self._recorder.call(self.name, kind, segment, args, lambda: store.epoch, call)
+        return self._recorder.call(self.name, kind, segment, args, lambda: store.epoch, call, owner=self._owner)
 
     # Verbs
 
@@ -435,7 +454,8 @@ class Client:
             finally:
                 for data, invoked, future in futures:
                     args = (data, None, None, None)
-                    self._recorder.future(self.name, "append", segment, args, invoked, store.epoch, future)
+                    epoch, owner = store.epoch, self._owner
+                    self._recorder.future(self.name, "append", segment, args, invoked, epoch, future, owner=owner)
 
 
 def follow(

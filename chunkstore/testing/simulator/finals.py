@@ -66,7 +66,7 @@ def write(recorder: Recorder, store: ChunkedSegmentStorage) -> None:
             else:
                 args, call = (TABLE, key, data, None), partial(store.table(TABLE).put, key, data)
             try:
-                recorder.call("heir", kind, name, args, lambda: store.epoch, call)
+                recorder.call("heir", kind, name, args, lambda: store.epoch, call, owner="heir")
                 return
             except (DeadlineExceeded, OutcomeUnknown):
                 # The drawn deadline may be shorter than any commit takes here: then it is enough that it stands.

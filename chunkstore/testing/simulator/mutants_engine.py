@@ -13,6 +13,7 @@ from chunkstore.testing.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
 __all__ = ["ENGINE_MUTANTS"]
 
 _COMMITTER: Final = "chunkstore.operations.committer:Committer"
+_GATE: Final = "chunkstore.operations.gate:Gate"
 _LIFECYCLE: Final = "chunkstore.operations.lifecycle:Lifecycle"
 _LAZY: Final = "chunkstore.operations.lazy"
 _DRAFT: Final = "chunkstore.operations.draft:Draft"
@@ -72,6 +73,18 @@ ENGINE_MUTANTS: Final = (
         needs=("lazy",),
     ),
     Mutant(
+        "gate-opened-twice",
+        "a roll opens the gate again that a recovery within it has opened, with fresh pending states",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_GATE}.open",
+                "if (self._shut_by and not self._core.ended) or self._opened.is_set():",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
         "journal-before-data",
         "the journal names bytes that are not durable yet",
         POSIX,
@@ -83,7 +96,7 @@ ENGINE_MUTANTS: Final = (
         ("posix-slot", "posix-append"),
         (
             Patch(
-                "chunkstore.operations.append:_write_under_lock",
+                "chunkstore.operations.append:_write_and_enter",
                 "state.poisoned = written if state.poisoned is None else state.poisoned | written",
                 "state.poisoned = None",
             ),

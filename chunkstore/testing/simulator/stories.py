@@ -354,7 +354,7 @@ class Story:
         tasks = []
         for number in range(self.plan.clients):
             seed = Random(f"client {self.plan.seed} {name} {number}")
-            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.{number}", self.writers)
+            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.{number}", self.writers, owner=name)
             self._serving[process] = (client, store)
             tasks.append(self.world.runtime.spawn(_working(client, store, should_stop), "client"))
         for task in tasks:
