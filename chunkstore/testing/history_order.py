@@ -380,7 +380,7 @@ class OrderSearch:
             if after is not None:
                 yield after
             return
-        if index in self._over:
+        if index in self._over or self._comes_too_late(path, index):
             return
         if not self._agrees(path.state, event):
             return
@@ -389,6 +389,16 @@ class OrderSearch:
             # What may have happened and changes nothing explains nothing.
             if state is not None and state != path.state:
                 yield self._moved(path, state, index)
+
+    def _comes_too_late(self, path: _Path, index: int) -> bool:
+        """Whether a later owner has changed on this path what the unknown call is about."""
+        event, names = self._events[index], self._names[index]
+        return any(
+            outlived(event, self._events[other])
+            and self._events[other].outcome == "ok"
+            and not names.isdisjoint(self._names[other])
+            for other in path.done
+        )
 
     def _moved(self, path: _Path, state: State, index: int) -> _Path:
         seen = path.seen

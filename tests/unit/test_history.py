@@ -70,6 +70,54 @@ def test_the_fast_checker_agrees_with_the_plain_search() -> None:
     assert seen.keys() - {"sound"} <= ANOMALIES.keys()
 
 
+def test_calls_of_former_owners_end_with_the_first_change_of_a_later_one() -> None:
+    """The fast search and the plain one agree, whoever is said to have asked whom."""
+    sound = 0
+    for seed in range(1500):
+        chance = random.Random(seed)
+        events = scene(seed, calls=10) if chance.random() < 0.7 else spoil(chance, scene(seed, calls=10))
+        change = chance.randrange(1 + max([event.invoked for event in events if event.invoked > 0], default=0))
+        owned = []
+        for event in events:
+            late = event.invoked >= change
+            owned.append(replace(event, owner=chance.choice(("b", "b", "")) if late else "a", epoch=2 + late))
+        lengths: Lengths = chance.choice(("exact", "exact", "lazy"))
+        verdict = check_history(owned, lengths=lengths)
+        order = find_order(owned, lazy=lengths == "lazy")
+        assert verdict.ok == (order is not None), (seed, verdict, order, owned)
+        sound += verdict.ok
+    assert 300 < sound < 1400, sound
+
+
+@pytest.mark.parametrize(
+    ("owners", "sound"),
+    [
+        ((("a", 1), ("b", 2)), False),
+        ((("a", 1), ("a", 2)), True),  # a roll of its own
+        ((("", 1), ("b", 2)), True),
+        ((("b", 2), ("a", 1)), True),
+    ],
+)
+def test_what_a_deposed_owner_was_asked_does_not_happen_behind_its_successor(
+    owners: tuple[tuple[str, int], tuple[str, int]], sound: bool
+) -> None:
+    (former, former_epoch), (later, later_epoch) = owners
+    book = base().add("seal", "a", outcome="unknown", returned=None, result=None, owner=former, epoch=former_epoch)
+    book.append(b"<new>", 10, owner=later, epoch=later_epoch)
+    book.info(0, 15, sealed=True, owner=later, epoch=later_epoch)
+    assert (find_order(book.events) is not None) == sound
+    assert check_history(book.events).ok == sound
+
+
+def test_a_zombie_that_is_asked_when_it_has_a_successor_changes_nothing() -> None:
+    book = base().append(b"<new>", 10, owner="b", epoch=2)
+    book.lost(b"<late>", owner="a", epoch=1)
+    assert check_history(book.events).ok
+    book.read(0, 99, b"<one><two><new><late>", owner="b", epoch=2)
+    assert find_order(book.events) is None
+    assert not check_history(book.events).ok
+
+
 def test_the_order_that_is_found_is_one() -> None:
     for seed in range(200):
         events = scene(seed, calls=9)
@@ -94,7 +142,9 @@ class Book:
         outcome = more.pop("outcome", "ok")
         process = more.pop("process", "p")
         self.now = max(self.now, invoked, returned or 0)
-        event = Event(process, kind, name, args, invoked, returned, outcome, result, more.pop("epoch", 1))
+        event = Event(
+            process, kind, name, args, invoked, returned, outcome, result, more.pop("epoch", 1), more.pop("owner", "")
+        )
         assert not more
         self.events.append(event)
         return self
