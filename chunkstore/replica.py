@@ -129,9 +129,9 @@ class Replica(ReadingHalf):
     def close(self) -> None:
         """Release everything. Safe to repeat. Who is catching up is waited for, ``op_deadline_s`` at most; what hangs longer
         releases everything at its end."""
-        if self._closed:
-            return
         self._closed = True
+        if self._inherited or self._released:
+            return
         if self._lock.acquire(True, self.settings.op_deadline_s):
             try:
                 self._release()
@@ -142,11 +142,12 @@ class Replica(ReadingHalf):
         """With the lock held."""
         if self._released:
             return
-        self._released = True
         self._follower.close()
         self._pool.close()
         for callback in self._on_close:
             callback()
+        # Last: who was interrupted begins anew.
+        self._released = True
 
     def _check_open(self) -> None:
         if self._closed:

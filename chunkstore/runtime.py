@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -19,9 +20,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "spawn",
     "spawn_if_possible",
     "token",
+    "whole",
 ]
 
 T = TypeVar("T")
@@ -146,6 +148,10 @@ class Runtime(ABC):
         """A fresh future; waiting for it must be a wait of this runtime."""
         return Future()
 
+    def whole(self) -> AbstractContextManager[None]:
+        """What ``whole`` returns; nothing where nobody interrupts."""
+        return nullcontext()
+
 
 class _Call:
     __slots__ = ("call", "context", "done", "error", "result")
@@ -213,6 +219,40 @@ class _ThreadPool:
         self._executor.shutdown(wait=True)
 
 
+class _Whole(AbstractContextManager[None]):
+    """See ``whole``. One of it for each use."""
+
+    __slots__ = ("_installed", "_kept")
+
+    def __init__(self) -> None:
+        self._installed = self._kept = False
+
+    def __enter__(self) -> None:
+        # Only Python's own handler, which raises wherever the main thread happens to be: what an application does about Ctrl-C
+        # is its own affair. Within another of these there is nothing to do.
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            self._installed = True
+            signal.signal(signal.SIGINT, self._keep)
+
+    def _keep(self, number: int, frame: FrameType | None) -> None:
+        if self._kept:
+            # Whoever presses it again means it.
+            self._kept = False
+            signal.default_int_handler(number, frame)
+        self._kept = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self._kept:
+                raise KeyboardInterrupt
+
+
 def _read_boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -256,6 +296,9 @@ class _Production(Runtime):
 
     def identity(self) -> ProcessIdentity:
         return ProcessIdentity(socket.gethostname(), os.getpid(), self._boot_id)
+
+    def whole(self) -> AbstractContextManager[None]:
+        return _Whole()
 
 
 _active: Runtime = _Production()
@@ -353,6 +396,15 @@ class LastStep:
 def pool(name: str, workers: int) -> Pool:
     """A bounded pool of ``workers`` for parallel I/O."""
     return _active.pool(name, workers)
+
+
+def whole() -> AbstractContextManager[None]:
+    """While this is entered, Ctrl-C waits for its end, and is raised then; the second one is raised at once.
+
+    For what must not end between two steps in the main thread, where Python would raise ``KeyboardInterrupt`` between any two of
+    them. Leaves alone what an application has installed for SIGINT, and other signals whose handlers raise.
+    """
+    return _active.whole()
 
 
 def identity() -> ProcessIdentity:

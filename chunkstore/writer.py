@@ -169,12 +169,18 @@ class StorageWriter:
         )
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                batch = self._next_batch()
-                if batch is None:
-                    return
-            self._commit(batch)
+        try:
+            while True:
+                with self._condition:
+                    batch = self._next_batch()
+                    if batch is None:
+                        return
+                self._commit(batch)
+        except BaseException as error:
+            # What calls back when a future is resolved may raise anything; nobody must wait for a thread that has gone.
+            if self._error is None:
+                self._break(self._store.wrap_unexpected(error), [])
+            raise
 
     def _next_batch(self) -> list[_Waiting] | None:
         """With the condition held: wait until a batch is due, and take it. None when the writer has ended."""
@@ -223,12 +229,18 @@ class StorageWriter:
         except BaseException as error:
             self._break(self._store.wrap_unexpected(error), batch)
             raise
-        for item in batch:
-            item.future.set_result(offset)
-            offset += len(item.data)
         with self._condition:
             self._committed_to = batch[-1].event_number
             self._condition.notify_all()
+        raised: list[BaseException] = []
+        for item in batch:
+            try:
+                item.future.set_result(offset)
+            except BaseException as error:  # noqa: BLE001  (of a callback; the others are to be told all the same)
+                raised.append(error)
+            offset += len(item.data)
+        if raised:
+            raise raised[0]
 
     def _break(self, error: ChunkstoreError, batch: list[_Waiting]) -> None:
         with self._condition:

@@ -110,8 +110,14 @@ def append(
         core.pass_gate(deadline_s)
         state = core.states.acquire(name)
         failed: BaseException | None = None
+        op: PendingOp | None = None
         try:
-            op, offset = _reserve(core, state, request)
+            with runtime.whole():
+                op, offset = _reserve(core, state, request)
+        except KeyboardInterrupt:
+            if op is not None:
+                core.committer.leave(op)
+            raise
         except Outdated:
             continue
         except Damaged as damage:
@@ -148,9 +154,10 @@ def settle(core: Core, name: str) -> None:
         core.pass_gate(deadline_s)
         state = core.states.acquire(name)
         try:
-            _lock_within(core, state, deadline_s)
-            undecided, outdated = state.undecided(), core.states_outdated(state)
-            state.lock.release()
+            with runtime.whole():
+                _lock_within(core, state, deadline_s)
+                undecided, outdated = state.undecided(), core.states_outdated(state)
+                state.lock.release()
         finally:
             core.states.release(state)
         if undecided is not None:
@@ -185,15 +192,20 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         if core.lazy:
             mark_lazy(core, state, segment, planned, plain=request.writer_id is None)
         op = PendingOp([planned.header], planned.rows, (state,), planned.targets if core.appendable else (), core.epoch)
-        if request.writer_id is not None:
-            remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
-        if core.appendable:
-            if not _write_and_enter(core, state, planned, op, data, request.deadline_s):
-                raise core.leave_behind(op)
-            return op, segment.length
-        core.committer.reserve()
-        _advance(state, planned, growing=False)
-        state.reserved.append(op)
+        try:
+            if request.writer_id is not None:
+                remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
+            if core.appendable:
+                if not _write_and_enter(core, state, planned, op, data, request.deadline_s):
+                    raise core.leave_behind(op)
+                return op, segment.length
+            core.committer.reserve()
+            state.reserved.append(op)
+            _advance(state, planned, growing=False)
+        except BaseException:
+            if not op.entered:
+                _forget_plan(core, state, op)
+            raise
     finally:
         lock.release()
     try:
@@ -203,6 +215,15 @@ def _reserve(core: Core, state: SegmentState, request: _Request) -> tuple[Pendin
         _fail_reserved(core, state, op, error)
         raise
     return op, segment.length
+
+
+def _forget_plan(core: Core, state: SegmentState, op: PendingOp) -> None:
+    """With the lock held: whoever comes next looks at what is committed."""
+    if op in state.reserved:
+        state.reserved.remove(op)
+        core.committer.give_up()
+    state.dead = True
+    state.writers.clear()
 
 
 def _admit(core: Core, state: SegmentState, request: _Request) -> SegmentRecord | int:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Committer"]
 
-_UNCHECKED_OPS_MAX: Final = 1
 _BACKGROUND: Final = "chunkstore-committer"
 _POLL_S_MAX: Final = 0.005
 
@@ -57,8 +56,8 @@ class Committer:
         """Whether commits are led in the background: a caller inside a call that hangs could not keep its deadline."""
         self._crowd = Crowd(core.settings.linger_s)
         self._inflight = 0
-        self._place = (0, 0)
-        """Epoch and lsn of the record that the leader writes."""
+        self._place: tuple[int, int] | None = None
+        """Epoch and lsn of the record that the leader writes; None before it does."""
         self.records = RecordBuilder(core)
         self.records_committed = 0
         self.changes_committed = 0
@@ -100,19 +99,18 @@ class Committer:
             for state in op.states:
                 if state.twin is not None:
                     return False
+            self._queue.append(op)
+            op.entered = True
+            for state in op.states:
+                state.last = op
             if reserve:
                 self._inflight += 1
             if op.kind is not RecordKind.OPS:
                 self._notes_queued += 1
-            for state in op.states:
-                state.last = op
-            self._queue.append(op)
-            op.entered = True
             self._crowd.arrived(len(self._queue))
             if not self._leading and op.waiter is not None:
                 # Another thread entered it on behalf of a caller that waits already.
-                self._leading = True
-                op.leads = True
+                self._leading = op.leads = True
                 waiter, op.waiter = op.waiter, None
                 waiter.wake()
             return True
@@ -168,13 +166,13 @@ class Committer:
 
     def leave(self, op: PendingOp) -> None:
         """The caller of ``op`` goes away, or never comes to wait; whether it was to lead, and who leads now, is settled here."""
-        with self._lock:
-            op.waiter = None
-            op.abandoned = True
-            if op.leads:
-                op.leads = False
-                self._leading = False
-        self._pass_leadership()
+        with runtime.whole():
+            with self._lock:
+                op.waiter = None
+                op.abandoned = True
+                if op.leads:
+                    self._end_lead(op)
+            self._pass_leadership()
 
     def wait_decided(self, op: PendingOp, deadline_s: float) -> bool:
         """Wait, as somebody who depends on ``op`` without being its caller. False when the deadline passed first."""
@@ -195,50 +193,66 @@ class Committer:
             listener()
 
     def _lead(self, op: PendingOp) -> None:
-        try:
-            op.leads = False
-            while not op.decided:
-                self._gather()
-                batch = self._take()
-                if batch:
+        with runtime.whole():
+            try:
+                while not op.decided:
+                    self._crowd.gather(self._lock, lambda: len(self._queue))
+                    if not (batch := self._take()):
+                        break  # ours was failed together with its segment between two batches
                     self._commit(batch)
-                elif not op.decided:
-                    # Our operation was failed together with its segment between two batches.
-                    break
-        finally:
-            self._stop_leading()
+            finally:
+                self._stop_leading(op)
 
-    def _stop_leading(self) -> None:
+    def _stop_leading(self, op: PendingOp | None) -> None:
         with self._lock:
-            self._leading = False
+            self._end_lead(op)
             left = bool(self._queue)
         if left:
             self._pass_leadership()
 
+    def _end_lead(self, op: PendingOp | None) -> None:
+        """With the lock held: nobody leads. What was taken and never begun, because its leader was interrupted, is queued as it was."""
+        if self._place is None:
+            lost = [item for item in self._taken if not item.decided and item not in self._queue]
+            self._queue[:0] = lost
+            self._notes_queued += sum(item.kind is not RecordKind.OPS for item in lost)
+        self._leading = False
+        if op is not None:
+            op.leads = False
+
     def _pass_leadership(self, *, forsaken: bool = False) -> None:
         """Give the lead to a waiting caller, or to a background task when everyone queued has gone (``forsaken``: or seems to have)."""
+        with runtime.whole():
+            if self._needs_leader(forsaken):
+                task = None
+                try:
+                    task = runtime.spawn_if_possible(self._lead_in_background, _BACKGROUND)
+                finally:
+                    if task is None:
+                        self._lead_is_free()
+
+    def _needs_leader(self, forsaken: bool) -> bool:
         with self._lock:
             if self._leading or not self._queue:
-                return
+                return False
             for op in self._queue if not self._elsewhere else ():
                 if op.waiter is not None:
-                    self._leading = True
-                    op.leads = True
+                    self._leading = op.leads = True
                     waiter, op.waiter = op.waiter, None
                     waiter.wake()
-                    return
-            if not self._elsewhere and not forsaken and not all(op.abandoned for op in self._queue):
-                # Its caller has not begun to wait yet and will lead then.
-                return
-            self._leading = True
-        if runtime.spawn_if_possible(self._lead_in_background, _BACKGROUND) is None:
-            with self._lock:
-                self._leading = False
-                for op in self._queue:
-                    # Whoever waits finds that nobody leads, and leads.
-                    if op.waiter is not None:
-                        op.waiter.wake()
-                        op.waiter = None
+                    return False
+            # Its caller has not begun to wait yet, perhaps, and will lead then.
+            self._leading = self._elsewhere or forsaken or all(op.abandoned for op in self._queue)
+            return self._leading
+
+    def _lead_is_free(self) -> None:
+        with self._lock:
+            self._leading = False
+            for op in self._queue:
+                # Whoever waits finds that nobody leads, and leads.
+                if op.waiter is not None:
+                    op.waiter.wake()
+                    op.waiter = None
 
     def _lead_for(self, op: PendingOp) -> None:
         """Lead in the background, if the lead is still this caller's to give."""
@@ -251,31 +265,24 @@ class Committer:
     def _lead_in_background(self) -> None:
         try:
             if self._elsewhere:
-                self._gather()
+                self._crowd.gather(self._lock, lambda: len(self._queue))
             while batch := self._take():
                 self._commit(batch)
                 if self._elsewhere:
-                    self._gather()
+                    self._crowd.gather(self._lock, lambda: len(self._queue))
         finally:
-            self._stop_leading()
-
-    def _gather(self) -> None:
-        with self._lock:
-            waiter = self._crowd.begin(len(self._queue))
-        if waiter is not None:
-            self._crowd.wait(waiter, self._lock)
+            self._stop_leading(None)
 
     def _take(self) -> list[PendingOp]:
         with self._lock:
             queue = self._queue
             if not queue:
                 return []
-            if self._notes_queued == 0 and len(queue) <= _UNCHECKED_OPS_MAX:
-                self._queue = []
-                self._taken = queue
+            self._place = None
+            if self._notes_queued == 0 and len(queue) == 1:
+                self._taken, self._queue = queue, []
                 return queue
-            size_bytes = 0
-            count = 0
+            size_bytes = count = 0
             for op in queue[: LIMITS.batch_ops_max]:
                 size_bytes += op.size_bytes_estimate()
                 # A note has a record of its own; an operation with more than a batch's worth goes alone.
@@ -285,8 +292,8 @@ class Committer:
                 if op.kind is not RecordKind.OPS:
                     self._notes_queued -= 1
                     break
-            batch, self._queue = queue[:count], queue[count:]
-            self._taken = batch
+            batch = self._taken = queue[:count]
+            self._queue = queue[count:]
             return batch
 
     # One batch
@@ -294,12 +301,14 @@ class Committer:
     def _commit(self, batch: list[PendingOp]) -> None:
         """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
         core = self._core
-        self._place = core.epoch, core.journal.head.lsn + 1
         try:
             self._commit_steps(batch)
         except BaseException as error:
             undecided = [op for op in batch if not op.decided]
-            if undecided:
+            if undecided and self._place is None:
+                # Nothing was written: what an earlier record came to says nothing about these.
+                self.fail(undecided, core.unexpected(error))
+            elif undecided and self._place is not None:
                 # What happened to the record is not known, and this stream must not be used again.
                 broken = JournalBroken(core.unexpected(error), happened=None)
                 epoch, lsn = self._place
@@ -315,10 +324,10 @@ class Committer:
             core.check_cache_space(began_s)
             self._sync(batch)
         except ChunkstoreError as error:
-            self._fail(batch, error)
+            self.fail(batch, error)
             return
         except BaseException as error:
-            self._fail(batch, core.unexpected(error))
+            self.fail(batch, core.unexpected(error))
             raise
         try:
             # In this order: while the journal is broken, any caller may replace it; once it is seen whole, only we may.
@@ -330,8 +339,8 @@ class Committer:
             if not batch:
                 return
             previous = journal.head
-            self._place = journal.epoch, previous.lsn + 1
             record, digests = self.records.build(batch, previous.lsn + 1)
+            self._place = journal.epoch, previous.lsn + 1
             position = journal.append(record)
         except JournalBroken as broken:
             core.lifecycle.after_broken_journal(broken, batch, epoch=journal.epoch, lsn=previous.lsn + 1)
@@ -339,12 +348,10 @@ class Committer:
         except OutcomeUnknown as error:
             core.lifecycle.after_fenced_commit(error, batch, previous.lsn + 1)
             return
-        except NotOwner as error:
-            core.fence(error)
-            self._fail(batch, error)
-            return
         except ChunkstoreError as error:
-            self._fail(batch, error)
+            if isinstance(error, NotOwner):
+                core.fence(error)
+            self.fail(batch, error)
             return
         commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
         if not core.lifecycle.apply(commit, batch):
@@ -361,13 +368,10 @@ class Committer:
 
     def _drop_outdated(self, batch: list[PendingOp], epoch: int) -> list[PendingOp]:
         """Fail what was planned in a former epoch: its chunks may be swept by whoever comes after us."""
-        for op in batch:
-            if op.epoch not in (0, epoch):
-                break
-        else:
-            return batch
         outdated = [op for op in batch if op.epoch not in (0, epoch)]
-        self._fail(outdated, StorageUnavailable("ownership was recovered meanwhile; retry"))
+        if not outdated:
+            return batch
+        self.fail(outdated, StorageUnavailable("ownership was recovered meanwhile; retry"))
         return [op for op in batch if not op.decided]
 
     def _sync(self, batch: Sequence[PendingOp]) -> None:
@@ -396,8 +400,7 @@ class Committer:
                 op.lsn = lsn
                 op.error = error
                 op.decided = True
-                waiter = op.waiter
-                if waiter is not None:
+                if (waiter := op.waiter) is not None:
                     op.waiter = None
                     waiter.wake()
         if error is None:
@@ -412,9 +415,6 @@ class Committer:
 
     def fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
         """Fail a batch and everything queued behind it on the same segments."""
-        self._fail(batch, error)
-
-    def _fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
         victims: list[PendingOp] = list(batch)
         left_s = self._core.gate.patience()
         states: dict[int, SegmentState] = {id(state): state for op in batch for state in op.states}
@@ -486,7 +486,7 @@ class Committer:
             queued, self._queue = self._queue, []
             self._notes_queued = 0
         if queued:
-            self._fail(queued, error)
+            self.fail(queued, error)
 
     def drain(self, deadline_s: float) -> None:
         """Called by the leader: commit until nothing is reserved any more. Raises ``DeadlineExceeded``."""

@@ -1,11 +1,12 @@
 """Whether it is worth it to wait for company before a commit (protocol 3.7, A6).
 
 Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 2 ms; not at all for who was alone the last time.
-Leaves out: the queue. All but ``wait`` is called under the queue's lock.
+Leaves out: the queue. All but ``gather`` is called under the queue's lock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from chunkstore import runtime
@@ -45,8 +46,12 @@ class Crowd:
         self._waiting = Waiter()
         return self._waiting
 
-    def wait(self, waiter: Waiter, lock: runtime.Lock) -> None:
-        """Wait for company, without the queue's lock."""
+    def gather(self, lock: runtime.Lock, count: Callable[[], int]) -> None:
+        """Wait for company, if there is to be any, without the queue's lock."""
+        with lock:
+            waiter = self.begin(count())
+        if waiter is None:
+            return
         waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self.last_commit_s))
         with lock:
             if self._waiting is waiter:

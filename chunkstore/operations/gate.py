@@ -62,6 +62,10 @@ class Gate:
         A recovery shuts it within a roll that met a fault: it is open again only when nobody wants it shut. Returns the states under
         whose lock a data write is still going on after ``Core.patience_s``: these are as they were.
         """
+        with runtime.whole():
+            return self._shut(who)
+
+    def _shut(self, who: Shutter) -> list[SegmentState]:
         with self._lock:
             self._shut_by.add(who)
             if self._opened.is_set():
@@ -72,9 +76,11 @@ class Gate:
             if not state.lock.acquire(True, left_s()):
                 held.append(state)
                 continue
-            state.dead = True
-            state.writers.clear()
-            state.lock.release()
+            try:
+                state.dead = True
+                state.writers.clear()
+            finally:
+                state.lock.release()
         return held
 
     def open(self, who: Shutter, kept: Sequence[SegmentState] = ()) -> None:

@@ -221,6 +221,10 @@ class Lifecycle:
             raise failures[0]
 
     def _mend(self, deadline_s: float) -> None:
+        with runtime.whole():
+            self._mend_whole(deadline_s)
+
+    def _mend_whole(self, deadline_s: float) -> None:
         core = self._core
         if not self._recovery_lock.acquire(True, max(0.0, deadline_s - runtime.monotonic_s())):
             core.raise_deadline("waiting for recovery")
@@ -271,13 +275,13 @@ class Lifecycle:
             raise
         except Exception as error:
             raise core.unexpected(error) from error
-        old = core.journal
-        self._snapshots.former_bytes += old.bytes_written
-        core.retire(core.store)
-        # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
-        core.committer.records.forget()
         interrupted: BaseException | None = None
+        old = core.journal
         try:
+            self._snapshots.former_bytes += old.bytes_written
+            core.retire(core.store)
+            # Before the journal counts as mended: the state may have moved on by the record that was in doubt.
+            core.committer.records.forget()
             failure = reconcile(core.storage, core.names, ownership)
         except BaseException as error:  # noqa: BLE001  (our claim stands: not adopted, it would be taken for a stranger's)
             failure, interrupted = core.unexpected(error), error
@@ -369,7 +373,8 @@ class Lifecycle:
         op = PendingOp([], {}, (), (), 0)
         op.kind = kind
         op.notes = notes
-        core.committer.enter(op, reserve=True)
+        with runtime.whole():
+            core.committer.enter(op, reserve=True)
         core.committer.wait(op, core.deadline_s())
         return op.lsn
 

@@ -40,6 +40,10 @@ class SharedCheck:
 
     def __call__(self) -> None:
         """Raises what ``check`` raises."""
+        with runtime.whole():
+            self._join()
+
+    def _join(self) -> None:
         with self._lock:
             mine = self._gathering
             if mine is None:
@@ -50,6 +54,10 @@ class SharedCheck:
         if leads:
             self._lead(mine, before)
         elif not mine.ended.wait(left_s(self._wait_s)) or not mine.passed:
+            with self._lock:
+                # Whoever was to lead it may have been interrupted before.
+                if self._gathering is mine:
+                    self._gathering = None
             # Nobody else's failure is ours: its time may have been up, not ours.
             self._check()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from chunkstore import runtime
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkNotFound, Damaged, InvalidOffset
 from chunkstore.operations.append import write_pieces
@@ -35,8 +36,14 @@ def transact(core: Core, names: Iterable[str], plan: Callable[[Draft], T], *, ta
     while True:
         core.pass_gate(deadline_s)
         states = [core.states.acquire(name) for name in ordered]
+        op: PendingOp | None = None
         try:
-            op, result = _attempt(core, states, plan, deadline_s, tables=tables)
+            with runtime.whole():
+                op, result = _attempt(core, states, plan, deadline_s, tables=tables)
+        except KeyboardInterrupt:
+            if op is not None:
+                core.committer.leave(op)
+            raise
         except Outdated:
             continue
         except Damaged as damage:

@@ -197,7 +197,7 @@ ENGINE_MUTANTS: Final = (
         EVERYWHERE,
         (
             Patch(
-                f"{_COMMITTER}._fail",
+                f"{_COMMITTER}.fail",
                 "if op.kind is RecordKind.OPS and any(id(state) in states for state in op.states):",
                 "if False:",
             ),

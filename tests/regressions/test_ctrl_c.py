@@ -1,0 +1,86 @@
+"""Regressions of Ctrl-C: Python raises it between any two steps of the main thread, which is where commits are made."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore import runtime
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("kind", ["append", "event", "commit", "row"])
+@pytest.mark.parametrize("mode", ["slot", "append"])
+def test_whoever_is_interrupted_leaves_the_store_as_it_should_be(mode: str, kind: str) -> None:
+    """Of a thousand interrupts some dozens lost a batch, the lead of the queue or a lock: segments were damaged for good, or no
+    change was ever made again."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.interrupted", mode, kind, "2", "7"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "bindings"), str(ROOT / "journal")))},
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert told["wrong"] == []
+    assert told["interrupts"] >= 20
+
+
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals are for the main thread")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_an_interrupt_waits_for_the_end_and_the_second_one_does_not() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), runtime.whole():
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0)
+        steps.append("after one")
+    assert steps == ["after one"]
+    with pytest.raises(KeyboardInterrupt), runtime.whole(), runtime.whole():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0)
+        steps.append("after two")
+    assert steps == ["after one"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_what_an_application_installed_is_left_alone() -> None:
+    told: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: told.append(number))
+    with runtime.whole():
+        signal.raise_signal(signal.SIGINT)
+        assert told == [signal.SIGINT]
+
+
+def test_other_threads_are_never_interrupted() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def look() -> None:
+        with runtime.whole():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [before]
