@@ -32,7 +32,7 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import CHUNK, chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
 from chunkstore.names import NO_CHUNK, utf8_bytes
-from chunkstore.operations.append import PlannedAppend, plan_on_tail
+from chunkstore.operations.append_plan import PlannedAppend, plan_on_tail
 from chunkstore.operations.core import Core, decode_found_chunk
 from chunkstore.operations.pending import RowRecord, SegmentState
 from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, ChunkRecord, GarbageRecord, SegmentRecord

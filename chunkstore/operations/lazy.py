@@ -38,7 +38,7 @@ from chunkstore.records import ACTIVE, CLOSED, LAZY, ChunkRecord, SegmentRecord,
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 if TYPE_CHECKING:
-    from chunkstore.operations.append import PlannedAppend
+    from chunkstore.operations.append_plan import PlannedAppend
 
 __all__ = [
     "ACKNOWLEDGED",

@@ -82,6 +82,7 @@ ENGINE_MUTANTS: Final = (
                 "if (self._shut_by and not self._core.ended) or self._opened.is_set():",
                 "if False:",
             ),
+            Patch(f"{_GATE}._renew_states", "or not state.dead or state.lock.locked() ", ""),
         ),
     ),
     Mutant(
@@ -208,7 +209,7 @@ ENGINE_MUTANTS: Final = (
         "an operation planned in a former epoch is committed by its successor",
         EVERYWHERE,
         (
-            Patch(f"{_COMMITTER}._drop_outdated", "if op.epoch not in (0, epoch):", "if False:"),
+            Patch(f"{_COMMITTER}._drop_outdated", "if op.epoch not in (0, epoch)]", "if False]"),
             Patch(f"{_LIFECYCLE}._recover", "core.committer.fail_everything(lost)", "pass"),
         ),
     ),
