@@ -13,7 +13,6 @@ from chunkstore.testing.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
 __all__ = ["ENGINE_MUTANTS"]
 
 _COMMITTER: Final = "chunkstore.operations.committer:Committer"
-_GATE: Final = "chunkstore.operations.gate:Gate"
 _LIFECYCLE: Final = "chunkstore.operations.lifecycle:Lifecycle"
 _LAZY: Final = "chunkstore.operations.lazy"
 _DRAFT: Final = "chunkstore.operations.draft:Draft"
@@ -71,19 +70,6 @@ ENGINE_MUTANTS: Final = (
         POSIX,
         (Patch(f"{_LAZY}:_spoil", "closing=True", "closing=False"),),
         needs=("lazy",),
-    ),
-    Mutant(
-        "gate-opened-twice",
-        "a roll opens the gate again that a recovery within it has opened, with fresh pending states",
-        EVERYWHERE,
-        (
-            Patch(
-                f"{_GATE}.open",
-                "if (self._shut_by and not self._core.ended) or self._opened.is_set():",
-                "if False:",
-            ),
-            Patch(f"{_GATE}._renew_states", "or not state.dead or state.lock.locked() ", ""),
-        ),
     ),
     Mutant(
         "journal-before-data",
