@@ -213,6 +213,10 @@ WORKS: tuple[Work, ...] = (
 )
 
 
+class FewerRequests(AssertionError):
+    """The work made fewer requests than when it was rehearsed."""
+
+
 class LostReplies:
     """Inherit it, and give it a ``ground`` fixture. ``allowed`` may narrow what callers may be told."""
 
@@ -232,6 +236,11 @@ class LostReplies:
             try:
                 told = self.lose_one(ground, kind, number, before, after)
                 assert told in self.allowed(kind, request)
+            except FewerRequests:
+                # A machine that was too busy when it was rehearsed made a try too many.
+                again, _, _ = self.rehearse(ground, kind)
+                if number < len(again):
+                    raise
             except BaseException as error:
                 error.add_note(f"{kind.name}: the reply to request {number} of {len(trace)} was lost: {request}")
                 raise
@@ -274,7 +283,8 @@ class LostReplies:
                 told = "unknown"
             except NOT_HAPPENED:
                 told = "did not happen"
-            assert ground.heal(), "the work made fewer requests than before"
+            if not ground.heal():
+                raise FewerRequests("the work made fewer requests than before")
             state = self.go_on(loss, told, before, after)
             loss.forget_cache()
             with loss.open(wire=False) as successor:
