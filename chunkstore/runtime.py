@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -219,6 +220,11 @@ class _ThreadPool:
         self._executor.shutdown(wait=True)
 
 
+# Below the module's own functions, whose enums cost ten times what they do.
+_signals: Any = sys.modules.get("_signal", signal)
+_SIGINT = int(signal.SIGINT)
+
+
 class _Whole(AbstractContextManager[None]):
     """See ``whole``. One of it for each use."""
 
@@ -232,10 +238,10 @@ class _Whole(AbstractContextManager[None]):
         # is its own affair. Within another of these there is nothing to do.
         if (
             threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            and _signals.getsignal(_SIGINT) is signal.default_int_handler
         ):
             self._installed = True
-            signal.signal(signal.SIGINT, self._keep)
+            _signals.signal(_SIGINT, self._keep)
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
         if self._kept:
@@ -248,7 +254,7 @@ class _Whole(AbstractContextManager[None]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _signals.signal(_SIGINT, signal.default_int_handler)
             if self._kept:
                 raise KeyboardInterrupt
 
