@@ -241,7 +241,10 @@ class _Whole(AbstractContextManager[None]):
             and _signals.getsignal(_SIGINT) is signal.default_int_handler
         ):
             self._installed = True
-            _signals.signal(_SIGINT, self._keep)
+            try:
+                _signals.signal(_SIGINT, self._keep)
+            except ValueError:
+                self._installed = False  # in a sub-interpreter, which nobody interrupts
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
         if self._kept:

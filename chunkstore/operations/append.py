@@ -222,6 +222,8 @@ def _admit(core: Core, state: SegmentState, request: _Request) -> SegmentRecord 
 def _write_and_enter(
     core: Core, state: SegmentState, planned: PlannedAppend, op: PendingOp, data: BytesLike, deadline_s: float
 ) -> bool:
+    """With the lock held: whether it entered the queue, which is no if others had to go on without it. Raises what the storage
+    raises, and ``Outdated`` where the tail is not what its record says."""
     state.writing = planned.rows
     try:
         write_pieces(core, planned, data, deadline_s)
@@ -230,11 +232,9 @@ def _write_and_enter(
     except BaseException as error:
         if op.entered:
             raise  # interrupted right behind it: it is committed like any other
-        # Nothing was planned behind it, so falling back is enough.
+        # Nothing was planned behind it, so falling back (``_forget_plan``) is enough.
         written = {key[1:] for key in planned.rows if key[:1] == CHUNK}
         state.poisoned = written if state.poisoned is None else state.poisoned | written
-        state.dead = True
-        state.writers.clear()
         if isinstance(error, _TAIL_DIFFERS):
             # The tail is not as long as its record says (an earlier half-done write), or gone: it is closed for ever, and
             # the same bytes go to a new chunk.
@@ -286,6 +286,7 @@ def _enter_written(core: Core, state: SegmentState, op: PendingOp) -> None:
 
 
 def _enter_ready(core: Core, state: SegmentState) -> None:
+    """With the lock held: those at the head whose bytes are there."""
     reserved = state.reserved
     while reserved and reserved[0].written:
         head = reserved[0]

@@ -54,7 +54,7 @@ class Committer:
         self._leading = False
         self._elsewhere = core.storage.capabilities.remote
         """Whether commits are led in the background: a caller inside a call that hangs could not keep its deadline."""
-        self._crowd = Crowd(core.settings.linger_s)
+        self._crowd = Crowd(core.settings.linger_s, self._lock, lambda: len(self._queue))
         self._inflight = 0
         self._place: tuple[int, int] | None = None
         """Epoch and lsn of the record that the leader writes; None before it does."""
@@ -196,7 +196,7 @@ class Committer:
         with runtime.whole():
             try:
                 while not op.decided:
-                    self._crowd.gather(self._lock, lambda: len(self._queue))
+                    self._crowd.gather()
                     if not (batch := self._take()):
                         break  # ours was failed together with its segment between two batches
                     self._commit(batch)
@@ -223,7 +223,7 @@ class Committer:
     def _pass_leadership(self, *, forsaken: bool = False) -> None:
         """Give the lead to a waiting caller, or to a background task when everyone queued has gone (``forsaken``: or seems to have)."""
         with runtime.whole():
-            if self._needs_leader(forsaken):
+            if self._takes_lead(forsaken):
                 task = None
                 try:
                     task = runtime.spawn_if_possible(self._lead_in_background, _BACKGROUND)
@@ -231,7 +231,8 @@ class Committer:
                     if task is None:
                         self._lead_is_free()
 
-    def _needs_leader(self, forsaken: bool) -> bool:
+    def _takes_lead(self, forsaken: bool) -> bool:
+        """Whether the lead is now the background's; it may have been given to a waiting caller, or be nobody's for the moment."""
         with self._lock:
             if self._leading or not self._queue:
                 return False
@@ -257,19 +258,18 @@ class Committer:
     def _lead_for(self, op: PendingOp) -> None:
         """Lead in the background, if the lead is still this caller's to give."""
         with self._lock:
-            if not op.leads:
-                return
-            op.leads = False
-        self._lead_in_background()
+            leads, op.leads = op.leads, False
+        if leads:
+            self._lead_in_background()
 
     def _lead_in_background(self) -> None:
         try:
             if self._elsewhere:
-                self._crowd.gather(self._lock, lambda: len(self._queue))
+                self._crowd.gather()
             while batch := self._take():
                 self._commit(batch)
                 if self._elsewhere:
-                    self._crowd.gather(self._lock, lambda: len(self._queue))
+                    self._crowd.gather()
         finally:
             self._stop_leading(None)
 
@@ -300,22 +300,24 @@ class Committer:
 
     def _commit(self, batch: list[PendingOp]) -> None:
         """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
-        core = self._core
         try:
             self._commit_steps(batch)
         except BaseException as error:
             undecided = [op for op in batch if not op.decided]
-            if undecided and self._place is None:
-                # Nothing was written: what an earlier record came to says nothing about these.
-                self.fail(undecided, core.unexpected(error))
-            elif undecided and self._place is not None:
-                # What happened to the record is not known, and this stream must not be used again.
-                broken = JournalBroken(core.unexpected(error), happened=None)
-                epoch, lsn = self._place
-                with suppress(Exception):
-                    core.lifecycle.after_broken_journal(broken, undecided, epoch=epoch, lsn=lsn)
+            if undecided:
+                self._end_abruptly(undecided, self._core.unexpected(error))
             if not isinstance(error, Exception):
                 raise
+
+    def _end_abruptly(self, batch: Sequence[PendingOp], error: StorageUnavailable) -> None:
+        if self._place is None:
+            # Nothing was written: what an earlier record came to says nothing about these.
+            self.fail(batch, error)
+            return
+        # What happened to the record is not known, and this stream must not be used again.
+        epoch, lsn = self._place
+        with suppress(Exception):
+            self._core.lifecycle.after_broken_journal(JournalBroken(error, happened=None), batch, epoch=epoch, lsn=lsn)
 
     def _commit_steps(self, batch: list[PendingOp]) -> None:
         core = self._core
@@ -375,10 +377,8 @@ class Committer:
         return [op for op in batch if not op.decided]
 
     def _sync(self, batch: Sequence[PendingOp]) -> None:
-        first = batch[0].sync_names
-        if len(batch) == 1:
-            names: Sequence[str] = first
-        else:
+        names: Sequence[str] = batch[0].sync_names
+        if len(batch) > 1:
             names = list(dict.fromkeys(name for op in batch for name in op.sync_names))
         if names:
             try:

@@ -1,7 +1,7 @@
 """Whether it is worth it to wait for company before a commit (protocol 3.7, A6).
 
 Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 2 ms; not at all for who was alone the last time.
-Leaves out: the queue. All but ``gather`` is called under the queue's lock.
+Leaves out: the queue. All but ``gather`` is called under the queue's lock, which ``gather`` takes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ _CROWD_SHARE: Final = 0.9
 
 
 class Crowd:
-    """How many committed together the last time, and who waits for as many again."""
+    """How many committed together the last time, and who waits for as many again. ``lock``: the queue's; ``count``: its length."""
 
-    def __init__(self, linger_s: float) -> None:
+    def __init__(self, linger_s: float, lock: runtime.Lock, count: Callable[[], int]) -> None:
         self._linger_s = linger_s
+        self._lock = lock
+        self._count = count
         self._waiting: Waiter | None = None
         self._target = 0
         self.last = 1
@@ -35,7 +37,18 @@ class Crowd:
             self._waiting.wake()
             self._waiting = None
 
-    def begin(self, count: int) -> Waiter | None:
+    def gather(self) -> None:
+        """Wait for company, if there is to be any, without the queue's lock."""
+        with self._lock:
+            waiter = self._begin(self._count())
+        if waiter is None:
+            return
+        waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self.last_commit_s))
+        with self._lock:
+            if self._waiting is waiter:
+                self._waiting = None
+
+    def _begin(self, count: int) -> Waiter | None:
         """What to wait for, ``count`` being in the queue; None if that is enough."""
         if self.last <= 1 and self._linger_s == 0.0:
             return None
@@ -45,14 +58,3 @@ class Crowd:
             return None
         self._waiting = Waiter()
         return self._waiting
-
-    def gather(self, lock: runtime.Lock, count: Callable[[], int]) -> None:
-        """Wait for company, if there is to be any, without the queue's lock."""
-        with lock:
-            waiter = self.begin(count())
-        if waiter is None:
-            return
-        waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self.last_commit_s))
-        with lock:
-            if self._waiting is waiter:
-                self._waiting = None

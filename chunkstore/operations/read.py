@@ -12,6 +12,7 @@ Leaves out: read-ahead (``chunkstore.reader``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import runtime
@@ -181,7 +182,7 @@ def check_range(offset: object, length: object) -> None:
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
-    return _carry_out(context, name, identity, offset, length, _read_plan)
+    return _carry_out(context, partial(_plan_fenced, context, name, identity, offset, length), _read_plan)
 
 
 def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
@@ -198,39 +199,27 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
     return bytes(buffer)
 
 
-def _carry_out(
-    context: ReadContext,
-    name: str,
-    identity: int | None,
-    offset: int,
-    length: int,
-    take: Callable[[ReadContext, ReadPlan], T],
-) -> T:
+def _carry_out(context: ReadContext, plan: Callable[[], ReadPlan], take: Callable[[ReadContext, ReadPlan], T]) -> T:
     """Plan, and let ``take`` read what is planned. A remote storage is told by when (``chunkstore.deadline``)."""
     if not context.storage.capabilities.remote:
-        return _carry_out_anew(context, name, identity, offset, length, take)
+        return _carry_out_anew(context, plan, take)
     with until(runtime.monotonic_s() + context.op_deadline_s):
-        return _carry_out_anew(context, name, identity, offset, length, take)
+        return _carry_out_anew(context, plan, take)
 
 
 def _carry_out_anew(
-    context: ReadContext,
-    name: str,
-    identity: int | None,
-    offset: int,
-    length: int,
-    take: Callable[[ReadContext, ReadPlan], T],
+    context: ReadContext, plan: Callable[[], ReadPlan], take: Callable[[ReadContext, ReadPlan], T]
 ) -> T:
-    """Once more from the start where a chunk has vanished meanwhile."""
-    plan = _plan_fenced(context, name, identity, offset, length)
+    """Once more from the start where a chunk has vanished meanwhile. Raises ``Damaged`` if one is absent again."""
+    planned = plan()
     try:
-        return take(context, plan)
+        return take(context, planned)
     except ChunkNotFound:
         context.recheck()
     # Everything may differ now, the length as well: the name may mean another segment.
-    plan = _plan_fenced(context, name, identity, offset, length)
+    planned = plan()
     try:
-        return take(context, plan)
+        return take(context, planned)
     except ChunkNotFound as error:
         raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
 
@@ -254,7 +243,7 @@ def read_into(context: ReadContext, name: str, identity: int | None, offset: int
         _read_slices(context, plan, target)
         return plan.length
 
-    return _carry_out(context, name, identity, offset, len(target), take)
+    return _carry_out(context, partial(_plan_fenced, context, name, identity, offset, len(target)), take)
 
 
 def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> None:

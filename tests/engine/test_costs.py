@@ -15,6 +15,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.metered import MeteredChunkStorage
 from tests.support.forwarding import Hooked
+from tests.support.hooked import hold_first
 
 
 @pytest.fixture
@@ -53,14 +54,7 @@ def test_a_group_shares_its_record(opened: tuple[ChunkedSegmentStorage, MeteredC
     store, metered, gate = opened
     for number in range(8):
         store.create(f"s{number}")
-    under_way, go = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "create_if_absent" and not under_way.is_set():
-            under_way.set()
-            assert go.wait(10)
-
-    gate.before = before
+    under_way, go = hold_first(gate, lambda operation, name: operation == "create_if_absent")
     with metered.counting() as cost:
         threads = [threading.Thread(target=store.append, args=(f"s{number}", b"x")) for number in range(8)]
         threads[0].start()

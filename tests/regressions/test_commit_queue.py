@@ -12,7 +12,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import OutcomeUnknown, StorageUnavailable
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import in_thread, is_commit, open_hooked, wait_for
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -91,14 +91,7 @@ def test_an_interrupted_waiter_does_not_take_the_lead_with_it(world: World, monk
     store, gate = hooked(world)
     store.create("s")
     store.create("t")
-    committing, go = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if is_commit(operation, names[0]) and not committing.is_set():
-            committing.set()
-            assert go.wait(5)
-
-    gate.before = before
+    committing, go = hold_first(gate, is_commit)
     a, found_a = in_thread(lambda: store.append("s", b"aaaa"))
     assert committing.wait(5)
     from chunkstore.operations.pending import Waiter

@@ -25,7 +25,7 @@ def test_whoever_is_interrupted_leaves_the_store_as_it_should_be(mode: str, kind
     """Of a thousand interrupts some dozens lost a batch, the lead of the queue or a lock: segments were damaged for good, or no
     change was ever made again."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.interrupted", mode, kind, "2", "7"],
+        [sys.executable, "-m", "tests.support.interrupted", mode, kind, "1", "7"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "bindings"), str(ROOT / "journal")))},
         capture_output=True,

@@ -13,7 +13,7 @@ from chunkstore.errors import OutcomeUnknown, StorageUnavailable
 from chunkstore.operations.pending import PendingOp
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import in_thread, is_commit, open_hooked, wait_for
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 MANY = 8
@@ -129,14 +129,7 @@ def test_what_a_caller_entered_and_never_waited_for_is_led(world: World) -> None
         store.append(name, b"0123")
         store.append(name, b"4567")
     store.create("other")
-    committing, go = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if is_commit(operation, names[0]) and not committing.is_set():
-            committing.set()
-            assert go.wait(20)
-
-    storage.before = before
+    committing, go = hold_first(storage, is_commit)
     leader, _ = in_thread(lambda: store.append("other", b"x"))
     try:
         assert committing.wait(5)

@@ -18,7 +18,7 @@ from chunkstore.operations.core import Core
 from chunkstore.operations.pending import PendingOp, SegmentStates
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, in_thread, is_commit, open_hooked, wait_for
+from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -143,14 +143,7 @@ def test_a_recovery_interrupted_while_it_shuts_the_gate(world: World, how: str) 
         assert store.append("t", b"y") == 0
         assert store.epoch == 2
         assert store.append("s", b"CCCC") == 4
-        committing, go = threading.Event(), threading.Event()
-
-        def before(operation: str, names: tuple[str, ...]) -> None:
-            if is_commit(operation, names[0]) and not committing.is_set():
-                committing.set()
-                assert go.wait(20)
-
-        storage.before = before
+        committing, go = hold_first(storage, is_commit)
         other, other_found = in_thread(lambda: store.append("t", b"z"))
         try:
             assert committing.wait(5)
@@ -297,14 +290,7 @@ def test_who_enters_the_queue_with_an_interrupted_append(world: World, monkeypat
     store, storage = open_hooked(world, Hooked, op_deadline_s=2.0)
     store.create("s")
     core = store._core
-    writes, go = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "create" and "/d/" in names[0] and not writes.is_set():
-            writes.set()
-            assert go.wait(20)
-
-    storage.before = before
+    writes, go = hold_first(storage, lambda operation, name: operation == "create" and "/d/" in name)
     first, first_found = in_thread(lambda: store.append("s", b"AAAA"))
     try:
         assert writes.wait(5)

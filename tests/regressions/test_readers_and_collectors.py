@@ -19,7 +19,7 @@ from chunkstore.errors import (
 from tests.regressions.test_commit_queue import hooked
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import in_thread, is_commit, open_hooked
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -120,14 +120,7 @@ def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> Non
     store, gate = open_hooked(world, Hooked, op_deadline_s=0.5)
     store.create("s")
     store.create("t")
-    committing, go = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if is_commit(operation, names[0]) and not committing.is_set():
-            committing.set()
-            assert go.wait(5)
-
-    gate.before = before
+    committing, go = hold_first(gate, is_commit)
     leader, _ = in_thread(lambda: store.append("t", b"t"))
     assert committing.wait(5)
     writer = store.writer("s", writer_id="w", flush_s=0)

@@ -18,7 +18,7 @@ from chunkstore.operations.pending import PendingOp, SegmentState
 from chunkstore.operations.table import KeyBusy, PendingTables, plan_put
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import in_thread, is_commit, open_hooked, wait_for
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -130,14 +130,7 @@ def test_a_change_left_behind_does_not_hide_an_older_one(world: World, monkeypat
     """One of two changes of a row did not enter the queue; a third one, with an expected version, was planned beside the first."""
     store, storage = open_hooked(world, Hooked, op_deadline_s=5.0)
     table, core = store.table("t"), store._core
-    committing, go = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if is_commit(operation, names[0]) and not committing.is_set():
-            committing.set()
-            assert go.wait(20)
-
-    storage.before = before
+    committing, go = hold_first(storage, is_commit)
     first, first_found = in_thread(lambda: table.put(b"k", b"first"))
     try:
         assert committing.wait(5)

@@ -13,7 +13,7 @@ from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
-__all__ = ["Remote", "in_thread", "is_commit", "open_hooked", "wait_for"]
+__all__ = ["Remote", "hold_first", "in_thread", "is_commit", "open_hooked", "wait_for"]
 
 H = TypeVar("H", bound=ChunkStorage)
 
@@ -55,6 +55,19 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
 def is_commit(operation: str, name: str) -> bool:
     """Whether a call writes a record to the journal."""
     return operation in ("create_if_absent", "write") and "/j/" in name
+
+
+def hold_first(storage: Hooked, matches: Callable[[str, str], bool]) -> tuple[threading.Event, threading.Event]:
+    """The first call from now on that ``matches`` (operation, name) waits. The first event says that it does, the second lets it go."""
+    reached, go = threading.Event(), threading.Event()
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if matches(operation, names[0]) and not reached.is_set():
+            reached.set()
+            assert go.wait(20)
+
+    storage.before = before
+    return reached, go
 
 
 def wait_for(condition: Callable[[], bool], most_s: float = 5.0) -> None:
