@@ -2,13 +2,17 @@
 
 Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``stop`` (or the end at the time it is reached);
 at most ``prefetch_bytes`` are held in advance; with ``follow`` it waits for more until the segment is sealed, deleted or the
-reader closed. Errors of reading are raised at the position where they occur, after all buffers before it.
+reader closed. Errors of reading are raised at the position where they occur, after all buffers before it. Reading ahead also ends
+with a reader that nobody has any more. In a forked child it is closed.
 Leaves out: random access (``store.read``).
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from chunkstore import runtime
@@ -64,17 +68,13 @@ class StorageReader:
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.position = start
-        self._store = store
-        self._handle = handle
-        self._stop = stop
-        self._follow = follow
-        self._piece_bytes = piece_bytes
+        self._pieces = _Pieces(store, handle, stop=stop, follow=follow, piece_bytes=piece_bytes)
         self._ahead_max = max(1, prefetch_bytes // piece_bytes) if prefetch_bytes else 0
-        self._condition = runtime.condition()
-        self._ready: deque[bytes | ChunkstoreError | None] = deque()
-        self._closed = False
         self._ended = False
         self._task: runtime.Task | None = None
+        # Its thread knows the pieces only: who drops a reader in the middle of it ends the thread.
+        weakref.finalize(self, self._pieces.forget)
+        _readers.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +87,7 @@ class StorageReader:
 
     def __next__(self) -> bytes:
         """The next buffer. Raises ``StopIteration`` at the end, ``Closed``, and what reading raises."""
-        if self._closed:
+        if self._pieces.closed:
             raise Closed("this reader")
         if self._ended:
             raise StopIteration
@@ -102,34 +102,73 @@ class StorageReader:
 
     def close(self) -> None:
         """End reading ahead. Safe to repeat."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
+        self._pieces.close()
         if self._task is not None:
             self._task.join(timeout=10)
 
-    def _next_item(self) -> bytes | ChunkstoreError | None:
+    def _next_item(self) -> _Item:
+        pieces = self._pieces
         if not self._ahead_max:
-            return self._read_one(self.position)
+            return pieces.read(self.position)
         if self._task is None:
-            self._task = runtime.spawn(self._read_ahead, "chunkstore-reader")
+            self._task = runtime.spawn(partial(pieces.read_ahead, self.position, self._ahead_max), "chunkstore-reader")
+        return pieces.take()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
+        self._pieces = _Pieces(self._pieces.store, self._pieces.handle, stop=0, follow=False, piece_bytes=0)
+        self._pieces.closed = True
+        self._task = None
+
+
+_Item = bytes | ChunkstoreError | None
+"""A buffer, the error to raise in its place, or None at the end."""
+
+
+class _Pieces:
+    """A segment's bytes in pieces, and those of them that were read ahead."""
+
+    def __init__(
+        self, store: ReadingHalf, handle: SegmentHandle, *, stop: int | None, follow: bool, piece_bytes: int
+    ) -> None:
+        self.store = store
+        self.handle = handle
+        self._stop = stop
+        self._follow = follow
+        self._piece_bytes = piece_bytes
+        self._condition = runtime.condition()
+        self._ready: deque[_Item] = deque()
+        self.closed = False
+
+    def close(self) -> None:
+        """No more of them."""
+        with self._condition:
+            self.closed = True
+            self._condition.notify_all()
+
+    def forget(self) -> None:
+        """As ``close``, from wherever garbage is collected: whoever waits notices within a second."""
+        self.closed = True
+
+    def take(self) -> _Item:
+        """The next one that was read ahead."""
         with self._condition:
             while not self._ready:
-                if self._closed:
+                if self.closed:
                     return None
                 self._condition.wait(1.0)
             item = self._ready.popleft()
             self._condition.notify()
             return item
 
-    def _read_ahead(self) -> None:
-        position = self.position
+    def read_ahead(self, position: int, ahead_max: int) -> None:
+        """Read from ``position`` on, ``ahead_max`` pieces in advance, to the end."""
         while True:
-            item = self._read_one(position)
+            item = self.read(position)
             with self._condition:
-                while len(self._ready) >= self._ahead_max and not self._closed:
+                while len(self._ready) >= ahead_max and not self.closed:
                     self._condition.wait(1.0)
-                if self._closed:
+                if self.closed:
                     return
                 self._ready.append(item)
                 self._condition.notify()
@@ -137,7 +176,7 @@ class StorageReader:
                 return
             position += len(item)
 
-    def _read_one(self, position: int) -> bytes | ChunkstoreError | None:
+    def read(self, position: int) -> _Item:
         """The buffer at ``position``, None at the end, or the error to raise there."""
         try:
             while True:
@@ -145,16 +184,16 @@ class StorageReader:
                 if length <= 0:
                     return None
                 try:
-                    data = self._store.read(self._handle, position, length)
+                    data = self.store.read(self.handle, position, length)
                 except BadOffset:
                     if not self._follow:
                         raise
                     data = b""
                 if data:
                     return data
-                if not self._follow or self._closed:
+                if not self._follow or self.closed:
                     return None
-                info = self._store.wait(self._handle, position, _FOLLOW_WAIT_S)
+                info = self.store.wait(self.handle, position, _FOLLOW_WAIT_S)
                 if info.sealed and info.length <= position:
                     return None
         except ChunkstoreError as error:
@@ -164,3 +203,14 @@ class StorageReader:
             wrapped = StorageUnavailable(f"unexpected {type(error).__name__} while reading: {error}")
             wrapped.__cause__ = error
             return wrapped
+
+
+_readers: weakref.WeakSet[StorageReader] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for reader in _readers:
+        reader._leave_to_parent()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

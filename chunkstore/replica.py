@@ -132,11 +132,9 @@ class Replica(ReadingHalf):
         self._closed = True
         if self._inherited or self._released:
             return
-        if self._lock.acquire(True, self.settings.op_deadline_s):
-            try:
+        with runtime.held(self._lock, self.settings.op_deadline_s) as got:
+            if got:
                 self._release()
-            finally:
-                self._lock.release()
 
     def _release(self) -> None:
         """With the lock held."""
@@ -156,42 +154,37 @@ class Replica(ReadingHalf):
 
     def _follow(self, most_s: float) -> int | None:
         """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or somebody else is at it."""
-        end_s = runtime.monotonic_s() + most_s
-        if not self._lock.acquire(True, most_s):
-            return None
         if not self._remote:
-            return self._catch_up()
-        reached: list[int] = []
+            return self._catch_up(most_s)
+        reached: list[int | None] = []
         failures: list[Exception] = []
 
         def elsewhere() -> None:
             try:
-                reached.append(self._catch_up())
+                reached.append(self._catch_up(most_s))
             except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
                 failures.append(error)
 
-        try:
-            task = runtime.spawn_if_possible(elsewhere, "chunkstore-follow")
-        except BaseException:
-            self._lock.release()
-            raise
+        task = runtime.spawn_if_possible(elsewhere, "chunkstore-follow")
         if task is None:
             # Perhaps it does not hang.
-            return self._catch_up()
-        task.join(max(0.0, end_s - runtime.monotonic_s()))
+            return self._catch_up(most_s)
+        task.join(most_s)
         if failures:
             raise failures[0]
         return reached[0] if reached else None
 
-    def _catch_up(self) -> int:
-        """With the lock held, which is released."""
-        try:
-            self._check_open()
-            return self._follower.catch_up().position.lsn
-        finally:
-            if self._closed:
-                self._release()  # who closed us may not have waited so long
-            self._lock.release()
+    def _catch_up(self, most_s: float) -> int | None:
+        """In this thread, as long as it takes; None if somebody else was at it for ``most_s``."""
+        with runtime.held(self._lock, most_s) as got:
+            if not got:
+                return None
+            try:
+                self._check_open()
+                return self._follower.catch_up().position.lsn
+            finally:
+                if self._closed:
+                    self._release()  # who closed us may not have waited so long
 
     def _present_epoch(self) -> int:
         return self.epoch

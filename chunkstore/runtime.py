@@ -30,6 +30,7 @@ __all__ = [
     "Condition",
     "Event",
     "Future",
+    "Held",
     "LastStep",
     "Lock",
     "Pool",
@@ -39,6 +40,7 @@ __all__ = [
     "condition",
     "event",
     "future",
+    "held",
     "identity",
     "install",
     "lock",
@@ -111,7 +113,8 @@ class Pool(Protocol):
 
 
 class ProcessIdentity:
-    """Who we are, for claims and the lease hint: ``host``, ``pid``, ``boot_id`` (constant until the machine restarts)."""
+    """Who we are, for claims and the lease hint: ``host``, ``pid``, ``boot_id`` (constant until the machine restarts; empty where
+    the system does not tell)."""
 
     __slots__ = ("boot_id", "host", "pid")
 
@@ -223,6 +226,8 @@ class _ThreadPool:
 # Below the module's own functions, whose enums cost ten times what they do.
 _signals: Any = sys.modules.get("_signal", signal)
 _SIGINT = int(signal.SIGINT)
+_HELD_STEP_S = 0.25
+"""For so long at most Ctrl-C is not heard by who waits for a lock."""
 
 
 class _Whole(AbstractContextManager[None]):
@@ -267,7 +272,7 @@ def _read_boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        return f"{socket.gethostname()}-unknown"
+        return ""
 
 
 class _Production(Runtime):
@@ -414,6 +419,44 @@ def whole() -> AbstractContextManager[None]:
     them. Leaves alone what an application has installed for SIGINT, and other signals whose handlers raise.
     """
     return _active.whole()
+
+
+class Held(AbstractContextManager[bool]):
+    """See ``held``. One of it for each use."""
+
+    __slots__ = ("_got", "_lock", "_wait_s")
+
+    def __init__(self, lock: Lock, wait_s: float) -> None:
+        self._lock = lock
+        self._wait_s = wait_s
+        self._got = False
+
+    def __enter__(self) -> bool:
+        end_s = monotonic_s() + self._wait_s
+        try:
+            while True:
+                left_s = max(0.0, end_s - monotonic_s())
+                # Ctrl-C waits for the end of each step: between having the lock and saying so, it would be held for ever.
+                with whole():
+                    self._got = self._lock.acquire(timeout=min(left_s, _HELD_STEP_S))
+                if self._got or left_s <= _HELD_STEP_S:
+                    return self._got
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._got:
+            self._got = False
+            self._lock.release()
+
+
+def held(lock: Lock, wait_s: float) -> Held:
+    """Enter with the lock, waiting ``wait_s`` seconds at most; whether it is held. It is given back at the end, in the same
+    thread, wherever Ctrl-C may interrupt."""
+    return Held(lock, wait_s)
 
 
 def identity() -> ProcessIdentity:

@@ -4,11 +4,14 @@ Promises: ``append`` returns at once with a future of the durable offset; bytes 
 ``flush_bytes`` or after ``flush_s``; when ``buffer_bytes_max`` are waiting, ``append`` blocks. After an error the writer is broken:
 every later future, in order, fails with the same error. With a ``writer_id`` every ``append`` is one event, numbered from
 1 (or from what ``resume`` found), and a batch is recorded with its last event number, so that ``resume`` goes on exactly
-behind the last committed event. Leaves out: framing of events (the bytes are the caller's).
+behind the last committed event. In a forked child it is closed: futures of before are the parent's, and never set here.
+Leaves out: framing of events (the bytes are the caller's).
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -73,7 +76,8 @@ class StorageWriter:
         self._committed_to = last_event_number
         self._closed = False
         self._error: ChunkstoreError | None = None
-        self._task = runtime.spawn(self._run, "chunkstore-writer")
+        self._task: runtime.Task | None = runtime.spawn(self._run, "chunkstore-writer")
+        _writers.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -128,6 +132,8 @@ class StorageWriter:
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
+            if self._task is None:
+                raise Closed("this writer, opened before this process was forked,")
             target = self.event_number
             self._flush_to = max(self._flush_to, target)
             self._condition.notify_all()
@@ -150,7 +156,8 @@ class StorageWriter:
             with self._condition:
                 self._closed = True
                 self._condition.notify_all()
-            self._task.join(timeout=_JOIN_S)
+            if self._task is not None:
+                self._task.join(timeout=_JOIN_S)
 
     def resume(self, store: ChunkedSegmentStorage) -> StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
@@ -251,3 +258,20 @@ class StorageWriter:
             self._condition.notify_all()
         for item in failed:
             item.future.set_exception(error.copy())
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the thread that commits, and perhaps holds the lock, is not here."""
+        self._condition = runtime.condition()
+        self._closed = True
+        self._task = None
+
+
+_writers: weakref.WeakSet[StorageWriter] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for writer in _writers:
+        writer._leave_to_parent()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

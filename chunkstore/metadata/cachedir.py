@@ -9,6 +9,7 @@
             data.mdb, lock.mdb  LMDB's own
             STATE               who opened it last, in which boot, and whether it was closed cleanly
             USERS               every process that has it open holds a shared lock on it
+            WRITER              whoever writes holds a lock on it, before LMDB's own: this one can be waited for with a deadline
 
 Promises: a directory in use by any living process is never deleted, and an unused one that is not current is, at the
 next occasion. A store is trusted only if no restart of the machine can have torn it: it was opened last in this very boot
@@ -33,15 +34,17 @@ from itertools import count as counter
 from typing import NamedTuple
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
-from chunkstore.runtime import identity, token
+from chunkstore.runtime import identity, monotonic_s, sleep_s, token
 
 __all__ = [
     "CacheDirectory",
     "StoreState",
     "UsersLock",
+    "WriterLock",
     "current_store",
     "delete_unused",
     "is_local",
+    "is_this_boot",
     "read_state",
     "role_path",
     "this_boot",
@@ -56,6 +59,8 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 _STATE = re.compile(r"chunkstore-cache 1 ([0-9a-f]{32}) (\S{1,200}) (open|clean [0-9]{1,20})\n")
 _ROLE = re.compile(r"owner|replica(-[0-9]{1,9})?")
 _SMALL_BYTES = 4096
+_BOOT_UNKNOWN = "unknown"
+_POLL_S = 0.001
 
 
 def translate_os(error: OSError, path: str) -> ChunkstoreError:
@@ -156,6 +161,42 @@ class UsersLock:
         if self._pid == os.getpid():
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
+
+
+class WriterLock:
+    """An exclusive lock on a store's WRITER file, among processes; one thread of each asks at a time.
+
+    LMDB's own lock cannot be waited for with a deadline. Whoever holds this one first never waits for that, also not while
+    another process is stopped in the middle of its transaction.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file, made if it is missing. Raises ``OSError``."""
+        self._file = os.open(os.path.join(path, "WRITER"), os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+
+    def acquire(self, wait_s: float) -> bool:
+        """Take it, waiting ``wait_s`` at most; whether it is held now."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self._acquire_slowly(monotonic_s() + wait_s)
+        return True
+
+    def _acquire_slowly(self, deadline_s: float) -> bool:
+        while monotonic_s() < deadline_s:
+            sleep_s(_POLL_S)
+            with suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        return False
+
+    def release(self) -> None:
+        """Give it back. Safe to repeat."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Give it back, and the file."""
+        os.close(self._file)
 
 
 def delete_unused(path: str) -> bool:
@@ -301,4 +342,9 @@ class CacheDirectory:
 
 def this_boot(opener: str) -> StoreState:
     """STATE of a store that ``opener`` has just opened."""
-    return StoreState(opener, identity().boot_id.replace(" ", "-") or "unknown", None)
+    return StoreState(opener, identity().boot_id.replace(" ", "-") or _BOOT_UNKNOWN, None)
+
+
+def is_this_boot(state: StoreState) -> bool:
+    """Whether the machine has certainly not been restarted since this STATE was written."""
+    return state.boot_id not in ("", _BOOT_UNKNOWN) and state.boot_id == this_boot("").boot_id

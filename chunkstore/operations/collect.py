@@ -56,12 +56,10 @@ def collect(core: Core, *, dry_run: bool) -> CollectReport:
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
     """
-    if not core.collecting.acquire(True, core.settings.op_deadline_s):
-        core.raise_deadline("waiting for another collection")
-    try:
+    with runtime.held(core.collecting, core.settings.op_deadline_s) as got:
+        if not got:
+            core.raise_deadline("waiting for another collection")
         return _collect(core, dry_run=dry_run)
-    finally:
-        core.collecting.release()
 
 
 def _collect(core: Core, *, dry_run: bool) -> CollectReport:

@@ -144,6 +144,10 @@ class Core:
         """The end of an operation that begins now, on the monotonic clock."""
         return runtime.monotonic_s() + self.settings.op_deadline_s
 
+    def aged_ms(self) -> int:
+        """What the wall clock would say now if nobody had set it since we opened."""
+        return self.opened_ms + int((runtime.monotonic_s() - self.opened_s) * 1000)
+
     def check_open(self) -> None:
         """Raise ``Closed`` after ``close``, and in a forked child."""
         if self.closed:

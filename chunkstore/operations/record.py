@@ -40,7 +40,8 @@ class RecordBuilder:
 
     def build(self, batch: Sequence[PendingOp], lsn: int) -> tuple[Batch, RowDigests]:
         """The record of a batch that will have this lsn. Call ``remember`` with the digests once it is committed."""
-        time_ms = self._time_ms = max(self._time_ms, runtime.now_ms())
+        # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
+        time_ms = self._time_ms = max(self._time_ms, runtime.now_ms(), self._core.aged_ms())
         first = batch[0]
         if len(batch) == 1:
             headers: Sequence[Op] = first.headers

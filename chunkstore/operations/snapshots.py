@@ -85,30 +85,32 @@ class Snapshots:
 
         Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
         """
+        with runtime.held(self._lock, self._core.settings.op_deadline_s) as got:
+            if not got:
+                self._core.raise_deadline("waiting for another snapshot")
+            try:
+                return self._take()
+            except Exception as error:
+                self._failed(error)
+                raise
+
+    def _take(self) -> SnapshotReport:
         core = self._core
-        if not self._lock.acquire(True, core.settings.op_deadline_s):
-            core.raise_deadline("waiting for another snapshot")
-        try:
-            records, changes = core.committer.records_committed, core.committer.changes_committed
-            size_bytes = self._journal_bytes()
-            report = self._write()
-            self._note(RecordKind.SNAPSHOT_NOTE, report.note)
-            core.service.publish_latest(report, epoch=core.epoch)
-            # Its own note stands behind it, and is no reason for another one.
-            self._records_at_last = records + 1
-            self._changes_at_last = changes
-            self._bytes_at_last = size_bytes
-            self._size_bytes = report.size_bytes
-            self._taken_s = runtime.monotonic_s()
-            self._wanted = False
-            self.failure = ""
-            self._pause_s = _PAUSE_S_MIN
-            return report
-        except Exception as error:
-            self._failed(error)
-            raise
-        finally:
-            self._lock.release()
+        records, changes = core.committer.records_committed, core.committer.changes_committed
+        size_bytes = self._journal_bytes()
+        report = self._write()
+        self._note(RecordKind.SNAPSHOT_NOTE, report.note)
+        core.service.publish_latest(report, epoch=core.epoch)
+        # Its own note stands behind it, and is no reason for another one.
+        self._records_at_last = records + 1
+        self._changes_at_last = changes
+        self._bytes_at_last = size_bytes
+        self._size_bytes = report.size_bytes
+        self._taken_s = runtime.monotonic_s()
+        self._wanted = False
+        self.failure = ""
+        self._pause_s = _PAUSE_S_MIN
+        return report
 
     def due(self) -> bool:
         """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""

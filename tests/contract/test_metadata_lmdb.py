@@ -27,6 +27,7 @@ from chunkstore.metadata.port import GENESIS, Commit, MetadataCache, MetadataSto
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_contract import MetadataStoreContract
 from chunkstore.testing.metadata_history import History, World
+from tests.support.forked import in_forked_child
 
 CONTAINER = bytes(range(16))
 SMALL = Settings(lmdb_map_bytes=64 * KIB)
@@ -329,14 +330,14 @@ while True:
 def test_a_stopped_process_that_holds_the_writer_lock(
     cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "_WRITER_PROBE_S", 0.3)
+    monkeypatch.setattr(environment, "WRITER_PROBE_S", 0.3)
     store, _ = made_current(cache)
     store.close(clean=False)
     script = f"""
 import time
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 store = LmdbMetadataCache({folder!r}, {CONTAINER!r}).open_current()
-with store._environment.handle.begin(write=True):
+with store._environment.alone(1), store._environment.handle.begin(write=True):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -361,24 +362,6 @@ with store._environment.handle.begin(write=True):
 
 
 # ---- fork
-
-
-def in_forked_child(call: Callable[[], str]) -> str:
-    """What ``call`` answers in a child made by fork."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            answer = call()
-        except BaseException as error:  # noqa: BLE001
-            answer = f"failed: {error!r}"
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        answer = file.read()
-    os.waitpid(pid, 0)
-    return answer
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -47,3 +47,20 @@ def test_a_clock_that_went_back_does_not_shorten_the_grace(world: World, monkeyp
     store = world.open(gc_grace_s=3600)
     assert store.collect().waiting == 1
     assert problems(store.check()) == []
+
+
+def test_a_clock_set_back_under_an_owner_does_not_shorten_the_grace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was removed by an owner older than the grace got a label of long ago, and its objects were deleted at once."""
+    store = world.open(gc_grace_s=0.5)
+    store.create("s")
+    store.append("s", b"data")
+    time.sleep(0.6)
+    real = runtime.now_ms
+    monkeypatch.setattr(runtime, "now_ms", lambda: real() - YEAR_MS)
+    store.delete("s")
+    report = store.collect()
+    assert (report.chunks, report.waiting) == (0, 1)
+    time.sleep(0.6)
+    assert store.collect().chunks == 1

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from chunkstore import runtime
+from tests.support.worlds import World
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,3 +85,82 @@ def test_other_threads_are_never_interrupted() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+class _Pressing:
+    """A lock whose taker is interrupted between having it and being told so."""
+
+    def __init__(self) -> None:
+        self.inner = threading.Lock()
+        self.presses = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        got = self.inner.acquire(blocking, timeout)
+        self.presses += 1
+        signal.raise_signal(signal.SIGINT)
+        return got
+
+    def release(self) -> None:
+        self.inner.release()
+
+    def locked(self) -> bool:
+        return self.inner.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *unused: object) -> None:
+        self.release()
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_a_lock_taken_by_who_is_interrupted_is_given_back() -> None:
+    """A replica's, a collection's and a snapshot's lock were held for ever after a Ctrl-C of the wrong moment."""
+    lock = _Pressing()
+    with pytest.raises(KeyboardInterrupt), runtime.held(lock, 1.0):
+        raise AssertionError("not reached")
+    assert lock.presses == 1
+    assert not lock.locked()
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_who_waits_for_a_lock_hears_an_interrupt_soon() -> None:
+    lock = threading.Lock()
+    with lock:
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        begin_s = time.monotonic()
+        with pytest.raises(KeyboardInterrupt), runtime.held(lock, 30.0):
+            raise AssertionError("not reached")
+        assert time.monotonic() - begin_s < 10
+    with runtime.held(lock, 1.0) as got:
+        assert got
+        with runtime.held(lock, 0.3) as again:
+            assert not again
+    assert not lock.locked()
+
+
+@pytest.mark.usefixtures("default_handler")
+@pytest.mark.parametrize("operation", ["refresh", "collect", "snapshot"])
+def test_who_is_interrupted_with_a_lock_in_hand_can_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    store = world.open(op_deadline_s=1.0)
+    store.create("s")
+    store.append("s", b"data")
+    replica = world.replica(op_deadline_s=1.0)
+    pressing = _Pressing()
+    calls: dict[str, tuple[Callable[[], object], object, str]] = {
+        "refresh": (replica.refresh, replica, "_lock"),
+        "collect": (store.collect, store._core, "collecting"),
+        "snapshot": (store.snapshot, store._core.lifecycle._snapshots, "_lock"),
+    }
+    call, holder, name = calls[operation]
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, name, pressing)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert pressing.presses == 1
+        assert not pressing.locked()
+    call()
+    replica.close()
+    assert replica._released

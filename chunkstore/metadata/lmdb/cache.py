@@ -17,13 +17,14 @@ from chunkstore.metadata.cachedir import (
     current_store,
     delete_unused,
     is_local,
+    is_this_boot,
     read_state,
     role_path,
     this_boot,
     translate_os,
     write_state,
 )
-from chunkstore.metadata.lmdb.environment import Environment, acquire, translate
+from chunkstore.metadata.lmdb.environment import WRITER_PROBE_S, Environment, acquire, translate
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 from chunkstore.runtime import token
@@ -136,7 +137,7 @@ def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str |
     state = read_state(path)
     if state is None:
         return None
-    same_boot = state.boot_id == this_boot("").boot_id
+    same_boot = is_this_boot(state)
     if not same_boot and state.clean is None:
         return None
     try:
@@ -161,6 +162,5 @@ def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str |
 
 
 def _mark_open(environment: Environment, opener: str) -> None:
-    with environment.handle.begin(write=True) as txn:  # in order with others' marks, and with marking clean
+    with environment.alone(WRITER_PROBE_S):  # in order with others' marks, and with marking clean
         write_state(environment.path, this_boot(opener))
-        txn.abort()

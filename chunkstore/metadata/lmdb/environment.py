@@ -1,15 +1,16 @@
 """LMDB environments: one per store directory and process, shared by reference count, growing where they are too small.
 
 Promises: an environment that this process must not use (a parent's, a closed one) is refused by name. The map is changed
-only while no view of this process is open, or after waiting for those that are. LMDB's errors end here (``translate``).
+only while no view of this process is open, or after waiting for those that are. A process that is stopped while it writes holds
+up nobody for longer than he said. LMDB's errors end here (``translate``).
 Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from errno import EDQUOT, EIO, ENOSPC
 from typing import TypeVar
 
@@ -24,10 +25,10 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.cachedir import UsersLock, read_state, write_state
-from chunkstore.runtime import event, lock, monotonic_s, sleep_s, spawn
+from chunkstore.metadata.cachedir import UsersLock, WriterLock, read_state, write_state
+from chunkstore.runtime import held, lock, monotonic_s, sleep_s
 
-__all__ = ["Environment", "abandon", "acquire", "release", "translate"]
+__all__ = ["WRITER_PROBE_S", "Environment", "abandon", "acquire", "release", "translate"]
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ _LOCK_FILE_BYTES = 36 * KIB  # holds that many readers
 _MAP_BYTES_FALLBACK = 64 * MIB
 _MAP_BYTES_MAX = 1 << 46
 _VIEWS_WAIT_S = 5.0
-_WRITER_PROBE_S = 2.0
+WRITER_PROBE_S = 2.0
 _DAMAGED_ERRORS = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -84,9 +85,14 @@ class Environment:
     def __init__(self, path: str, map_bytes: int, users: UsersLock) -> None:
         self.path = path
         self.handle = _open_handle(path, map_bytes)
+        try:
+            self._writer_file = WriterLock(path)
+        except OSError:
+            self.handle.close()
+            raise
         self.users = users
         self.count = 1
-        self.writer = lock()
+        self._writer = lock()
         self.views: set[int] = set()
         self.gate_open = True
         self.inherited = False
@@ -116,8 +122,9 @@ class Environment:
                     return self.handle.begin()
             except lmdb.MapResizedError:
                 self.views.discard(ticket)
-                with self.writer:
-                    self._remap(0)
+                with held(self._writer, max(0.0, deadline - monotonic_s())) as got:
+                    if got:
+                        self._remap(0)
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
@@ -143,9 +150,7 @@ class Environment:
     def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
         """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
         self.check()
-        if not self.writer.acquire(timeout=deadline_s):
-            raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=deadline_s)
-        try:
+        with self.alone(deadline_s):
             while True:
                 try:
                     with self.handle.begin(write=True) as txn:
@@ -159,11 +164,27 @@ class Environment:
                     self._remap(0)
                 except lmdb.Error as error:
                     raise translate(error, self.path) from error
-        finally:
-            self.writer.release()
+
+    @contextmanager
+    def alone(self, wait_s: float) -> Iterator[None]:
+        """As the only thread of the only process that writes. Raises ``DeadlineExceeded``, or ``StorageUnavailable`` where it is
+        another process that does not end."""
+        with held(self._writer, wait_s) as got:
+            if not got:
+                raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
+            try:
+                if not self._writer_file.acquire(wait_s):
+                    raise StorageUnavailable(
+                        f"another process has been writing to the metadata cache {self.path} for {wait_s:g} s; if it is "
+                        "stopped, end it",
+                        object=self.path,
+                    )
+                yield
+            finally:
+                self._writer_file.release()
 
     def _remap(self, size_bytes: int) -> None:
-        """Change the size of the map (0: adopt what another process made it). The caller holds ``writer``.
+        """Change the size of the map (0: adopt what another process made it). The caller holds the writer's lock.
 
         Views in progress are waited for; one that outlasts the wait is ended, and says so when it is used next.
         """
@@ -179,16 +200,23 @@ class Environment:
             self.gate_open = True
 
     def writer_answers(self) -> bool:
-        """Whether LMDB's writer lock can be had; not, while a stopped process holds it."""
-        done = event()
+        """Whether writing is possible; not, while a stopped process is at it."""
+        with suppress(ChunkstoreError), self.alone(WRITER_PROBE_S):
+            return True
+        return False
 
-        def probe() -> None:
-            with suppress(lmdb.Error):
-                self.handle.begin(write=True).abort()
-                done.set()
+    def close(self) -> None:
+        """Release everything. Not while anybody uses it."""
+        self.handle.close()
+        self._writer_file.close()
+        self.users.release()
 
-        spawn(probe, "chunkstore-cache-probe")
-        return done.wait(_WRITER_PROBE_S)
+    def leave_to_parent(self) -> None:
+        """In a forked child: closing LMDB would release reader slots that the parent uses."""
+        self.inherited = True
+        self.gate_open = False  # sends every reader to check()
+        # Else a child that lives on would keep what a parent had locked when it was killed.
+        self._writer_file.close()
 
     def is_whole(self) -> bool:
         """Whether the file has all the pages that its newest commit knows of (a page beyond the end kills the process)."""
@@ -201,12 +229,11 @@ _environments_lock = lock()
 
 
 def _after_fork_in_child() -> None:
-    """Leave the parent's environments alone: closing one here would release reader slots that the parent uses."""
+    """Leave the parent's environments alone."""
     global _environments_lock  # noqa: PLW0603  (another thread may have held it when the process was forked)
     _environments_lock = lock()
     for environment in _environments.values():
-        environment.inherited = True
-        environment.gate_open = False  # sends every reader to check()
+        environment.leave_to_parent()
     _environments.clear()
 
 
@@ -273,12 +300,12 @@ def release(environment: Environment, clean_opener: str | None) -> None:
             return
         try:
             if clean_opener is not None:
-                with suppress(lmdb.Error, OSError):  # not marked then: a restart of the machine costs a rebuild
+                # Not marked then: a restart of the machine costs a rebuild.
+                with suppress(lmdb.Error, OSError, ChunkstoreError):
                     _mark_clean(environment, clean_opener)
         finally:
             del _environments[environment.path]
-            environment.handle.close()
-            environment.users.release()
+            environment.close()
 
 
 def abandon(folder: str) -> None:
@@ -291,14 +318,12 @@ def abandon(folder: str) -> None:
         for path in [path for path in _environments if path.startswith(below)]:
             environment = _environments.pop(path)
             environment.count = 0
-            environment.handle.close()
-            environment.users.release()
+            environment.close()
 
 
 def _mark_clean(environment: Environment, opener: str) -> None:
-    with environment.handle.begin(write=True) as txn:  # nobody writes between sync and mark
+    with environment.alone(WRITER_PROBE_S):  # nobody writes between sync and mark
         state = read_state(environment.path)
         if state is not None and state.opener == opener:
             environment.handle.sync(True)
             write_state(environment.path, state._replace(clean=environment.handle.info()["last_txnid"]))
-        txn.abort()
