@@ -9,7 +9,8 @@
 #   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make lint | bench | soak-put | wheel | clean
-# PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer), JOBS the number of test processes.
+# PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer), JOBS the number of processes of long runs, TEST_JOBS that
+# of tests (one more than processors: they wait for servers a third of the time).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +18,9 @@ SHELL := bash
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-JOBS ?= 2
+PROCESSORS := $(shell nproc 2>/dev/null || echo 2)
+JOBS ?= $(PROCESSORS)
+TEST_JOBS ?= $(shell expr $(PROCESSORS) + 1)
 ROOT ?=
 export PYTHON
 
@@ -45,7 +48,7 @@ test: lint types
 	@scripts/servers.sh
 	@$(RUN) -m tests.support.servers.hdfs_jars
 	@# Without bytecode every worker, and every process that a test starts, would compile everything anew.
-	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal
 
 lint: $(VENV)/.ready-dev
 	$(RUN) -m ruff check .

@@ -2,7 +2,7 @@
 
 Each storage call of one process may be the moment at which another one acts, fails or dies. Interleavings are nested
 (the other process finishes its step first), which reaches the directed schedules of protocol 3.18 and their mixtures.
-``CHUNKSTORE_FAULTS=full`` tells twenty times as many stories; ``make simulate`` tells those of the whole engine.
+``CHUNKSTORE_FAULTS=full`` tells thirty times as many stories; ``make simulate`` tells those of the whole engine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chunkstore_journal.inspect import check_journal
 from tests.journal.world import Process, World, keys_of
 
 T = TypeVar("T")
-SEEDS = range(240 if os.environ.get("CHUNKSTORE_FAULTS", "") == "full" else 12)
+SEEDS = range(240 if os.environ.get("CHUNKSTORE_FAULTS", "") == "full" else 8)
 STEPS = 60
 
 

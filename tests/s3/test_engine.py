@@ -24,6 +24,12 @@ _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
 _NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
 _SHARES: dict[str, set[str]] = {"moto": set(), "rgw": {"test_basic", "test_fencing", "test_recovery"}}
+# Long, and about rows more than about the storage: in a full run only.
+_LONG = {
+    "test_an_epoch_whose_changes_cancel_out_is_followed_all_the_same",
+    "test_many_epochs_each_writing",
+    "test_the_other_kind_of_metadata_shows_the_same",
+}
 
 
 class S3World(World):
@@ -58,7 +64,9 @@ def suite(server: str, module: ModuleType) -> type:
     tests = {
         name: staticmethod(function)
         for name, function in vars(module).items()
-        if name.startswith("test_") and "world" in getattr(function, "__annotations__", {})
+        if name.startswith("test_")
+        and "world" in getattr(function, "__annotations__", {})
+        and (FULL_RUN or name not in _LONG)
     }
     marks = [pytest.mark.parametrize("world", [server], indirect=True)]
     return type(module.__name__, (), {**tests, "pytestmark": marks})

@@ -179,7 +179,7 @@ def test_46_webhdfs_rename_reply_lost(numbers: bool) -> None:
     first = PROBE_RACERS + 2  # those of the probe that race for one name are all the same
     assert renames >= first + 9
     # Without numbers it is a gateway, which only needs a sample of them: claims, records and the SEAL are all compared alike.
-    for lost in (1, 2, *range(first, renames + 1, 1 if numbers else 3)):
+    for lost in (1, 2, *range(first, renames + 1, 1 if numbers else 5)):
         with Renames(lost, numbers=numbers) as fake:
             story_over_webhdfs(fake)
             assert fake.renames >= lost
