@@ -245,7 +245,8 @@ class RetryingChunkStorage(WrappingChunkStorage):
             if self._repeat(look, lambda _: question()):
                 self._count(self._recognised, operation)
                 return True
-        except (*_TRANSIENT, ChunkNotFound):
+        except ChunkstoreError:
+            # Whatever the look met, it says nothing about the change: that may have happened.
             pass
         self._count(self._given_up, operation)
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.support.servers.answering import Answering, http
 
+MISTAKEN = http("400 Bad Request", b"<Error><Code>InvalidRequest</Code><Message>mistaken</Message></Error>")
 EXPIRED = http("400 Bad Request", b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
 NO_ANSWER = http("500 Internal Server Error", b"<Error><Code>InternalError</Code></Error>")
 TAKEN = http("412 Precondition Failed", b"<Error><Code>PreconditionFailed</Code></Error>")
@@ -27,15 +29,46 @@ def storage(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3
 
 
 @pytest.mark.parametrize(
-    "storage", [[NO_ANSWER, EXPIRED], [NO_ANSWER, TAKEN, EXPIRED]], ids=["sent again", "read back"], indirect=True
+    "storage",
+    [[NO_ANSWER, *before, refusal] for refusal in (EXPIRED, MISTAKEN) for before in ([], [TAKEN])],
+    ids=["expired-sent again", "expired-read back", "mistaken-sent again", "mistaken-read back"],
+    indirect=True,
 )
-def test_a_token_that_expires_after_a_put_without_answer(storage: S3ChunkStorage) -> None:
+def test_a_refusal_after_a_put_without_answer(storage: S3ChunkStorage) -> None:
     """Before, who could not read back what was taken said ``InvalidArgument``: that it had not happened."""
     with pytest.raises(StorageUnavailable, match="may still land"):
         storage.create_if_absent("a", b"mine")
 
 
-@pytest.mark.parametrize("storage", [[EXPIRED]], indirect=True)
-def test_a_token_that_had_expired_before(storage: S3ChunkStorage) -> None:
+@pytest.mark.parametrize("storage", [[MISTAKEN]], indirect=True)
+def test_a_refusal_before_anything_happened(storage: S3ChunkStorage) -> None:
     with pytest.raises(InvalidArgument):
         storage.create_if_absent("a", b"mine")
+
+
+@pytest.mark.parametrize("storage", [[EXPIRED]], indirect=True)
+def test_a_token_that_had_expired_before(storage: S3ChunkStorage) -> None:
+    """The arguments are right: a fresh token makes the same call succeed."""
+    with pytest.raises(StorageUnavailable, match=r"ExpiredToken.*check credentials") as caught:
+        storage.create_if_absent("a", b"mine")
+    assert "may still land" not in str(caught.value)
+
+
+def test_a_large_buffer_that_changes_between_attempts_keeps_its_checksums(s3_environment: None) -> None:
+    """Else a server that looks at the MD5 alone stores bytes that their CRC, in the metadata, does not match."""
+    data = bytearray(2 << 20)
+
+    def answer(_: str) -> bytes:
+        data[0] += 1
+        return NO_ANSWER if len(server.requests) == 1 else http("200 OK", b"", 'ETag: "e"')
+
+    with Answering(answer) as server:
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=5))
+        assert storage.create_if_absent("a", data)
+        storage.close()
+    checks = [
+        re.findall(r"(?i)(?:content-md5|x-amz-checksum-crc32c|chunkstore-crc32c): *\S+", head) for head in server.heads
+    ]
+    assert len(checks) == 2
+    assert len(checks[0]) == 3
+    assert checks[0] == checks[1]

@@ -7,16 +7,17 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
 from chunkstore import runtime
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
-from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore.storage import ChunkHandle, ConcatArgument, ReadRange
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.support.servers.answering import Answer, Answering, drip, http
+from tests.support.servers.answering import ABSENT, Answer, Answering, drip, http
 
 MIB = 1 << 20
 BLOCK = bytes(1 << 16)
@@ -110,6 +111,15 @@ def test_a_slow_answer_that_falls_silent_ends_with_the_operation(serve: Serve) -
     with until(runtime.monotonic_s() + 0.8), pytest.raises(StorageUnavailable):
         storage.exists("n")
     assert time.monotonic() - began < 1.3
+
+
+def test_ranges_that_wait_for_others_end_with_them(serve: Serve) -> None:
+    """One call, one deadline: eight turns of two would take eight times as long."""
+    storage = serve(None, concurrency=2, deadline_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(StorageUnavailable):
+        storage.read_ranges(HANDLE, [ReadRange(start, 10) for start in range(0, 160, 10)])
+    assert time.monotonic() - began < 2
 
 
 # Bounded
@@ -214,6 +224,27 @@ def test_a_head_that_makes_no_sense(serve: Serve, headers: tuple[str, ...]) -> N
             call("n")
 
 
+def test_an_object_replaced_by_a_shorter_one_while_it_is_read_in_pieces(serve: Serve) -> None:
+    """The second piece lies beyond the end of what is there by then, which is said without an ETag."""
+    first_looks = itertools.count()
+
+    def answer(head: str) -> bytes:
+        [(first, last)] = re.findall(r"bytes=(\d+)-(\d+)", head)
+        if first != "0":
+            return error("416 Range Not Satisfiable", "InvalidRange")
+        if next(first_looks) == 0:
+            return piece(bytes(int(last) + 1), f"Content-Range: bytes 0-{last}/{12 * MIB}")
+        return http("206 Partial Content", b"n", 'ETag: "new"', "Content-Range: bytes 0-0/1")
+
+    with Answering(answer, whole=True) as server:
+        options = S3Options(bucket="bucket", endpoint_url=server.url, part_size_bytes=5 * MIB, concurrency=2)
+        storage = S3ChunkStorage(options)
+        buffer = bytearray(10 * MIB)
+        assert storage.read_into(HANDLE, 0, buffer) == 1
+        assert buffer[:1] == b"n"
+        storage.close()
+
+
 # Listings
 
 
@@ -281,6 +312,37 @@ def test_listings_that_are_some(serve: Serve) -> None:
     assert [found.name for found in storage.list("n", limit=1).items] == ["n"]
 
 
+@pytest.mark.parametrize("heeded", [True, False], ids=["as many as asked", "as many as there are"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 1000])
+def test_keys_that_no_chunk_can_have_are_passed_over(serve: Serve, limit: int, heeded: bool) -> None:
+    """Consoles make folders of empty objects, and buckets are older than containers."""
+    keys = ["p/", "p/../x", "p//x", "p/c/", "p/c/FORMAT", "p/c/pin/", "p/d/f", "p/d/f/", "p/d/g", "p/e/"]
+
+    def answer(line: str) -> bytes:
+        asked = dict(parse_qsl(line.split()[1].partition("?")[2]))
+        rest = [key for key in keys if key > asked.get("start-after", "")]
+        size = int(asked["max-keys"]) if heeded else len(keys)
+        return listing(*map(item, rest[:size]), truncated=str(len(rest) > size).lower())
+
+    storage = serve(answer, prefix="p")
+    names: list[str] = []
+    after: str | None = None
+    while True:
+        page = storage.list("", after=after, limit=limit)
+        assert len(page.items) == limit or page.next_after is None
+        names += [found.name for found in page.items]
+        if (after := page.next_after) is None:
+            break
+    assert names == ["c/FORMAT", "d/f", "d/g"]
+
+
+def test_stray_keys_without_end(serve: Serve) -> None:
+    numbers = itertools.count()
+    storage = serve(lambda _: listing(item(f"{next(numbers):020d}/"), truncated="true"), deadline_s=0.5)
+    with pytest.raises(StorageUnavailable):
+        storage.list()
+
+
 def test_a_page_without_keys_is_not_the_end(serve: Serve) -> None:
     """Ceph has such pages, where other things than objects lie between the keys."""
 
@@ -315,7 +377,7 @@ def uploads(line: str) -> bytes | None:
 
 def test_a_completion_answered_by_a_portal_is_not_done(serve: Serve) -> None:
     def answer(line: str) -> bytes:
-        return uploads(line) or (http("404 Not Found") if line.startswith("HEAD") else NO_LISTINGS["html"])
+        return uploads(line) or (ABSENT if line.startswith("HEAD") else NO_LISTINGS["html"])
 
     with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
         serve(answer, **LARGE).create("n", bytes(6 * MIB))
@@ -334,7 +396,7 @@ def test_a_completion_that_was_carried_out_behind_a_refusal_is_recognised(s3_env
                 else error("404 Not Found", "NoSuchUpload")
             )
         if line.startswith("HEAD") and next(looks) == 0:
-            return http("404 Not Found")
+            return ABSENT
         if line.startswith("HEAD"):
             [token] = re.findall(r"chunkstore-token: (\w+)", "".join(server.heads))
             found = http("200 OK", b"", *OBJECT, f"x-amz-meta-chunkstore-token: {token}")
@@ -358,10 +420,48 @@ def test_a_disk_that_fills_up_behind_a_completion_in_doubt_proves_nothing(serve:
                 min(1, next(completions))
             ]
             return error(status, code)
-        return uploads(line) or http("404 Not Found")
+        return uploads(line) or ABSENT
 
     with pytest.raises(StorageUnavailable, match="may still land"):
         serve(answer, **LARGE).create("n", bytes(6 * MIB))
+
+
+def test_a_completion_in_doubt_that_is_not_found_may_still_land(serve: Serve) -> None:
+    """404 in no words is not "no such upload"; a caller of ``create`` who hears "not found" would take it for not done."""
+    completions = itertools.count()
+
+    def answer(line: str) -> bytes:
+        if line.startswith("POST") and "uploadId" in line and next(completions) == 0:
+            return error("500 Internal Server Error", "InternalError")
+        return uploads(line) or ABSENT
+
+    with pytest.raises(StorageUnavailable, match="may still land"):
+        serve(answer, **LARGE).create("n", bytes(6 * MIB))
+
+
+def upload(*parts: str) -> str:
+    return f"<Upload>{''.join(parts)}</Upload>"
+
+
+AGES_AGO = "<Initiated>2016-11-22T01:00:00Z</Initiated>"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "<IsTruncated>true</IsTruncated>",
+        "<IsTruncated>true</IsTruncated><NextKeyMarker>n</NextKeyMarker>",
+        "<IsTruncated>false</IsTruncated>" + upload("<Key>n</Key><UploadId>u</UploadId>"),
+        "<IsTruncated>false</IsTruncated>" + upload("<UploadId>u</UploadId>", AGES_AGO),
+        "<IsTruncated>false</IsTruncated>" + upload("<Key>n</Key>", AGES_AGO),
+    ],
+    ids=["no-marker", "half-a-marker", "no-date", "no-key", "no-id"],
+)
+def test_a_list_of_uploads_that_leaves_something_out(serve: Serve, inner: str) -> None:
+    """Looked at by a thread of its own, which must not end with a foreign error."""
+    storage = serve(xml(f"<ListMultipartUploadsResult>{inner}</ListMultipartUploadsResult>"))
+    with pytest.raises(StorageUnavailable, match="a list of uploads without"):
+        storage.sweep_uploads()
 
 
 def test_a_list_of_parts_without_end_ends(serve: Serve) -> None:

@@ -264,6 +264,23 @@ def test_a_server_that_was_heard_is_the_right_one(at: At, answering: Serve) -> N
     assert "https://" not in str(caught.value)
 
 
+def test_a_head_refused_without_words_by_the_right_server_is_no_wrong_endpoint(at: At, answering: Serve) -> None:
+    """Credentials that ran out have a code of their own, but HEAD is told a number only."""
+
+    def answer(line: str) -> bytes:
+        if line.startswith("PUT"):
+            return http("200 OK", b"", 'ETag: "e"')
+        return http("400 Bad Request")
+
+    storage = at(answering(answer))
+    for _ in range(2):  # what was not understood makes nobody understood
+        with pytest.raises(InvalidArgument, match="is the root's endpoint right"):
+            storage.exists("n")
+    storage.put("n", b"x")
+    with pytest.raises(StorageUnavailable, match="check credentials"):
+        storage.exists("n")
+
+
 # Enough
 
 
@@ -323,7 +340,7 @@ def test_replies_that_come_twice_answer_nothing_else(at: At, answering: Serve) -
     def answer(line: str) -> bytes:
         name = line.split()[1].rpartition("/")[2]
         if name.startswith("absent"):
-            return http("404 Not Found", b"", keep=True) * 2
+            return http("404 Not Found", b"", "x-amz-request-id: tx0", keep=True) * 2
         body = name.encode()
         range_ = f"Content-Range: bytes 0-{len(body) - 1}/{len(body)}"
         return http("206 Partial Content", body, f'ETag: "{name}"', range_, keep=True) * 2

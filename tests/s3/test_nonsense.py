@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
@@ -18,11 +18,15 @@ MIB = 1 << 20
 
 
 PORTAL = http("200 OK", b"<html>please log in</html>", "Content-Type: text/html")
+NOT_FOUND_HERE = http("404 Not Found", b"<html><center>404 Not Found<hr>nginx</center></html>", "Server: nginx")
 NONSENSE = {
     "portal": PORTAL,
     "empty": http("200 OK"),
     "no-content": b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
     "not-xml": http("200 OK", b"\x00\xff<<<>>>", "Content-Type: application/xml"),
+    "not-found-here": NOT_FOUND_HERE,
+    "not-found-in-xml": http("404 Not Found", b"<html><body>nothing here</body></html>"),
+    "not-found-in-silence": http("404 Not Found"),
     "redirected": http("302 Found", b"", "Location: http://127.0.0.1:1/"),
     "redirected-by-code": http("301 Moved", b"<Error><Code>PermanentRedirect</Code></Error>"),
     "not-http": b"SSH-2.0-OpenSSH_9.2\r\n",
@@ -78,6 +82,35 @@ def test_nothing_is_taken_for_done_and_no_foreign_error_comes_through(storage: S
 def test_the_error_says_what_it_may_be(storage: S3ChunkStorage) -> None:
     with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
         storage.put("n", b"x")
+
+
+@pytest.mark.parametrize("storage", [kind for kind in NONSENSE if kind.startswith("not-found")], indirect=True)
+def test_what_anybody_does_not_find_may_be_there(storage: S3ChunkStorage) -> None:
+    """A fence that asks for the next epoch must not be told that nobody has claimed it."""
+    for call in (
+        lambda: storage.exists("n"),
+        lambda: storage.stat("n"),
+        lambda: storage.read(ChunkHandle("n", False), 0, 10),
+        lambda: storage.delete("n"),
+        lambda: storage.list("n"),
+        lambda: storage.create_if_absent("n", b"x"),
+        storage.check_root,
+        storage.sweep_uploads,
+    ):
+        with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+            call()
+
+
+def test_nobody_is_told_that_a_listing_was_not_found(s3_environment: None) -> None:
+    """Not even by S3, whose empty listings are answers; a bucket that is not there has a code of its own."""
+    for code, error in (("NoSuchKey", StorageUnavailable), ("NoSuchBucket", InvalidArgument)):
+        answer = http("404 Not Found", f"<Error><Code>{code}</Code></Error>".encode(), "x-amz-request-id: tx0")
+        with Answering(lambda _, answer=answer: answer) as server:  # type: ignore[misc]
+            storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, tries_max=2))
+            for call in (storage.list, storage.sweep_uploads):
+                with pytest.raises(error):
+                    call()
+            storage.close()
 
 
 def test_a_server_that_is_not_there_is_named(s3_environment: None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import traceback
 
 import pytest
@@ -17,15 +19,23 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore_bindings.s3.client import _VERBS, _WITHOUT_PAYER
 from chunkstore_bindings.s3.lifecycle import expiring_rule
+from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import Kind, refusal_of
+from chunkstore_bindings.s3.session import sdk_client
+from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.support.servers.answering import ABSENT, Answering, http
 
 
-def answered(code: str, status: int, **more: str) -> sdk.ClientError:
+def answered(code: str, status: int, *headers: str, **more: str) -> sdk.ClientError:
     return sdk.ClientError(
         {
             "Error": {"Code": code, "Message": "as the server says", **more},
-            "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {"authorization": "sesame"}},
+            "ResponseMetadata": {
+                "HTTPStatusCode": status,
+                "HTTPHeaders": {"authorization": "sesame", **dict.fromkeys(headers, "x")},
+            },
         },
         "PutObject",
     )
@@ -35,7 +45,6 @@ def answered(code: str, status: int, **more: str) -> sdk.ClientError:
     ("code", "status", "kind", "error"),
     [
         ("NoSuchKey", 404, Kind.NOT_FOUND, ChunkNotFound),
-        ("404", 404, Kind.NOT_FOUND, ChunkNotFound),
         ("NoSuchBucket", 404, Kind.INVALID, InvalidArgument),
         ("NoSuchUpload", 404, Kind.NO_UPLOAD, StorageUnavailable),
         ("PreconditionFailed", 412, Kind.TAKEN, ChunkExists),
@@ -50,6 +59,11 @@ def answered(code: str, status: int, **more: str) -> sdk.ClientError:
         ("RequestTimeout", 400, Kind.TRANSIENT, StorageUnavailable),
         ("BadDigest", 400, Kind.DAMAGED_ON_THE_WAY, StorageUnavailable),
         ("QuotaExceeded", 403, Kind.FULL, StorageFull),
+        ("XMinioAdminBucketQuotaExceeded", 400, Kind.FULL, StorageFull),
+        ("KMS.ThrottlingException", 400, Kind.THROTTLED, StorageUnavailable),
+        ("ExpiredToken", 400, Kind.DENIED, StorageUnavailable),
+        ("InvalidToken", 400, Kind.DENIED, StorageUnavailable),
+        ("TokenRefreshRequired", 400, Kind.DENIED, StorageUnavailable),
         ("InsufficientStorage", 507, Kind.FULL, StorageFull),
         ("AccessDenied", 403, Kind.DENIED, StorageUnavailable),
         ("InvalidAccessKeyId", 403, Kind.DENIED, StorageUnavailable),
@@ -65,6 +79,17 @@ def test_answers(code: str, status: int, kind: Kind, error: type[ChunkstoreError
     assert refusal.kind is kind
     assert type(refusal.error("c/x")) is error
     assert refusal.leaves_doubt == (kind is Kind.TRANSIENT)
+    assert (kind is Kind.DENIED) == ("check credentials" in refusal.text)
+
+
+@pytest.mark.parametrize("code", ["404", ""])
+def test_a_404_without_a_word_of_s3_is_anybodys(code: str) -> None:
+    for header in ("x-amz-request-id", "x-amzn-requestid"):
+        assert refusal_of(answered(code, 404, header)).kind is Kind.NOT_FOUND
+    refusal = refusal_of(answered(code, 404, "server", "x-request-id"))
+    assert type(refusal.error("c/x")) is StorageUnavailable
+    assert "is there a proxy in between" in refusal.text
+    assert refusal.leaves_doubt
 
 
 @pytest.mark.parametrize(
@@ -113,6 +138,61 @@ def test_nothing_secret_travels_with_an_error() -> None:
         assert "check credentials" in str(raised)
         assert "sesame" not in text
         assert "sesame" not in repr(vars(error))
+
+
+def test_no_signature_in_the_sdks_log(s3_environment: None, caplog: pytest.LogCaptureFixture) -> None:
+    with Answering(lambda _: ABSENT) as server, caplog.at_level(logging.DEBUG):
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url))
+        assert not storage.exists("n")
+        storage.close()
+    [signature] = re.findall(r"Signature=(\w+)", server.heads[0])
+    text = "".join(record.getMessage() for record in caplog.records)
+    assert "Signature:\n(struck out)" in text
+    assert signature not in text
+
+
+# Rules
+
+
+@pytest.mark.parametrize("code", ["NoSuchLifecycleConfiguration", "AccessDenied"])
+def test_rules_are_looked_at_where_the_requester_pays(s3_environment: None, code: str) -> None:
+    """That question has no place for it in the SDK, which refused it, and nobody had looked."""
+    answer = http(
+        "404 Not Found" if code.startswith("No") else "403 Forbidden", f"<Error><Code>{code}</Code></Error>".encode()
+    )
+    with Answering(lambda _: answer) as server:
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, request_payer="requester"))
+        assert storage.check_root() == ("none" if code.startswith("No") else "unseen")
+        with pytest.raises((ChunkNotFound, StorageUnavailable)):
+            storage.stat("n")
+        storage.close()
+    paid = ["x-amz-request-payer: requester" in head.lower() for head in server.heads]
+    assert paid[:2] == [False, True]
+
+
+def test_every_other_request_says_who_pays(s3_environment: None) -> None:
+    model = sdk_client(S3Options(bucket="bucket"), 1).meta.service_model
+    for operation in _VERBS:
+        name = "".join(map(str.capitalize, operation.split("_")))
+        takes = "RequestPayer" in model.operation_model(name).input_shape.members
+        assert takes == (operation not in _WITHOUT_PAYER), operation
+
+
+def test_rules_that_nobody_was_asked_about_are_not_unseen(
+    s3_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Answering(lambda _: http("403 Forbidden")) as server:
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, request_payer="requester"))
+        with monkeypatch.context() as patched, pytest.raises(InvalidArgument, match="the SDK refuses"):
+            patched.setattr("chunkstore_bindings.s3.client._WITHOUT_PAYER", ())
+            storage.check_root()
+        storage.close()
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url))
+        with pytest.raises(StorageUnavailable, match="no usable credentials"):
+            storage.check_root()
+        storage.close()
+        assert server.requests == []
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,20 @@ def test_an_append_that_ended_otherwise(clock: StoppedClock, there: bytes) -> No
     assert made.content("a") == there
 
 
+@pytest.mark.parametrize(
+    "look",
+    [Damaged("x", object="a"), ChunkNotFound("a"), InvalidArgument("x"), Closed("x"), StorageFull("x")],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_what_the_look_meets_says_nothing_about_the_change(clock: StoppedClock, look: ChunkstoreError) -> None:
+    made, handle = growing()
+    for change in (lambda: made.storage.write(handle, 2, b"23"), lambda: made.storage.truncate(handle, 1)):
+        made.fail(AFTER, look)
+        with pytest.raises(StorageUnavailable, match="the reply was lost"):
+            change()
+    assert made.storage.counts().given_up == {"write": 1, "truncate": 1}
+
+
 def test_a_wrong_offset_is_an_answer(clock: StoppedClock) -> None:
     made, handle = growing()
     with pytest.raises(InvalidOffset):

@@ -23,7 +23,7 @@ from chunkstore.deadline import left_s
 from chunkstore_bindings.in_time import Deadline, bounded
 from chunkstore_bindings.s3.answers import check_answer
 from chunkstore_bindings.s3.options import S3Options
-from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, refusal_of
+from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
 
 __all__ = ["Patience", "S3Client"]
@@ -52,6 +52,9 @@ _VERBS: Final = {
 _ANSWER_BYTES_MAX: Final = 8 << 20
 """The longest answer, but for the bytes of an object: a page of a listing has 4 MB at most."""
 _MAKING: Final = ("put_object", "create_multipart_upload")
+_LISTING: Final = ("list_objects_v2", "list_multipart_uploads")
+_WITHOUT_PAYER: Final = ("get_bucket_lifecycle_configuration",)
+"""The owner of a bucket pays for what only the owner may ask."""
 
 
 def _chance() -> float:
@@ -119,9 +122,6 @@ class S3Client:
         self.server = ""
         """What the server called itself in its last answer."""
         self._sdk = sdk_client(options, connections)
-        self._common: dict[str, str] = {"Bucket": options.bucket}
-        if options.request_payer is not None:
-            self._common["RequestPayer"] = options.request_payer
         self._heard = False
         """Whether S3 has ever answered here: if not, the root may be wrong."""
         self._pacer = _Pacer()
@@ -151,20 +151,23 @@ class S3Client:
             with bounded(
                 Deadline(max(LEAST_WAIT_S, left_s(self.options.deadline_s))), _ANSWER_BYTES_MAX + wanted_bytes
             ):
-                answer = call(**self._common, **parameters)
+                answer = call(**self._common(operation), **parameters)
             check_answer(operation, answer)
         except (*SDK_ERRORS, OSError) as error:
-            refusal = refusal_of(error)
+            refusal = refusal_of(error, heard=self._heard)
             if refusal.kind is Kind.THROTTLED or refusal.status == 503:
                 self._pacer.slower()
             if refusal.kind is Kind.NOT_FOUND and operation in _MAKING:
                 # Not "no such object": this server has no place for such a name.
                 refusal.kind = Kind.INVALID
+            elif refusal.kind is Kind.NOT_FOUND and operation in _LISTING:
+                # A bucket that is not there has a code of its own, and where there is nothing, S3 lists nothing.
+                refusal = nonsense(f"{refusal.text} to a listing")
             if refusal.kind is Kind.UNSENT:
                 refusal.text += f" at {self.options.endpoint_url or 'AWS'}"
             elif refusal.code == "NoSuchBucket":
                 refusal.text += f" ({self.options.bucket})"
-            if refusal.status:
+            if refusal.status and refusal.code != "400":
                 self._heard = True
             elif refusal.may_pass and not self._heard and self.options.endpoint_url:
                 refusal.text += f"; {self.options.endpoint_url} has given no S3 answer yet: is it right, http:// or https:// included?"
@@ -174,6 +177,13 @@ class S3Client:
         self._pacer.faster()
         self.server = str(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))[:100]
         return answer
+
+    def _common(self, operation: str) -> dict[str, str]:
+        """The parameters of every request."""
+        common = {"Bucket": self.options.bucket}
+        if self.options.request_payer is not None and operation not in _WITHOUT_PAYER:
+            common["RequestPayer"] = self.options.request_payer
+        return common
 
     def repeat(
         self,

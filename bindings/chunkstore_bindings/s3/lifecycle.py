@@ -44,7 +44,8 @@ def check_lifecycle(client: S3Client) -> str:
             return "none"
         if refusal.code == "NoSuchBucket" or refusal.may_pass:
             raise
-        if refusal.kind in (Kind.DENIED, Kind.UNSUPPORTED, Kind.NOT_FOUND, Kind.INVALID):
+        # Only a server's word: what the SDK refuses by itself was never asked.
+        if refusal.status and refusal.kind in (Kind.DENIED, Kind.UNSUPPORTED, Kind.NOT_FOUND, Kind.INVALID):
             return "unseen"
         raise
     rule = expiring_rule(answer.get("Rules", []), options.key(""))

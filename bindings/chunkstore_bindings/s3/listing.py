@@ -2,7 +2,8 @@
 
 Promises: S3 lists keys in the order of their UTF-8 bytes, which is the order of code points that the port asks for; a page
 that a server leaves short without being at its end is filled up; names that were not asked for, or come in another order, are no
-listing. Leaves out: unfinished uploads (``multipart.sweep``).
+listing. Leaves out: unfinished uploads (``multipart.sweep``), keys that cannot be chunks' (consoles make folders of empty objects
+whose names end with a slash): nobody could ask for them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from chunkstore.deadline import left_s
+from chunkstore.errors import InvalidArgument
+from chunkstore.names import check_object_name
 from chunkstore.storage import ChunkInfo, ListPage
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.refusals import nonsense
@@ -25,29 +28,44 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> L
     root, start_of_keys = options.key(""), options.key(prefix)
     items: list[ChunkInfo] = []
     token: str | None = None
+    wanted = limit
     while True:
         start: dict[str, Any] = {} if after is None else {"StartAfter": root + after}
         if token is not None:
             start = {"ContinuationToken": token}
-        page = client.repeat(
-            "list_objects_v2", Prefix=start_of_keys, MaxKeys=min(_PAGE_KEYS_MAX, limit - len(items)), **start
-        )
+        page = client.repeat("list_objects_v2", Prefix=start_of_keys, MaxKeys=min(_PAGE_KEYS_MAX, wanted), **start)
         found = [_info(item, root) for item in page.get("Contents", [])]
-        for item in found[: limit - len(items)]:
+        had, taken = len(items), 0
+        for item in found:
+            if len(items) == limit:
+                break
             if not item.name.startswith(prefix) or (after is not None and item.name <= after):
                 # Who ignores what he is asked would be listed for ever, or names of others with ours.
                 raise nonsense("names out of place in a listing")
-            items.append(item)
+            if _can_be_ours(item.name):
+                items.append(item)
             after = item.name
-        if len(items) == limit and (page["IsTruncated"] or len(found) > limit):
+            taken += 1
+        if len(items) == limit and (page["IsTruncated"] or taken < len(found)):
             return ListPage(tuple(items), after)
         if not page["IsTruncated"]:
             return ListPage(tuple(items), None)
         # Names, not tokens: some servers lose keys behind their own continuation tokens. But a page may have no names, where
         # other things than objects lie between the keys.
         before, token = token, None if found else page.get("NextContinuationToken")
-        if not found and (token in (None, before) or not left_s(1.0)):
+        gained = len(items) > had
+        if (not found and token in (None, before)) or (not gained and not left_s(1.0)):
             raise nonsense("a listing that goes on and names nothing")
+        # Who asks for one name does not pay a request for every stray key before it.
+        wanted = limit - len(items) if gained or not found else _PAGE_KEYS_MAX
+
+
+def _can_be_ours(name: str) -> bool:
+    try:
+        check_object_name(name)
+    except InvalidArgument:
+        return False
+    return True
 
 
 def _info(item: dict[str, Any], root: str) -> ChunkInfo:

@@ -27,7 +27,7 @@ from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, crc_te
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.options import PARTS_MAX
 from chunkstore_bindings.s3.reading import exists, head
-from chunkstore_bindings.s3.refusals import Kind, Refusal
+from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 
 __all__ = ["Upload", "aborted_on_failure", "begin", "complete", "send_part", "sweep", "upload"]
 
@@ -154,6 +154,9 @@ def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], 
                         return
                 except Refusal as unseen:
                     raise unseen.after(in_doubt) from unseen
+                if in_doubt and refusal.kind is Kind.NOT_FOUND:
+                    # Not "no such upload", which would be the end of it: the completion before may still be under way.
+                    raise refusal.after(in_doubt) from refusal
                 raise
             in_doubt = in_doubt or refusal.is_doubtful
             if not refusal.may_pass or not patience.pause():
@@ -184,17 +187,34 @@ def sweep(client: S3Client, older_than_s: float) -> int:
     aborted = 0
     for _ in range(_SWEEP_PAGES_MAX):
         page = client.repeat("list_multipart_uploads", Prefix=prefix, **marker)
-        now_s = _server_time_s(page)
-        for item in page.get("Uploads", []):
-            if now_s - item["Initiated"].timestamp() < older_than_s or not str(item["Key"]).startswith(prefix):
-                continue
+        try:
+            stale, marker = _stale(page, prefix, older_than_s), _next_marker(page)
+        except KeyError as missing:
+            raise nonsense(f"a list of uploads without {missing}") from missing
+        for upload in stale:
             with contextlib.suppress(Refusal):
-                client.repeat("abort_multipart_upload", Key=item["Key"], UploadId=item["UploadId"])
+                client.repeat("abort_multipart_upload", **upload)
                 aborted += 1
-        if not page.get("IsTruncated"):
+        if not marker:
             break
-        marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
     return aborted
+
+
+def _stale(page: dict[str, Any], prefix: str, older_than_s: float) -> list[dict[str, Any]]:
+    """The uploads on a page that are to be aborted. Raises ``KeyError`` where the page leaves something out."""
+    now_s = _server_time_s(page)
+    return [
+        {"Key": item["Key"], "UploadId": item["UploadId"]}
+        for item in page.get("Uploads", [])
+        if now_s - item["Initiated"].timestamp() >= older_than_s and str(item["Key"]).startswith(prefix)
+    ]
+
+
+def _next_marker(page: dict[str, Any]) -> dict[str, Any]:
+    """Where the next page begins; empty behind the last one. Raises ``KeyError``."""
+    if not page.get("IsTruncated"):
+        return {}
+    return {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
 
 def _server_time_s(answer: dict[str, Any]) -> float:

@@ -1,7 +1,8 @@
 """What a server (or the way to it) answered instead of doing what was asked: sorted, and turned into our errors.
 
 Promises: every error of the SDK becomes one ``Refusal`` whose ``kind`` says what may be concluded; texts hold code, message
-and remedy and never a header, a signature or a key id: the SDK's error is chained with everything else struck out.
+and remedy and never a header, a signature or a key id: the SDK's error is chained with everything else struck out. "Not found"
+is believed only of S3: a 404 that has neither a code of its nor a header of its is anybody's.
 Leaves out: deciding whether to try again.
 """
 
@@ -88,6 +89,7 @@ _CODES: Final = {
     "ThrottlingException": Kind.THROTTLED,
     "TooManyRequests": Kind.THROTTLED,
     "RequestLimitExceeded": Kind.THROTTLED,
+    "KMS.ThrottlingException": Kind.THROTTLED,
     "RequestTimeout": Kind.TRANSIENT,
     "BadDigest": Kind.DAMAGED_ON_THE_WAY,
     "InvalidDigest": Kind.DAMAGED_ON_THE_WAY,
@@ -97,6 +99,7 @@ _CODES: Final = {
     "QuotaExceeded": Kind.FULL,
     "InsufficientCapacity": Kind.FULL,
     "XMinioStorageFull": Kind.FULL,
+    "XMinioAdminBucketQuotaExceeded": Kind.FULL,
     "NotImplemented": Kind.UNSUPPORTED,
     "MethodNotAllowed": Kind.UNSUPPORTED,
     "EntityTooLarge": Kind.INVALID,
@@ -104,6 +107,10 @@ _CODES: Final = {
     "NoSuchBucket": Kind.INVALID,
     "InvalidBucketName": Kind.INVALID,
     "InvalidObjectState": Kind.DENIED,
+    # With status 400, as if the request were wrong: the next one, with new credentials, may be right.
+    "ExpiredToken": Kind.DENIED,
+    "InvalidToken": Kind.DENIED,
+    "TokenRefreshRequired": Kind.DENIED,
 }
 _STATUSES: Final = {
     404: Kind.NOT_FOUND,
@@ -186,10 +193,10 @@ def nonsense(what: str) -> Refusal:
     return Refusal(Kind.TRANSIENT, f"an answer that is not S3's ({what}); is there a proxy in between?")
 
 
-def refusal_of(error: BaseException) -> Refusal:
-    """Sort an error of the SDK or of a socket."""
+def refusal_of(error: BaseException, *, heard: bool = False) -> Refusal:
+    """Sort an error of the SDK or of a socket; ``heard``: the server has been understood before. What is neither is raised."""
     if isinstance(error, sdk.ClientError):
-        return _answered(error)
+        return _answered(error, heard)
     if isinstance(error, (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.CredentialRetrievalError)):
         return Refusal(
             Kind.DENIED, "no usable credentials were found; give them to the SDK (environment, profile, instance role)"
@@ -219,16 +226,22 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _answered(error: sdk.ClientError) -> Refusal:
+def _answered(error: sdk.ClientError, heard: bool) -> Refusal:
     answer: dict[str, Any] = error.response
     told = answer.get("Error", {})
     code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
     metadata = answer.get("ResponseMetadata", {})
     status = int(metadata.get("HTTPStatusCode", 0))
-    region = str(told.get("Region") or metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or "")
+    headers: dict[str, str] = metadata.get("HTTPHeaders", {})
+    region = str(told.get("Region") or headers.get("x-amz-bucket-region") or "")
     # What remains goes wherever a traceback goes: no signature, no key id, no headers.
     error.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    if status == 404 and code in ("", "404") and not any(name.startswith("x-amz") for name in headers):
+        return nonsense("404 with no error code and no header of S3's")
     kind = _CODES.get(code)
+    if kind is None and code == "400" and error.operation_name == "HeadObject" and heard and not region:
+        # The endpoint was right before: where words are allowed, this would be ExpiredToken or the like.
+        kind, code = Kind.DENIED, ""
     if kind is None:
         kind = _STATUSES.get(status)
     if kind is None:

@@ -55,6 +55,8 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
     """Create ``name`` unless it exists; True if this call did. Raises ``Refusal``: after one that leaves doubt it may exist."""
     body = _frozen(data)
     crc, token = crc32c(body), new_token()
+    # Once for all attempts: what a checksum made anew would let through has not the CRC that goes with the object.
+    headers = {**object_headers(client, crc, token), **integrity.headers(memoryview(body), crc)}
     patience = client.patience()
     in_doubt = False
     while True:
@@ -65,8 +67,7 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 Key=client.options.key(name),
                 Body=_body(body),
                 IfNoneMatch="*",
-                **object_headers(client, crc, token),
-                **integrity.headers(memoryview(body), crc),
+                **headers,
             )
         except Refusal as refusal:
             if refusal.kind is Kind.TAKEN:

@@ -37,7 +37,7 @@ LEAST_WAIT_S: Final = 0.05
 """What a request gets even when its operation has no time left."""
 
 _TALKERS: Final = ("botocore.auth", "botocore.endpoint", "botocore.httpsession", "botocore.awsrequest")
-_SECRET: Final = re.compile(r"(?i)(x-amz-security-token['\"]?: *b?['\"]?|signature=)[^'\"\s,}]+")
+_SECRET: Final = re.compile(r"(?i)(x-amz-security-token['\"]?: *b?['\"]?|signature[=:]\s*)[^'\"\s,}]+")
 
 
 class _Patient(Timeout):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
-__all__ = ["Answer", "Answering", "drip", "http"]
+__all__ = ["ABSENT", "Answer", "Answering", "drip", "http"]
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
@@ -30,6 +30,10 @@ def http(status: str, body: bytes = b"", *headers: str, keep: bool = False) -> b
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+ABSENT = http("404 Not Found", b"", "x-amz-request-id: tx0")
+"""What S3 says of an object that is not there, where no words are allowed."""
+
+
 def drip(head: bytes, byte: bytes = b"H", every_s: float = 0.05) -> Iterator[bytes]:
     """``head`` at once, and then a byte at a time without end."""
     yield head
@@ -39,16 +43,20 @@ def drip(head: bytes, byte: bytes = b"H", every_s: float = 0.05) -> Iterator[byt
 
 
 class Answering:
-    """``answer`` is called with the first line of each request (``PUT /bucket/key HTTP/1.1``), in a thread for each connection.
+    """``answer`` is called with the first line of each request (``PUT /bucket/key HTTP/1.1``; ``whole``: with all that comes before
+    the body), in a thread for each connection.
 
     ``requests`` are those lines, ``heads`` all that came before the bodies. ``tls``: an endpoint that speaks nothing else.
     """
 
-    def __init__(self, answer: Callable[[str], Answer], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answer: Callable[[str], Answer], tls: ssl.SSLContext | None = None, *, whole: bool = False
+    ) -> None:
         self.requests: list[str] = []
         self.heads: list[str] = []
         self._answer = answer
         self._tls = tls
+        self._whole = whole
         self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -86,9 +94,10 @@ class Answering:
         while left > 0:
             left -= len(client.recv(1 << 16)) or left
         line = head.partition(b"\r\n")[0].decode("latin-1")
-        self.heads.append(head.decode("latin-1"))
+        whole = head.decode("latin-1")
+        self.heads.append(whole)
         self.requests.append(line)
-        answer = self._answer(line)
+        answer = self._answer(whole if self._whole else line)
         if answer is None:
             self._closed.wait()
             return False
