@@ -22,7 +22,7 @@ from chunkstore.errors import (
 from chunkstore_bindings.s3.client import _VERBS, _WITHOUT_PAYER
 from chunkstore_bindings.s3.lifecycle import expiring_rule
 from chunkstore_bindings.s3.options import S3Options
-from chunkstore_bindings.s3.refusals import Kind, refusal_of
+from chunkstore_bindings.s3.refusals import Kind, Refusal, refusal_of
 from chunkstore_bindings.s3.session import sdk_client
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.support.servers.answering import ABSENT, Answering, http
@@ -90,6 +90,38 @@ def test_a_404_without_a_word_of_s3_is_anybodys(code: str) -> None:
     assert type(refusal.error("c/x")) is StorageUnavailable
     assert "is there a proxy in between" in refusal.text
     assert refusal.leaves_doubt
+
+
+def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(s3_environment: None) -> None:
+    """There are servers without any header of S3's; and there are proxies. A GET tells them apart."""
+    told = http("404 Not Found", b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>")
+    for words, absent in ((told, True), (http("404 Not Found", b"<html>nginx</html>"), False)):
+
+        def answer(line: str, words: bytes = words) -> bytes:
+            return http("404 Not Found") if line.startswith("HEAD") else words
+
+        with Answering(answer) as server:
+            storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, tries_max=2, deadline_s=5.0))
+            if absent:
+                assert not storage.exists("n")
+                with pytest.raises(ChunkNotFound):
+                    storage.stat("n")
+                assert [line.split()[0] for line in server.requests] == ["HEAD", "GET"] * 2
+            else:
+                with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+                    storage.exists("n")
+            storage.close()
+
+
+def test_no_error_is_its_own_cause() -> None:
+    for in_doubt in (False, True):
+        with pytest.raises(Refusal) as caught:
+            try:
+                raise Refusal(Kind.DENIED, "no")
+            except Refusal as refusal:
+                refusal.conclude(in_doubt)
+        assert caught.value.__cause__ is not caught.value
+        assert caught.value.leaves_doubt == in_doubt
 
 
 @pytest.mark.parametrize(

@@ -153,14 +153,14 @@ def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], 
                     if in_doubt and _landed(client, upload, length):
                         return
                 except Refusal as unseen:
-                    raise unseen.after(in_doubt) from unseen
+                    unseen.conclude(in_doubt)
                 if in_doubt and refusal.kind is Kind.NOT_FOUND:
                     # Not "no such upload", which would be the end of it: the completion before may still be under way.
-                    raise refusal.after(in_doubt) from refusal
+                    refusal.conclude(in_doubt)
                 raise
             in_doubt = in_doubt or refusal.is_doubtful
             if not refusal.may_pass or not patience.pause():
-                raise refusal.after(in_doubt) from refusal
+                refusal.conclude(in_doubt)
         else:
             return
 

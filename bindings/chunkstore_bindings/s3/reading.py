@@ -59,7 +59,14 @@ _NOTHING: Final = Found(0, 0, "", 0, None)
 
 def head(client: S3Client, name: str) -> Head:
     """Length and metadata. Raises ``Refusal``."""
-    answer = client.repeat("head_object", Key=client.options.key(name))
+    try:
+        answer = client.repeat("head_object", Key=client.options.key(name))
+    except Refusal as refusal:
+        if refusal.kind is not Kind.UNTOLD:
+            raise
+        # A GET is told in words whether it was the server that said so; if it is told otherwise, the object was made meanwhile.
+        get_range(client, name, 0, 1)
+        answer = client.repeat("head_object", Key=client.options.key(name))
     return Head(
         int(answer["ContentLength"]),
         int(answer["LastModified"].timestamp() * 1000),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import http.client
 import re
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
@@ -48,6 +48,8 @@ class Kind(Enum):
     """What a refusal means."""
 
     NOT_FOUND = "not found"
+    UNTOLD = "not found, perhaps"
+    """A 404 without a word, or a header of S3's: it may be a proxy's."""
     TAKEN = "taken"
     """412: the name is held by somebody, perhaps by an attempt of our own."""
     CONFLICT = "conflict"
@@ -158,11 +160,13 @@ class Refusal(Exception):
         server behind them did."""
         return self.leaves_doubt or self.kind is Kind.THROTTLED
 
-    def after(self, in_doubt: bool) -> Refusal:
-        """This last answer, unless an attempt before it may still take effect: then nobody may conclude that nothing happened."""
+    def conclude(self, in_doubt: bool) -> NoReturn:
+        """Raise this last answer, unless an attempt before it may still take effect: then nobody may conclude that nothing happened."""
         if not in_doubt or self.leaves_doubt:
-            return self
-        return Refusal(Kind.TRANSIENT, f"{self.text}; an attempt before that may still land", status=self.status)
+            raise self
+        raise Refusal(
+            Kind.TRANSIENT, f"{self.text}; an attempt before that may still land", status=self.status
+        ) from self
 
     @property
     def may_pass(self) -> bool:
@@ -237,7 +241,8 @@ def _answered(error: sdk.ClientError, heard: bool) -> Refusal:
     # What remains goes wherever a traceback goes: no signature, no key id, no headers.
     error.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     if status == 404 and code in ("", "404") and not any(name.startswith("x-amz") for name in headers):
-        return nonsense("404 with no error code and no header of S3's")
+        what = "404 with no error code and no header of S3's"
+        return Refusal(Kind.UNTOLD, what) if error.operation_name == "HeadObject" else nonsense(what)
     kind = _CODES.get(code)
     if kind is None and code == "400" and error.operation_name == "HeadObject" and heard and not region:
         # The endpoint was right before: where words are allowed, this would be ExpiredToken or the like.

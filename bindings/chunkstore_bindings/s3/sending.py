@@ -76,10 +76,10 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 try:
                     return _is_ours(client, name, body, token)
                 except Refusal as unread:
-                    raise unread.after(in_doubt) from unread
+                    unread.conclude(in_doubt)
             in_doubt = in_doubt or refusal.is_doubtful
             if not refusal.may_pass or not patience.pause():
-                raise refusal.after(in_doubt) from refusal
+                refusal.conclude(in_doubt)
         else:
             integrity.learn(answer)
             return True
