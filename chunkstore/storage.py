@@ -299,6 +299,8 @@ class BaseChunkStorage(ChunkStorage):
             raise Closed("this chunk storage")
         if not isinstance(handle, ChunkHandle):
             raise InvalidArgument(f"a ChunkHandle is needed, not {type(handle).__name__}", argument="handle")
+        # A handle is plain data, which anybody may have made: "../x" would leave the root.
+        check_object_name(handle.name)
         if writable and not handle.writable:
             raise InvalidArgument(f"the handle of {handle.name!r} is read-only; use open_write", argument="handle")
 
@@ -370,6 +372,8 @@ class BaseChunkStorage(ChunkStorage):
     def sync(self, names: Sequence[str]) -> None:
         if self._closed:
             raise Closed("this chunk storage")
+        for name in names:
+            check_object_name(name)
         self.do_sync(names)
 
     def harden(self, name: str) -> None:

@@ -30,7 +30,7 @@ from typing import Any, Final
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c
 from chunkstore.config import Settings
-from chunkstore.deadline import left_s
+from chunkstore.deadline import left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
 from chunkstore_bindings.hdfs_atomic import AtomicCreates, pauses
@@ -112,6 +112,20 @@ class HdfsChunkStorage(BaseChunkStorage):
     def url(self) -> str:
         return self._root.url
 
+    # For the probe (chunkstore_bindings.probe) ------------------------------------------------------------------------
+
+    def server_identity(self) -> dict[str, str]:
+        """The address that is asked: a gateway, or another cluster, has another one. Nothing in it changes at a restart."""
+        return {"endpoint": self._root.base_url}
+
+    def check_root(self) -> str:
+        """Nothing to look at: HDFS has no rules by which files expire."""
+        return "none"
+
+    def observe_server(self, name_prefix: str) -> dict[str, str]:
+        """Nothing is noted: all that the binding relies on is probed."""
+        return {}
+
     # Looking ---------------------------------------------------------------------------------------------------------
 
     def _deadline(self) -> Deadline:
@@ -183,7 +197,9 @@ class HdfsChunkStorage(BaseChunkStorage):
     def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
         if not ranges:
             return []
-        return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
+        # One deadline for all of them: they may wait for each other, eight at a time.
+        with until(runtime.monotonic_s() + self._deadline_s):
+            return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
 
     def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> None:
         """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number."""

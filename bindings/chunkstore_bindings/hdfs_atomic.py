@@ -30,6 +30,7 @@ _BLOCK_BYTES = 128 << 20
 _STALE_MS = 24 * 3600 * 1000
 _SWEEP_EVERY_S = 6 * 3600.0
 _SWEEP_COUNT_MAX = 1000
+_SWEEP_SHARE = 0.1
 _CLEANUP_S = 5.0
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
@@ -98,15 +99,22 @@ class AtomicCreates:
         return created
 
     def write(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
-        """A temporary with ``data``, on behalf of chunk ``name``."""
+        """A temporary with ``data``, on behalf of chunk ``name``. Raises as ``ChunkStorage.create_if_absent``, and what making
+        ``Pieces`` raises."""
         path = f"{self._folder}/{runtime.token(12).hex()}"
+        try:
+            return self._written(path, name, data, deadline)
+        except BaseException:
+            # Whatever it was (a quota that stops a file half-way, a source that cannot be read) leaves what was written so far.
+            self.discard(path)
+            raise
+
+    def _written(self, path: str, name: str, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
         size = content_size(data)
         try:
             self._rest.send("PUT", path, "CREATE", data, deadline, overwrite="false", **self._parameters)
             status = self._status(path, deadline)
         except Refused as refused:
-            # A quota can stop a file half-way, and leaves what was written.
-            self.discard(path)
             if "Failed to find datanode" in refused.message:
                 why = self._rest.why_no_datanode(self._block_bytes, deadline)
                 if why == "full":
@@ -117,10 +125,8 @@ class AtomicCreates:
                     refused = Refused("SafeModeException", why, refused.status)
             raise translate(refused, name, "writing") from refused
         except Lost as lost:
-            self.discard(path)
             raise translate(lost, name, "writing") from lost
         if status is None or status.get("length") != size:
-            self.discard(path)
             found = "nothing" if status is None else f"{status.get('length')} bytes"
             raise StorageUnavailable(f"writing {name!r}: {found} arrived instead of {size} bytes; retry", object=name)
         number = status.get("fileId")
@@ -129,17 +135,23 @@ class AtomicCreates:
     def place(self, name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
         """Rename ``temporary`` to ``path``; False when the name was taken (never with ``replace``).
 
-        Raises ``Lost`` while it may still happen, and chunkstore's errors when it certainly did not and will not.
+        Raises ``Lost`` while it may still happen, and chunkstore's errors when it certainly did not and will not. A refusal says
+        what became of its own attempt: after one whose answer was lost, that one may still happen.
         """
         option = "OVERWRITE" if replace else "NONE"
         pause = pauses(deadline)
         lost: Lost | None = None
         made_folder = False
         while True:
-            missing = False
+            missing = denied = False
             try:
-                self._rest.command("PUT", temporary.path, "RENAME", deadline, destination=path, renameoptions=option)
-                return True
+                said = self._rest.command(
+                    "PUT", temporary.path, "RENAME", deadline, destination=path, renameoptions=option
+                )
+                if said.get("boolean") is not False:
+                    return True
+                # HttpFS, which ignores the options. Its no has no reason: taken, no folder, or renamed before.
+                missing = denied = True
             except Lost as failure:
                 lost = failure
             except Refused as refused:
@@ -148,20 +160,34 @@ class AtomicCreates:
                         return False
                 elif refused.kind == "FileNotFoundException":
                     missing = True
+                elif lost is not None:
+                    raise _in_doubt(lost, refused) from refused
                 else:
                     self._explain(refused, name, path, deadline)
             answer = None
             try:
                 if missing and not made_folder:
                     self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
-                if made_folder or not missing or lost is not None:
+                if made_folder or not missing or denied or lost is not None:
                     answer = self._look(name, temporary, path, deadline, missing=missing, replace=replace)
             except Refused as refused:
+                if lost is not None:
+                    raise _in_doubt(lost, refused) from refused
                 raise translate(refused, name, "creating") from refused
             except Lost as failure:
                 lost = failure
+            if answer and denied and lost is None and not replace:
+                # Nothing of ours was ever on its way: equal bytes of somebody else's, where files have no numbers.
+                answer = False
             if answer is not None:
                 return answer
+            if denied and replace and made_folder:
+                if lost is not None:
+                    raise lost
+                raise StorageUnavailable(
+                    f"replacing {name!r}: this gateway renames without options, so it replaces nothing; name the name node",
+                    object=name,
+                )
             if missing and not made_folder:
                 made_folder = True
             elif not pause():
@@ -220,11 +246,12 @@ class AtomicCreates:
 
     def discard(self, path: str) -> None:
         """Delete a file that nobody refers to; what cannot be deleted costs space and nothing else."""
-        with contextlib.suppress(Refused, Lost):
+        # Also without a token to ask with: what the caller has met is what counts.
+        with contextlib.suppress(Refused, Lost, StorageUnavailable):
             self._rest.command("DELETE", path, "DELETE", Deadline(_CLEANUP_S), recursive="false")
 
     def _sweep(self, deadline: Deadline) -> None:
-        """Now and then, remove what the dead left more than a day ago.
+        """Now and then, remove what the dead left more than a day ago, in a small share of the time of who comes by.
 
         A clock that is wrong costs a writer an error, never data: a temporary that is gone cannot be renamed.
         """
@@ -233,12 +260,20 @@ class AtomicCreates:
             return
         self._sweep_at_s = now_s + _SWEEP_EVERY_S
         limit_ms = runtime.now_ms() - _STALE_MS
+        share = Deadline(min(_CLEANUP_S, deadline.left_s() * _SWEEP_SHARE))
         try:
-            answer = self._rest.question("GET", self._folder, "LISTSTATUS_BATCH", deadline)
+            answer = self._rest.question("GET", self._folder, "LISTSTATUS_BATCH", share)
             statuses = answer["DirectoryListing"]["partialListing"]["FileStatuses"]["FileStatus"]
             for status in statuses[:_SWEEP_COUNT_MAX]:
                 if status["type"] == "FILE" and status["modificationTime"] < limit_ms:
-                    self.discard(f"{self._folder}/{status['pathSuffix']}")
+                    path = f"{self._folder}/{status['pathSuffix']}"
+                    with contextlib.suppress(Refused):
+                        self._rest.command("DELETE", path, "DELETE", share, recursive="false")
         except (Refused, Lost, LookupError, TypeError, AttributeError):
-            # Nothing there yet, or the next call will meet the same trouble and say so.
+            # Nothing there yet, no time left, or the next call will meet the same trouble and say so.
             return
+
+
+def _in_doubt(lost: Lost, refused: Refused) -> Lost:
+    """A refusal behind an attempt whose answer was lost: that one may still happen."""
+    return Lost(f"{lost}; asked again, it was refused ({refused})", sent=True)

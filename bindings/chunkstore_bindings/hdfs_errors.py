@@ -61,6 +61,13 @@ def is_busy(refused: Refused) -> bool:
 
 def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
     """The chunkstore error for ``error``, met while ``doing`` something to ``name``. Raise it ``from error``."""
+    if isinstance(error, Lost) and doing == "reading" and "timed out" in str(error):
+        return StorageUnavailable(
+            f"{doing} {name!r}: {error}; see that the name node and the data nodes are up and can be reached, then retry. If only this "
+            "one stays silent, a block of it may have no replica left, which a data node looks for all that time: "
+            "`hdfs fsck PATH -files -blocks -locations` tells",
+            object=name,
+        )
     if isinstance(error, Lost):
         return StorageUnavailable(
             f"{doing} {name!r}: {error}; see that the name node and the data nodes are up and can be reached, then retry",

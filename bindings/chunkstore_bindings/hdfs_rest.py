@@ -42,8 +42,9 @@ _CONNECT_S: Final = 5.0
 _ANSWER_BYTES_MAX: Final = 64 << 20
 """The longest answer of a name node that is taken in: a page of a listing has at most a few megabytes."""
 _PIECE_BYTES: Final = 1 << 20
-_SENT_BYTES: Final = 8 << 20
-"""Sent by one call, which has as long as an answer may take: slower than 0.4 MB/s is taken for silence."""
+_SENT_BYTES: Final = 1 << 20
+"""Sent by one call, which has as long as a connection may take to come about (urllib3 gives a socket its longer time only when
+all is sent): slower than 0.2 MB/s is taken for silence."""
 _DATANODES_TRIED_MAX: Final = 3
 _SECRET = re.compile(r"\b((?:delegation|token)=)[^&\s\"')>]+")
 _RPC_PORT: Final = b"HTTP request to a Hadoop IPC port"
@@ -111,12 +112,10 @@ class Body:
             yield piece
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
-        if isinstance(self._content, Pieces):
-            yield from self._content.make()
-            return
-        view = memoryview(self._content).cast("B")
-        for start in range(0, self._size, _SENT_BYTES):
-            yield view[start : start + _SENT_BYTES]
+        for made in self._content.make() if isinstance(self._content, Pieces) else (self._content,):
+            view = memoryview(made).cast("B")
+            for start in range(0, len(view), _SENT_BYTES):
+                yield view[start : start + _SENT_BYTES]
 
 
 def content_size(content: BytesLike | Pieces) -> int:

@@ -91,7 +91,7 @@ def probe_storage(storage: ChunkStorage, name_prefix: str) -> dict[str, int | st
 def confirm_storage(
     storage: ChunkStorage, format_name: str, format_bytes: bytes, probed: Mapping[str, object], name_prefix: str
 ) -> None:
-    """Before a container is opened that exists: is its storage still what the probe saw? Two requests where all is well.
+    """Before a container is opened that exists: is its storage still what the probe saw? One create that is refused, where all is well.
 
     ``format_bytes`` are those of FORMAT, ``probed`` is what it says. Storages without a server are not asked.
     Raises as ``probe_create_if_absent``, ``Unsupported`` also for a rule of the server's. Retry: safe.

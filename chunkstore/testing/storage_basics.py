@@ -396,7 +396,21 @@ class StorageBasics(ABC):
             lambda: storage.delete(bad),
             lambda: storage.stat(bad),
             lambda: storage.harden(bad),
+            lambda: storage.sync([bad]),
         ]
+        # Handles are plain data: anybody can make one.
+        forged = ChunkHandle(bad, writable=True)
+        calls += [
+            lambda: storage.read(forged, 0, 1),
+            lambda: storage.read_into(forged, 0, bytearray(1)),
+            lambda: storage.read_ranges(forged, [ReadRange(0, 1)]),
+        ]
+        if storage.capabilities.append:
+            calls.append(lambda: storage.write(forged, 0, b"x"))
+        if storage.capabilities.truncate:
+            calls.append(lambda: storage.truncate(forged, 0))
+        if storage.capabilities.set_read_only:
+            calls.append(lambda: storage.set_read_only(forged, read_only=True))
         for call in calls:
             with pytest.raises(InvalidArgument):
                 call()

@@ -321,7 +321,7 @@ def test_what_the_dead_left_is_swept_after_a_day(fake: FakeWebHdfs) -> None:
         for name, age_ms in (("old", 25 * 3600_000), ("young", 23 * 3600_000)):
             file = fake.new_file(f"{FOLDER}/{name}")
             file.open, file.modified_ms = False, file.modified_ms - age_ms
-    storage = quick(fake, 5)
+    storage = quick(fake, 60)  # of which a sweep takes a small share
     storage.create("a", b"x")
     assert temporaries(fake) == [f"{FOLDER}/young"]
     assert [item.name for item in storage.list().items] == ["a"]
