@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from chunkstore.testing.events import Event
 from chunkstore.testing.history_contents import Anomaly, Contents
 from chunkstore.testing.history_model import OBSERVERS, Facts, SegmentState, State, calls_of, step
 from chunkstore.testing.history_order import NoOrder, OrderSearch, Undecided
+from chunkstore.testing.history_parts import with_parts
 from chunkstore.testing.history_replicas import replica_anomalies
 
 __all__ = ["ANOMALIES", "Anomaly", "Verdict", "check_history"]
@@ -44,6 +45,9 @@ ANOMALIES = {
 }
 
 
+_STATES_MAX: Final = 5_000
+
+
 class Verdict(NamedTuple):
     """``anomalies`` are proofs; ``undecided`` says why the history could not be judged whole (empty: it was)."""
 
@@ -61,13 +65,17 @@ def check_history(
     *,
     lengths: Literal["exact", "lazy"] = "exact",
     refusals: Literal["reads", "all", "none"] = "reads",
-    states_max: int = 5_000,
+    states_max: int = _STATES_MAX,
 ) -> Verdict:
     """Judge a history of one container that began empty. Pure; raises nothing for histories of the kinds in ``events``.
 
     ``refusals``: whose errors have to be right ("there is no such segment"): those of "reads" (the default: a change may be
     refused because of one that is under way and fails later), of "all" calls, or of "none". ``states_max`` bounds the work per call.
     """
+    if lengths == "lazy" and (parts := with_parts(events)) is not None:
+        verdict = check_history(parts, refusals=refusals, states_max=max(states_max, _STATES_MAX))
+        if verdict.ok:
+            return verdict
     contents = Contents(events, lazy=lengths == "lazy")
     anomalies = [*contents.anomalies, *replica_anomalies(events, contents), *_identities(events)]
     undecided = ""
