@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
 from chunkstore.config import LIMITS, MIB
+from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.keys import EXTENT, ROW_KINDS, RUN
 from chunkstore.metadata.port import Position
+from chunkstore.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
 from chunkstore_journal.payloads import KEY_BYTES_MAX, SnapshotLink
@@ -176,6 +178,11 @@ class SnapshotReader:
     """
 
     def __init__(self, storage: ChunkStorage, name: str, *, container: bytes) -> None:
+        try:
+            check_object_name(name)
+        except InvalidArgument as error:
+            # A hint or a record said so: it is that which is wrong, not who follows it.
+            raise Damaged("a snapshot is said to have a name that no object can have", object=repr(name)) from error
         self._storage = storage
         self._name = name
         self._source = _Source(storage, name)
