@@ -32,7 +32,7 @@ from tests.support.data import problems
 from tests.support.faulty import Outcome
 from tests.support.worlds import VARIANT_IDS, VARIANTS, Kind, Mode
 
-SEEDS = range(30) if FULL_RUN else range(3)
+SEEDS = range(30) if FULL_RUN else range(2)
 THREADS = 4
 SEGMENTS = ("a", "b", "c")
 RUN_S = 0.8

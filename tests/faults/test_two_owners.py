@@ -33,7 +33,7 @@ from tests.support.faulty import Dead, FaultyChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import Mode, ShelfCache, World
 
-ROUNDS = 300 if FULL_RUN else 30
+ROUNDS = 300 if FULL_RUN else 20
 REPOSITORY = Path(__file__).parents[2]
 PATHS = os.pathsep.join(str(REPOSITORY / name) for name in (".", "bindings", "journal"))
 

@@ -29,6 +29,7 @@ _LONG = {
     "test_an_epoch_whose_changes_cancel_out_is_followed_all_the_same",
     "test_many_epochs_each_writing",
     "test_the_other_kind_of_metadata_shows_the_same",
+    "test_whatever_the_deposed_owner_is_asked_first_it_says_so",
 }
 
 
