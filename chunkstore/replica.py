@@ -132,9 +132,13 @@ class Replica(ReadingHalf):
         self._closed = True
         if self._inherited or self._released:
             return
-        with runtime.held(self._lock, self.settings.op_deadline_s) as got:
-            if got:
+        holding = runtime.Holding(self._lock)
+        try:
+            if holding.wait(self.settings.op_deadline_s):
                 self._release()
+        finally:
+            if holding.got:
+                holding.lock.release()
 
     def _release(self) -> None:
         """With the lock held."""
@@ -176,8 +180,9 @@ class Replica(ReadingHalf):
 
     def _catch_up(self, most_s: float) -> int | None:
         """In this thread, as long as it takes; None if somebody else was at it for ``most_s``."""
-        with runtime.held(self._lock, most_s) as got:
-            if not got:
+        holding = runtime.Holding(self._lock)
+        try:
+            if not holding.wait(most_s):
                 return None
             try:
                 self._check_open()
@@ -185,6 +190,9 @@ class Replica(ReadingHalf):
             finally:
                 if self._closed:
                     self._release()  # who closed us may not have waited so long
+        finally:
+            if holding.got:
+                holding.lock.release()
 
     def _present_epoch(self) -> int:
         return self.epoch

@@ -30,7 +30,7 @@ __all__ = [
     "Condition",
     "Event",
     "Future",
-    "Held",
+    "Holding",
     "LastStep",
     "Lock",
     "Pool",
@@ -40,7 +40,6 @@ __all__ = [
     "condition",
     "event",
     "future",
-    "held",
     "identity",
     "install",
     "lock",
@@ -226,7 +225,7 @@ class _ThreadPool:
 # Below the module's own functions, whose enums cost ten times what they do.
 _signals: Any = sys.modules.get("_signal", signal)
 _SIGINT = int(signal.SIGINT)
-_HELD_STEP_S = 0.25
+_HOLDING_STEP_S = 0.25
 """For so long at most Ctrl-C is not heard by who waits for a lock."""
 
 
@@ -421,42 +420,36 @@ def whole() -> AbstractContextManager[None]:
     return _active.whole()
 
 
-class Held(AbstractContextManager[bool]):
-    """See ``held``. One of it for each use."""
+class Holding:
+    """A lock that may be waited for wherever Ctrl-C may interrupt. ``got``: whether it is held::
 
-    __slots__ = ("_got", "_lock", "_wait_s")
-
-    def __init__(self, lock: Lock, wait_s: float) -> None:
-        self._lock = lock
-        self._wait_s = wait_s
-        self._got = False
-
-    def __enter__(self) -> bool:
-        end_s = monotonic_s() + self._wait_s
+        holding = runtime.Holding(lock)
         try:
-            while True:
-                left_s = max(0.0, end_s - monotonic_s())
-                # Ctrl-C waits for the end of each step: between having the lock and saying so, it would be held for ever.
-                with whole():
-                    self._got = self._lock.acquire(timeout=min(left_s, _HELD_STEP_S))
-                if self._got or left_s <= _HELD_STEP_S:
-                    return self._got
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            if not holding.wait(30.0):
+                ...
+        finally:
+            if holding.got:
+                holding.lock.release()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        if self._got:
-            self._got = False
-            self._lock.release()
+    The end is written out, and no call of ours: between its beginning and its first step Python would raise ``KeyboardInterrupt``, too.
+    """
 
+    __slots__ = ("got", "lock")
 
-def held(lock: Lock, wait_s: float) -> Held:
-    """Enter with the lock, waiting ``wait_s`` seconds at most; whether it is held. It is given back at the end, in the same
-    thread, wherever Ctrl-C may interrupt."""
-    return Held(lock, wait_s)
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        self.got = False
+
+    def wait(self, wait_s: float) -> bool:
+        """Take it, waiting ``wait_s`` seconds at most; whether it is held now."""
+        end_s = monotonic_s() + wait_s
+        while True:
+            left_s = max(0.0, end_s - monotonic_s())
+            # Ctrl-C waits for the end of each step: between having the lock and saying so, it would be held for ever.
+            with whole():
+                self.got = self.lock.acquire(timeout=min(left_s, _HOLDING_STEP_S))
+            if self.got or left_s <= _HOLDING_STEP_S:
+                return self.got
 
 
 def identity() -> ProcessIdentity:

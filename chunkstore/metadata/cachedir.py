@@ -191,12 +191,14 @@ class WriterLock:
         return False
 
     def release(self) -> None:
-        """Give it back. Safe to repeat."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        """Give it back. Safe to repeat, and after ``close``."""
+        if self._file >= 0:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give it back, and the file."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        os.close(file)
 
 
 def delete_unused(path: str) -> bool:

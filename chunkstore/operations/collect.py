@@ -56,10 +56,14 @@ def collect(core: Core, *, dry_run: bool) -> CollectReport:
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
     """
-    with runtime.held(core.collecting, core.settings.op_deadline_s) as got:
-        if not got:
+    holding = runtime.Holding(core.collecting)
+    try:
+        if not holding.wait(core.settings.op_deadline_s):
             core.raise_deadline("waiting for another collection")
         return _collect(core, dry_run=dry_run)
+    finally:
+        if holding.got:
+            holding.lock.release()
 
 
 def _collect(core: Core, *, dry_run: bool) -> CollectReport:

@@ -85,14 +85,18 @@ class Snapshots:
 
         Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
         """
-        with runtime.held(self._lock, self._core.settings.op_deadline_s) as got:
-            if not got:
+        holding = runtime.Holding(self._lock)
+        try:
+            if not holding.wait(self._core.settings.op_deadline_s):
                 self._core.raise_deadline("waiting for another snapshot")
             try:
                 return self._take()
             except Exception as error:
                 self._failed(error)
                 raise
+        finally:
+            if holding.got:
+                holding.lock.release()
 
     def _take(self) -> SnapshotReport:
         core = self._core

@@ -14,7 +14,7 @@ Leaves out: attributes, sessions; liveness; what the storage holds (``step_invar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
@@ -72,15 +72,23 @@ def check_history(
     ``refusals``: whose errors have to be right ("there is no such segment"): those of "reads" (the default: a change may be
     refused because of one that is under way and fails later), of "all" calls, or of "none". ``states_max`` bounds the work per call.
     """
-    if lengths == "lazy" and (parts := with_parts(events)) is not None:
-        verdict = check_history(parts, refusals=refusals, states_max=max(states_max, _STATES_MAX))
+    if lengths == "lazy" and (parted := with_parts(events)) is not None:
+        # Here each state is the beginning of few others.
+        states = max(_STATES_MAX, 5 * states_max)
+        verdict = _judge(parted.events, lazy=False, refusals=refusals, states_max=states, halves=parted.halves)
         if verdict.ok:
             return verdict
-    contents = Contents(events, lazy=lengths == "lazy")
+    return _judge(events, lazy=lengths == "lazy", refusals=refusals, states_max=states_max, halves={})
+
+
+def _judge(
+    events: Sequence[Event], *, lazy: bool, refusals: str, states_max: int, halves: Mapping[int, Event]
+) -> Verdict:
+    contents = Contents(events, lazy=lazy)
     anomalies = [*contents.anomalies, *replica_anomalies(events, contents), *_identities(events)]
     undecided = ""
     if not anomalies:
-        search = OrderSearch(events, contents, lazy=lengths == "lazy", refusals=refusals, states_max=states_max)
+        search = OrderSearch(events, contents, lazy=lazy, refusals=refusals, states_max=states_max, halves=halves)
         try:
             search.run()
         except NoOrder as failure:

@@ -150,14 +150,14 @@ def answer_of(event: Event) -> int:
 class Contents:
     """The lives of a history and their canvases; ``anomalies`` is what is wrong with them.
 
-    ``torn``: parts of appends that stand where lengths are exact, each as its segment, offset and bytes.
+    ``torn``: parts of appends that stand where lengths are exact, each as its segment and the bytes.
     """
 
     def __init__(self, events: Sequence[Event], *, lazy: bool) -> None:
         self.events = events
         self.lazy = lazy
         self.anomalies: list[Anomaly] = []
-        self.torn: list[tuple[str, int, bytes]] = []
+        self.torn: list[tuple[str, bytes]] = []
         self.lives: dict[str, list[Life]] = defaultdict(list)
         self.by_birth: dict[tuple[str, int], Life] = {}
         self.appends: list[_Append] = []
@@ -376,7 +376,7 @@ class Contents:
             self._found("invented", life, message, readers)
             return None
         if not self.lazy:
-            self.torn.append((life.name, position, known[:longest]))
+            self.torn.append((life.name, known[:longest]))
             message = f"only {longest} of the {len(best)} bytes of {_shown(best)} stand at {position}"
             self._found("torn", life, message, readers)
         return None

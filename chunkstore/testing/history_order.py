@@ -11,7 +11,7 @@ Sources: Wing and Gong 1993; Lowe, "Testing for linearizability" (2017), for the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from chunkstore.testing.events import Event
@@ -78,16 +78,27 @@ class _Visited:
 
 
 class OrderSearch:
-    """One pass over a history; ``run`` raises ``NoOrder`` or ``Undecided``, or returns with ``paths``, the final states."""
+    """One pass over a history; ``run`` raises ``NoOrder`` or ``Undecided``, or returns with ``paths``, the final states.
+
+    ``halves``: the calls of which ``events`` has no more than the part that arrived, as they were made (``history_parts``).
+    """
 
     def __init__(
-        self, events: Sequence[Event], contents: Contents, *, lazy: bool, refusals: str, states_max: int = 5_000
+        self,
+        events: Sequence[Event],
+        contents: Contents,
+        *,
+        lazy: bool,
+        refusals: str,
+        states_max: int = 5_000,
+        halves: Mapping[int, Event],
     ) -> None:
         self._events = events
         self._contents = contents
         self._lazy = lazy
         self._refusals = refusals
         self._states_max = states_max
+        self._halves = halves
         self._facts = Facts.of(events)
         every = sorted({name for event in events for (_, name, _), _ in calls_of(event) if name})
         self._names = [names_of(event, every) for event in events]
@@ -384,8 +395,10 @@ class OrderSearch:
             return
         if not self._agrees(path.state, event):
             return
-        for kept in self._sizes(path.state, event):
-            state = step(path.state, index, event, self._facts, kept, known=False)
+        made = self._halves.get(index, event)
+        sizes = self._sizes(path.state, event) if made is event else [len(appended_data(event.kind, event.args) or b"")]
+        for kept in sizes:
+            state = step(path.state, index, made, self._facts, kept, known=False)
             # What may have happened and changes nothing explains nothing.
             if state is not None and state != path.state:
                 yield self._moved(path, state, index)

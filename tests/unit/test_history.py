@@ -320,6 +320,21 @@ def test_parts_that_only_one_call_can_have_left_are_found_at_once() -> None:
     assert check_history(book.events, lengths="lazy", states_max=5).ok
 
 
+def test_what_may_not_stand_behind_a_part_does_not_because_the_part_is_known() -> None:
+    """Neither another append of the same owner, nor an answered retry of the event that has only a part there."""
+    book = base().lost(b"<tri>").lost(b"<for>").final(b"<one><two><tr<for>")
+    assert not check_history(book.events, lengths="lazy").ok
+    assert find_order(book.events, lazy=True) is None
+    event = (b"<event>", None, b"w", 1)
+    for retried in (False, True):
+        book = Book().create().add("append", "a", *event, outcome="unknown", returned=None)
+        if retried:
+            book = book.add("append", "a", *event, result=0, epoch=2)
+        book = book.final(b"<eve")
+        assert check_history(book.events, lengths="lazy").ok != retried
+        assert (find_order(book.events, lazy=True) is None) == retried
+
+
 def test_too_many_orders_are_not_guessed_about() -> None:
     book = Book()
     for number in range(5):

@@ -24,10 +24,10 @@ from chunkstore.metadata.cachedir import (
     translate_os,
     write_state,
 )
-from chunkstore.metadata.lmdb.environment import WRITER_PROBE_S, Environment, acquire, translate
+from chunkstore.metadata.lmdb.environment import WRITER_PROBE_S, Environment, acquire, release, translate
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
-from chunkstore.runtime import token
+from chunkstore.runtime import token, whole
 
 __all__ = ["LmdbMetadataCache", "open_reader"]
 
@@ -145,7 +145,8 @@ def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str |
     except (OSError, lmdb.Error):
         return None  # being deleted, a parent's, damaged, or no room: a new one is made, or says why it cannot be
     if not environment.writer_answers():
-        return None  # kept as it is: closing it would wait for the same lock
+        release(environment, None)
+        return None
     store = LmdbMetadataStore(environment, container_uuid, opener=opener, deadline_s=settings.op_deadline_s)
     try:
         if not same_boot and environment.handle.info()["last_txnid"] != state.clean:
@@ -162,5 +163,5 @@ def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str |
 
 
 def _mark_open(environment: Environment, opener: str) -> None:
-    with environment.alone(WRITER_PROBE_S):  # in order with others' marks, and with marking clean
+    with whole(), environment.alone(WRITER_PROBE_S):  # in order with others' marks, and with marking clean
         write_state(environment.path, this_boot(opener))

@@ -25,8 +25,8 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.cachedir import UsersLock, WriterLock, read_state, write_state
-from chunkstore.runtime import held, lock, monotonic_s, sleep_s
+from chunkstore.metadata.cachedir import UsersLock, WriterLock, read_state, translate_os, write_state
+from chunkstore.runtime import lock, monotonic_s, sleep_s, whole
 
 __all__ = ["WRITER_PROBE_S", "Environment", "abandon", "acquire", "release", "translate"]
 
@@ -122,9 +122,12 @@ class Environment:
                     return self.handle.begin()
             except lmdb.MapResizedError:
                 self.views.discard(ticket)
-                with held(self._writer, max(0.0, deadline - monotonic_s())) as got:
-                    if got:
-                        self._remap(0)
+                with whole():
+                    if self._writer.acquire(timeout=max(0.0, deadline - monotonic_s())):
+                        try:
+                            self._remap(0)
+                        finally:
+                            self._writer.release()
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
@@ -150,7 +153,7 @@ class Environment:
     def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
         """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
         self.check()
-        with self.alone(deadline_s):
+        with whole(), self.alone(deadline_s):
             while True:
                 try:
                     with self.handle.begin(write=True) as txn:
@@ -167,21 +170,30 @@ class Environment:
 
     @contextmanager
     def alone(self, wait_s: float) -> Iterator[None]:
-        """As the only thread of the only process that writes. Raises ``DeadlineExceeded``, or ``StorageUnavailable`` where it is
-        another process that does not end."""
-        with held(self._writer, wait_s) as got:
-            if not got:
-                raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
+        """As the only thread of the only process that writes. To be entered within ``whole()``.
+
+        Raises ``DeadlineExceeded``, or ``StorageUnavailable`` where it is another process that does not end.
+        """
+        end_s = monotonic_s() + wait_s
+        if not self._writer.acquire(timeout=wait_s):
+            raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
+        try:
             try:
-                if not self._writer_file.acquire(wait_s):
-                    raise StorageUnavailable(
-                        f"another process has been writing to the metadata cache {self.path} for {wait_s:g} s; if it is "
-                        "stopped, end it",
-                        object=self.path,
-                    )
+                got = self._writer_file.acquire(end_s - monotonic_s())
+            except OSError as error:
+                raise translate_os(error, self.path) from error
+            if not got:
+                raise StorageUnavailable(
+                    f"another process has been writing to the metadata cache {self.path} for {wait_s:g} s; if it is "
+                    "stopped, end it",
+                    object=self.path,
+                )
+            try:
                 yield
             finally:
                 self._writer_file.release()
+        finally:
+            self._writer.release()
 
     def _remap(self, size_bytes: int) -> None:
         """Change the size of the map (0: adopt what another process made it). The caller holds the writer's lock.
@@ -201,7 +213,7 @@ class Environment:
 
     def writer_answers(self) -> bool:
         """Whether writing is possible; not, while a stopped process is at it."""
-        with suppress(ChunkstoreError), self.alone(WRITER_PROBE_S):
+        with suppress(ChunkstoreError), whole(), self.alone(WRITER_PROBE_S):
             return True
         return False
 
@@ -301,11 +313,19 @@ def release(environment: Environment, clean_opener: str | None) -> None:
         try:
             if clean_opener is not None:
                 # Not marked then: a restart of the machine costs a rebuild.
-                with suppress(lmdb.Error, OSError, ChunkstoreError):
+                with suppress(lmdb.Error, OSError, StorageUnavailable):
                     _mark_clean(environment, clean_opener)
-        finally:
-            del _environments[environment.path]
-            environment.close()
+        except DeadlineExceeded:
+            return  # a thread of ours is writing: it keeps what it writes to, and so does whoever opens it again
+        except BaseException:
+            _end(environment)
+            raise
+        _end(environment)
+
+
+def _end(environment: Environment) -> None:
+    del _environments[environment.path]
+    environment.close()
 
 
 def abandon(folder: str) -> None:
@@ -322,7 +342,7 @@ def abandon(folder: str) -> None:
 
 
 def _mark_clean(environment: Environment, opener: str) -> None:
-    with environment.alone(WRITER_PROBE_S):  # nobody writes between sync and mark
+    with whole(), environment.alone(WRITER_PROBE_S):  # nobody writes between sync and mark
         state = read_state(environment.path)
         if state is not None and state.opener == opener:
             environment.handle.sync(True)
