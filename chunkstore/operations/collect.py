@@ -14,7 +14,7 @@ from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkNotFound, InvalidArgument
-from chunkstore.journal import OpCode
+from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.port import MetadataView
@@ -89,7 +89,7 @@ def _collect(core: Core, *, dry_run: bool) -> CollectReport:
             chunk_bytes += garbage.size_bytes - work.size_bytes
             after = key + b"\0"
             continue
-        _delete_objects(core, work.names)
+        _delete_objects(core, work.names, garbage.lsn)
         transact(core, (), lambda draft, work=work: _forget(draft, work))  # type: ignore[misc]
     objects, size_bytes = _collect_journal(core, dry_run=dry_run)
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
@@ -147,9 +147,13 @@ def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) ->
     return _Work(key, garbage, ids, names, size_bytes, identity, writer_keys, more_writers)
 
 
-def _delete_objects(core: Core, names: list[str]) -> None:
+def _delete_objects(core: Core, names: list[str], removed_lsn: int) -> None:
     # A zombie that got this far deletes only what a committed prefix removed for ever: harmless at any delay (P10).
     if names:
+        if core.journal.mode == "append" and core.journal.head.lsn == removed_lsn:
+            # The last record of a file counts for others only when one stands behind it: a replica that met a claim first would show
+            # what was before the removal, without its bytes, for as long as the claimant takes.
+            core.lifecycle.note(RecordKind.HEARTBEAT, ())
         core.check_fence()
     step = core.settings.io_workers * 4
     for begin in range(0, len(names), step):

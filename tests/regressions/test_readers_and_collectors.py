@@ -13,11 +13,13 @@ from chunkstore.errors import (
     Closed,
     InvalidArgument,
     OutcomeUnknown,
+    SegmentNotFound,
     SegmentTruncated,
     StorageUnavailable,
 )
+from chunkstore_journal.claim import new_attempt
 from tests.regressions.test_commit_queue import hooked
-from tests.support.data import problems
+from tests.support.data import problems, refused
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
@@ -95,8 +97,8 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
     slow, go = threading.Event(), threading.Event()
     first = threading.Lock()
 
-    def slowly(core: object, names: list[str]) -> None:
-        real(core, names)  # type: ignore[arg-type]
+    def slowly(core: object, names: list[str], removed_lsn: int) -> None:
+        real(core, names, removed_lsn)  # type: ignore[arg-type]
         if first.acquire(False):
             slow.set()
             go.wait(2)
@@ -191,3 +193,30 @@ def test_a_forked_child_cannot_touch_its_parents_store(world: World) -> None:
     epoch = store.epoch
     assert store.append("s", b"parent;") == 7
     assert store.epoch == epoch
+
+
+def test_a_replica_never_misses_what_was_deleted_behind_the_last_record(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator, seed 2500100401. An owner died behind deleting what its last record had removed, and somebody claimed: in
+    an APPEND journal that record counts when one stands behind it, and until then the replica called a healthy segment damaged."""
+    store = world.open(gc_grace_s=0)
+    store.create("s")
+    store.append("s", b"data")
+    replica = world.replica()
+    store.delete("s")
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chunkstore.operations.collect.transact", die)
+        with pytest.raises(RuntimeError):
+            store.collect()
+    assert world.chunks() == []
+    claimed = store.epoch + 1
+    assert world.storage().create_if_absent(world.names().epoch(claimed), new_attempt(claimed).data)
+    world.crash(store)
+    refused(SegmentNotFound, lambda: replica.read("s", 0, 9))
+    replica.refresh()
+    refused(SegmentNotFound, lambda: replica.read("s", 0, 9))
