@@ -108,9 +108,9 @@ class Owner:
             except (StorageUnavailable, DeadlineExceeded) as error:
                 if self.stop.is_set():
                     return  # the process was killed meanwhile: what its threads still hear, nobody hears
-                # A roll in between, or a disk that is slow today: it did not happen, and may be tried again.
+                # A roll in between, a disk that is slow today, or a server that is: it did not happen, and may be tried again.
                 self.note(f"F {name} {tag}")
-                if "retry" not in str(error) and not isinstance(error, DeadlineExceeded):
+                if not isinstance(error, DeadlineExceeded) and not any(word in str(error) for word in _MAY_PASS):
                     self.note(f"X {error!r} at {tag}")
             except Closed:
                 if not self.stop.is_set():
@@ -119,6 +119,9 @@ class Owner:
             except Exception as error:  # noqa: BLE001  (reported by the test)
                 self.note(f"X {error!r} at {tag}")
                 return
+
+
+_MAY_PASS = ("retry", "no answer from the server")
 
 
 class Verdict:
