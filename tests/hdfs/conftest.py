@@ -1,4 +1,4 @@
-"""The engine's world over a real Hadoop: ``world``, in SLOT mode unless a test asks for ``append``."""
+"""The engine's world over a real Hadoop (``world``, in SLOT mode unless a test asks for ``append``), and a model of its servers (``fake``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from chunkstore.config import Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
+from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import HdfsCluster, hdfs, hdfs_or_end
 from tests.support.worlds import Mode, World
 
-__all__ = ["HdfsWorld", "hdfs", "world"]
+__all__ = ["HdfsWorld", "fake", "hdfs", "world"]
 
 _numbers = itertools.count(1)
 
@@ -35,6 +36,13 @@ class HdfsWorld(World):
         storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"]))
         self._storages.append(storage)
         return storage
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeWebHdfs]:
+    """A fresh one for each test."""
+    with FakeWebHdfs() as fake:
+        yield fake
 
 
 @pytest.fixture

@@ -29,12 +29,6 @@ Answer = dict[str, object]
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeWebHdfs]:
-    with FakeWebHdfs() as fake:
-        yield fake
-
-
-@pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
     storage = HdfsChunkStorage(fake.root(), deadline_s=5)
     yield storage

@@ -34,12 +34,6 @@ APPENDS = "?append=yes"
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeWebHdfs]:
-    with FakeWebHdfs() as fake:
-        yield fake
-
-
-@pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
     storage = HdfsChunkStorage(fake.root(query=APPENDS), deadline_s=5)
     yield storage

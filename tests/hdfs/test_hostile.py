@@ -22,12 +22,6 @@ HANDLE = ChunkHandle("a", True)
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeWebHdfs]:
-    with FakeWebHdfs() as fake:
-        yield fake
-
-
-@pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
     storage = HdfsChunkStorage(fake.root(query="?append=yes"), deadline_s=2)
     storage.create("a", b"0123")

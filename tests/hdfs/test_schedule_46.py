@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ import chunkstore
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.support.fake_webhdfs import FakeWebHdfs
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeWebHdfs]:
-    with FakeWebHdfs() as fake:
-        yield fake
 
 
 def opened(fake: FakeWebHdfs, folder: Path) -> ChunkedSegmentStorage:
