@@ -1,4 +1,4 @@
-"""The engine's world over a real Hadoop (``world``, in SLOT mode unless a test asks for ``append``), and a model of its servers (``fake``)."""
+"""The engine's world over a real Hadoop (``world``, in SLOT mode unless a test asks for ``append``), and a model of its servers."""
 
 from __future__ import annotations
 
