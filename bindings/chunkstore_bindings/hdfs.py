@@ -298,9 +298,9 @@ class HdfsChunkStorage(BaseChunkStorage):
             self.check_write_offset(name, expected=status["length"], given=offset)
             if size == 0:
                 return
-            met.clear()
             try:
                 self._rest.send("POST", path, "APPEND", data, deadline)
+                met.clear()
                 break
             except Refused as refused:
                 # The one before us is being closed. What he wrote may count by then: look at the length again.
@@ -308,6 +308,9 @@ class HdfsChunkStorage(BaseChunkStorage):
                 if not is_busy(refused) or not pause():
                     self._files.fail(refused, name, "writing")
             except Lost as lost:
+                if lost.sent:
+                    # That it may have been added says more than what it waited for.
+                    met.clear()
                 self._files.fail(lost, name, "writing")
         found = self._files.must_have(name, deadline)["length"]
         if found != offset + size:

@@ -297,7 +297,12 @@ class WebHdfs:
                     return response.headers.get("Location")
                 return _document(response, deadline).get("Location")
 
-        url = _asked_again(ask, deadline)
+        try:
+            url = _asked_again(ask, deadline)
+        except Lost as lost:
+            # Only the question, which changes nothing: no byte of the data can have left.
+            lost.sent = False
+            raise
         try:
             parts = urlsplit(url if isinstance(url, str) else "")
             if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:

@@ -423,6 +423,26 @@ def test_a_report_that_never_comes_ends_at_the_deadline(fake: FakeWebHdfs) -> No
     storage.close()
 
 
+def test_a_question_cut_off_by_the_deadline_does_not_hide_what_was_waited_for(fake: FakeWebHdfs) -> None:
+    storage = quick(fake, 3)
+    handle = storage.create("a", b"0123")
+    # Less than a server may be silent, so the last answer is cut off by the deadline and by nothing else.
+    fake.refuse("APPEND", "IOException", LATE, times=1000).seconds = 0.6
+    with pytest.raises(StorageUnavailable, match="sufficiently replicated"):
+        storage.write(handle, 4, b"4567")
+    storage.close()
+
+
+def test_bytes_that_may_have_been_added_are_told_before_what_was_waited_for(fake: FakeWebHdfs) -> None:
+    storage = quick(fake, 3)
+    handle = storage.create("a", b"0123")
+    fake.refuse("APPEND", "IOException", LATE, times=1)
+    fake.lose_reply("APPEND", where="datanode").seconds = 4
+    with pytest.raises(StorageUnavailable, match="timed out"):
+        storage.write(handle, 4, b"4567")
+    storage.close()
+
+
 def test_by_default_nothing_that_was_closed_is_opened_again(fake: FakeWebHdfs) -> None:
     """A reader must never meet a data node that re-opens a block: Hadoop 3.3.6 then deletes the replica."""
     storage = quick(fake, 3, "")

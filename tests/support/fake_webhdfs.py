@@ -66,6 +66,8 @@ class Fault:
     """Only requests about a path with this in it; of a rename, the new path."""
     body: bytes = b"<html>Bad gateway</html>"
     """What ``garble`` and ``say`` send."""
+    seconds: float = 0.0
+    """Waited before anything else is done."""
     fired: int = 0
 
 
@@ -499,6 +501,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.fake.lock:
             self.fake.log.append(asked)
         fault = self.fake.fault_for(asked)
+        if fault is not None:
+            time.sleep(fault.seconds)
         if fault is not None and fault.action in ("refuse", "garble", "say") and fault.answer is not None:
             self._drain()
             status, kind, message = fault.answer
