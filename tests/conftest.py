@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.fresh_seeds import FRESH_SEED
@@ -28,6 +29,11 @@ _KEEPER_S = 15.0
 _blamed: set[threading.Thread] = set()
 _UNTESTED = pytest.StashKey[list[str]]()
 _FAILED = pytest.StashKey[bool]()
+
+# Whether an example took 200 ms is for the machine to say, not for the code: a thread that was held up made a test "flaky". Without
+# a deadline drawing may take its time, too.
+hypothesis.settings.register_profile("chunkstore", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("chunkstore")
 
 _HERE = Path(__file__).parent
 # Collected first, so that one worker runs them in a row (each would start servers of its own) and long ones do not come last.

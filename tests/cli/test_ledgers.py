@@ -7,13 +7,13 @@ import hashlib
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import REPOSITORY, Call
+from tests.support.hooked import wait_for
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 FIXTURES = REPOSITORY / "tests" / "fixtures" / "pulsar"
@@ -101,7 +101,7 @@ def test_a_killed_offload_is_resumed(start: Start, call: Call, root: str, tmp_pa
     data = path.read_bytes()
     writer.stdin.write(data[: len(data) // 2])
     writer.stdin.flush()
-    time.sleep(0.2)
+    wait_for(lambda: any(line["last_entry"] >= 0 for line in call("ledger", "ls", root, "--json").lines))
     writer.send_signal(signal.SIGKILL)
     assert writer.wait() == -signal.SIGKILL
     [state] = call("ledger", "ls", root, "--json").lines

@@ -65,6 +65,7 @@ def prepare(store: ChunkedSegmentStorage) -> None:
 
 def test_mixed_changes(world: World) -> None:
     store = world.open()
+    world.still(store)
     prepare(store)
     entry = store.table("t").get(b"k")
     assert entry is not None
@@ -136,6 +137,7 @@ REFUSED: list[tuple[type[ChunkstoreError], Change]] = [
 @pytest.mark.parametrize("position", ["first", "last"])
 def test_one_failing_change_changes_nothing(world: World, position: str) -> None:
     store = world.open()
+    world.still(store)
     prepare(store)
     store.create("truncated")
     store.append("truncated", b"123")
@@ -171,6 +173,7 @@ def test_one_failing_change_changes_nothing(world: World, position: str) -> None
 
 def test_nothing_to_do(world: World) -> None:
     store = world.open()
+    world.still(store)
     prepare(store)
     lsn = store._core.journal.head.lsn
     assert store.commit([]) == []

@@ -346,13 +346,13 @@ def test_a_deadline_does_not_wait_for_the_storage(world: World) -> None:
         with pytest.raises((DeadlineExceeded, OutcomeUnknown)) as caught:
             call()
         assert isinstance(caught.value, ChunkstoreError)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25
     # Reads go on, with the last decided state.
     assert store.read("a", 0, 9) == b""
     going.set()
     leader.join(20)
     assert not leader.is_alive()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while store.read("a", 0, 5) != b"stuck":
         assert time.monotonic() < end
         time.sleep(0.01)

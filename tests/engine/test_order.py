@@ -30,6 +30,7 @@ def test_the_order_of_storage_calls(world: World) -> None:
         said.extend((f"# {title}", *recording.take(), ""))
 
     store = world.open(rolling=10, wrap=wrap)
+    world.still(store)
     first = recorded[0]
     first.take()
     store.create("a")
@@ -51,6 +52,7 @@ def test_the_order_of_storage_calls(world: World) -> None:
     store.close()
     section("close", first)
     store = world.open(rolling=10, wrap=wrap)
+    world.still(store)
     section("take-over, with the cache of the former owner", recorded[1])
     store.unseal("a")
     recorded[1].take()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from chunkstore.reader import StorageReader
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, refused
 from tests.support.forwarding import Hooked
+from tests.support.hooked import wait_for
 from tests.support.worlds import World
 
 PIECE = 4_096
@@ -119,7 +121,16 @@ def test_following_from_beyond_the_end(world: World) -> None:
 
 
 def background(reader: StorageReader) -> tuple[threading.Thread, list[object]]:
+    """Read in a thread; what it found so far, once it waits for the second item."""
     results: list[object] = []
+    asked: list[int] = []
+    next_item = reader._next_item
+
+    def asking() -> Any:
+        asked.append(1)
+        return next_item()
+
+    reader._next_item = asking  # type: ignore[method-assign]
 
     def body() -> None:
         try:
@@ -130,7 +141,8 @@ def background(reader: StorageReader) -> tuple[threading.Thread, list[object]]:
 
     thread = threading.Thread(target=body)
     thread.start()
-    time.sleep(0.1)
+    wait_for(lambda: len(asked) == 2, 30)
+    time.sleep(0.05)
     return thread, results
 
 
@@ -159,8 +171,8 @@ def test_what_ends_a_blocked_follower(world: World, prefetch: int, event: str) -
         while len(results) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         store.seal("a")
-    thread.join(20)
-    assert not thread.is_alive() and time.monotonic() - began < 5
+    thread.join(60)
+    assert not thread.is_alive() and time.monotonic() - began < 40
     ends = {
         "close": [b"data", "end"],
         "delete": [b"data", SegmentNotFound],

@@ -16,6 +16,7 @@ from tests.support.worlds import World
 
 def test_it_follows_everything(world: World) -> None:
     store = world.open(rolling=8)
+    world.still(store)
     store.create("a", attributes={"k": "v"})
     store.append("a", pattern(0, 30))
     objects = world.objects()

@@ -91,7 +91,7 @@ def test_outage_ends_within_the_deadline_and_is_survived(
         try:
             began_s = time.monotonic()
             run.run(Case(index, index, call, Outcome.OUTAGE), expected)
-            assert time.monotonic() - began_s < 5
+            assert time.monotonic() - began_s < 30
         except BaseException as error:
             error.add_note(f"outage from call {index} on: {call}")
             raise

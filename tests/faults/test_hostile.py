@@ -34,6 +34,8 @@ from tests.faults.tiny import NAMES, Mode, Tiny, recover, settings, storage_of
 TRIES = 400 if FULL_RUN else 60
 TYPED = (Damaged, Unsupported)
 SECONDS = 2.0
+"""Of the processor; by the clock it may be longer, where the machine has other things to do."""
+SECONDS_BY_THE_CLOCK = 30.0
 PEAK_BYTES = 160 * MIB
 
 pytestmark = pytest.mark.slow
@@ -60,9 +62,20 @@ def metadata_names(made: Tiny) -> list[str]:
     return [name for name in made.objects if not name.startswith(NAMES.data_prefix())]
 
 
+class Began:
+    """When something began."""
+
+    def __init__(self) -> None:
+        self._cpu_s, self._clock_s = time.thread_time(), time.monotonic()
+
+    def lately(self) -> bool:
+        """Whether it has not taken too long by now."""
+        return time.thread_time() - self._cpu_s < SECONDS and time.monotonic() - self._clock_s < SECONDS_BY_THE_CLOCK
+
+
 def try_it(made: Tiny, name: str, data: bytes, what: str) -> bool:
     """Whether recovery refused. Anything else than the state (or an earlier one, with a tail cut off) fails the test."""
-    began_s = time.monotonic()
+    began = Began()
     try:
         found = recover({**made.objects, name: data}, made.mode)
     except TYPED as error:
@@ -72,7 +85,7 @@ def try_it(made: Tiny, name: str, data: bytes, what: str) -> bool:
         error.add_note(f"{what} as {name}: {data[:60]!r}")
         raise
     finally:
-        assert time.monotonic() - began_s < SECONDS, f"{what} as {name} took too long: {data[:60]!r}"
+        assert began.lately(), f"{what} as {name} took too long: {data[:60]!r}"
     if found.state != made.state:
         assert name.endswith("log.a"), f"{what} as {name} was believed: {data[:60]!r}"
         assert found.report.tail_cut is not None or not data
@@ -289,7 +302,7 @@ def test_records_that_make_no_sense(mode: Mode) -> None:
                 continue  # refused when it is written: better still
             owner.journal.close()
             objects = tiny.objects_of(storage)
-        began_s = time.monotonic()
+        began = Began()
         try:
             recover(objects, mode)
         except TYPED:
@@ -297,4 +310,4 @@ def test_records_that_make_no_sense(mode: Mode) -> None:
         except BaseException as error:
             error.add_note(f"number {number}")
             raise
-        assert time.monotonic() - began_s < SECONDS
+        assert began.lately()

@@ -32,7 +32,7 @@ class Stop:
     def __call__(self, operation: str, names: tuple[str, ...]) -> None:
         if not self.reached.is_set() and any(self._when(operation, name) for name in names):
             self.reached.set()
-            assert self.released.wait(10)
+            assert self.released.wait(30)
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def test_a_failure_behind_a_commit_under_way_does_not_hide_it(world: World) -> N
     store.create("log")
     stop = wire.before = Stop(is_record)
     with in_background(lambda: store.append("log", b"first ")) as first:
-        assert stop.reached.wait(10)
+        assert stop.reached.wait(30)
         with in_background(lambda: store.append("log", b"second ")) as second:
             while not store._core.committer._queue:
                 time.sleep(0.001)
@@ -96,7 +96,7 @@ def test_reads_during_a_roll_of_our_own_are_answered(world: World) -> None:
     store.create("log")
     stop = wire.before = Stop(is_opening)
     with in_background(lambda: [store.append("log", b"x" * 100) for _ in range(12)]) as appended:
-        assert stop.reached.wait(10)
+        assert stop.reached.wait(30)
         assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
         with in_background(lambda: store.read("log", 0, 5)) as read:
             time.sleep(0.05)
@@ -157,7 +157,7 @@ def test_a_conditional_row_sees_what_was_decided_while_it_was_planned(world: Wor
     table = store.table("rows")
     stop = wire.before = Stop(is_record)
     with in_background(lambda: table.put(b"key", b"first", expected_version=0)) as first:
-        assert stop.reached.wait(10)
+        assert stop.reached.wait(30)
         after_the_view_was_opened(store, stop, first)
         with pytest.raises(Conflict):
             table.put(b"key", b"second", expected_version=0)
@@ -172,7 +172,7 @@ def test_a_deletion_sees_what_was_decided_while_it_was_planned(world: World) -> 
     table = store.table("rows")
     stop = wire.before = Stop(is_record)
     with in_background(lambda: table.put(b"key", b"first")) as first:
-        assert stop.reached.wait(10)
+        assert stop.reached.wait(30)
         after_the_view_was_opened(store, stop, first)
         table.delete(b"key")
     assert first == [None]
@@ -186,7 +186,7 @@ def test_an_attach_sees_that_its_session_ended_while_it_was_planned(world: World
     chunk = session.writer().write_chunk(world.raw_storage(), 0, b"bytes")
     stop = wire.before = Stop(is_record)
     with in_background(session.end) as ended:
-        assert stop.reached.wait(10)
+        assert stop.reached.wait(30)
         after_the_view_was_opened(store, stop, ended)
         with pytest.raises(Conflict):
             store.commit([changes.Attach("log", session.id, (chunk,))])

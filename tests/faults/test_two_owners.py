@@ -79,7 +79,7 @@ class OwnerProcess:
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        found = self._answers.get(timeout=30)
+        found = self._answers.get(timeout=90)
         assert found is not None, "the process has ended"
         return found
 
@@ -88,7 +88,7 @@ class OwnerProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -188,7 +188,7 @@ class Way(Hooked):
         self.after = lambda operation, names: self._pass()
 
     def _pass(self) -> None:
-        assert self._free.wait(30)
+        assert self._free.wait(90)
 
     def block(self) -> None:
         self._free.clear()
@@ -249,10 +249,10 @@ def test_stores_of_one_process(
         if kind == "killed":
             store._core.lifecycle._stopping.set()
         else:
-            assert owner.finish(30), "an older owner hangs"
+            assert owner.finish(60), "an older owner hangs"
         owner, store, way = newer, newer_store, newer_way
     owner.stop.set()
-    assert owner.finish(30)
+    assert owner.finish(60)
     verdict = Verdict(notes)
     successor, _ = open_it(False)
     verdict.check(successor)

@@ -148,7 +148,7 @@ def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_
 
 def test_a_data_node_that_is_dead(hdfs: HdfsCluster, tmp_path: Path) -> None:
     root = hdfs.root()
-    with chunkstore.open(root, settings=settings(tmp_path, op_deadline_s=3.0, retry_s_max=1.0)) as store:
+    with chunkstore.open(root, settings=settings(tmp_path, retry_s_max=1.0)) as store:
         store.create("a")
         store.append("a", b"before")
         hdfs.kill("datanode")
@@ -192,7 +192,7 @@ def test_a_quota_and_its_end(hdfs: HdfsCluster, tmp_path: Path) -> None:
 
 
 def test_a_data_node_without_room_is_full(hdfs: HdfsCluster) -> None:
-    storage = HdfsChunkStorage(hdfs.root(), deadline_s=20)
+    storage = HdfsChunkStorage(hdfs.root(), deadline_s=60)
     storage.create("a", b"there")
     hdfs.kill("datanode")
     # All but a mebibyte, which no block fits in.
@@ -216,7 +216,7 @@ def test_who_may_not_write(hdfs: HdfsCluster) -> None:
 
 
 def test_joining_in_the_name_node_alone(hdfs: HdfsCluster) -> None:
-    storage = HdfsChunkStorage(hdfs.root() + "?concat=consume", deadline_s=20)
+    storage = HdfsChunkStorage(hdfs.root() + "?concat=consume", deadline_s=60)
     parts = [pattern(0, size, size) for size in (100, 1, 5_000)]
     for number, part in enumerate(parts):
         storage.create(f"f/{number}", part)
@@ -237,10 +237,11 @@ def wire(hdfs: HdfsCluster) -> Any:
 
 
 def test_silence_ends_at_the_deadline(hdfs: HdfsCluster, wire: HdfsWire) -> None:
+    patient = wire.storage("/silence", Settings(op_deadline_s=60), "?append=yes")
     storage = wire.storage("/silence", Settings(op_deadline_s=1.5), "?append=yes")
-    handle = storage.create("a", b"0123")
+    handle = patient.create("a", b"0123")
     # Never read: an append that the proxy lets go later must not meet a reader (docs/hdfs.md).
-    growing = storage.create("b", b"0123")
+    growing = patient.create("b", b"0123")
     for proxy in (wire.namenode, wire.datanode):
         proxy.set(black_hole=True)
         calls: list[Callable[[], object]] = [
@@ -255,14 +256,15 @@ def test_silence_ends_at_the_deadline(hdfs: HdfsCluster, wire: HdfsWire) -> None
             assert time.monotonic() - began < 15
         proxy.heal()
         proxy.reset_connections()
-    assert storage.read(handle, 0, 4) == b"0123"
-    assert storage.create_if_absent("c", b"x") in (True, False)
+    assert patient.read(handle, 0, 4) == b"0123"
+    assert patient.create_if_absent("c", b"x") in (True, False)
     storage.close()
+    patient.close()
 
 
 def test_a_client_that_dies_in_a_body_leaves_no_chunk(hdfs: HdfsCluster, wire: HdfsWire) -> None:
     """The real data node closes the temporary as a shorter file; the name never appears, and later attempts succeed."""
-    storage = wire.storage("/torn", Settings(op_deadline_s=20))
+    storage = wire.storage("/torn", Settings(op_deadline_s=60))
     data = pattern(0, 1 << 20)
     wire.datanode.set(cut_after_bytes=300_000)
     with pytest.raises(StorageUnavailable):
@@ -275,7 +277,7 @@ def test_a_client_that_dies_in_a_body_leaves_no_chunk(hdfs: HdfsCluster, wire: H
 
 
 def test_a_slow_link_is_only_slow(hdfs: HdfsCluster, wire: HdfsWire) -> None:
-    storage = wire.storage("/slow", Settings(op_deadline_s=30))
+    storage = wire.storage("/slow", Settings(op_deadline_s=60))
     data = pattern(0, 200_000)
     for proxy in (wire.namenode, wire.datanode):
         proxy.set(latency_s=0.02, rate_bytes_s=200_000)
@@ -286,7 +288,7 @@ def test_a_slow_link_is_only_slow(hdfs: HdfsCluster, wire: HdfsWire) -> None:
 
 @pytest.mark.parametrize(("op", "at_datanode"), [("RENAME", False), ("CREATE", True), ("APPEND", True)])
 def test_real_replies_lost(hdfs: HdfsCluster, wire: HdfsWire, op: str, at_datanode: bool) -> None:
-    storage = wire.storage(f"/lost-{op}", Settings(op_deadline_s=20), "?append=yes")
+    storage = wire.storage(f"/lost-{op}", Settings(op_deadline_s=60), "?append=yes")
     handle = storage.create("a", b"0123")
     rule = wire.lose_reply(op, at_datanode=at_datanode)
     if op == "RENAME":

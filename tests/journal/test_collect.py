@@ -14,7 +14,7 @@ from tests.journal.world import Process, World, nothing
 
 
 def settings(world: World, kept: int) -> Settings:
-    return Settings(journal_mode=world.mode, op_deadline_s=0.3, snapshots_kept=kept)
+    return Settings(journal_mode=world.mode, op_deadline_s=30.0, snapshots_kept=kept)
 
 
 def names(world: World) -> set[str]:
@@ -140,7 +140,7 @@ def test_pins_stop_the_collector(world: World) -> None:
 
 
 def test_the_horizon_keeps_what_time_travel_needs(world: World) -> None:
-    long = Settings(journal_mode=world.mode, op_deadline_s=0.3, snapshots_kept=1, pitr_horizon_s=3600)
+    long = Settings(journal_mode=world.mode, op_deadline_s=30.0, snapshots_kept=1, pitr_horizon_s=3600)
     epochs(world, 4, 1)
     owner = world.process(settings=long).open()
     owner.put("x")

@@ -18,7 +18,7 @@ REQUESTS_MAX = 40
 @pytest.fixture(params=["slot", "append"])
 def big_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     mode: Literal["slot", "append"] = "slot" if request.param == "slot" else "append"
-    return World(make_storage("memory", tmp_path), mode, Settings(journal_mode=mode, op_deadline_s=0.3))
+    return World(make_storage("memory", tmp_path), mode, Settings(journal_mode=mode, op_deadline_s=30.0))
 
 
 @pytest.mark.parametrize("end", [0, 1, 2, 3, 10, 100, 1000, 4095])
@@ -110,7 +110,7 @@ def test_an_idle_follower_asks_little(big_world: World) -> None:
 
 
 def test_a_claimant_that_fell_behind_does_not_climb_slot_by_slot(tmp_path: Path) -> None:
-    world = World(make_storage("memory", tmp_path), "slot", Settings(journal_mode="slot", op_deadline_s=0.3))
+    world = World(make_storage("memory", tmp_path), "slot", Settings(journal_mode="slot", op_deadline_s=30.0))
     owner = world.process().open()
     owner.put("a")
     heir = world.process()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,6 +18,7 @@ from chunkstore.errors import (
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.slots import MINE, Foreign, Undecided, put_decided
 from tests.journal.world import Hook, Wire, World
+from tests.support.clock import StoppedClock, stopped_clock
 
 ANSWERS = [DeadlineExceeded("a turn", deadline_s=60), InvalidArgument("token expired"), Closed("x")]
 
@@ -101,6 +102,12 @@ def test_a_follower_hardens_before_it_believes(world: World) -> None:
 
 
 class TestPutDecided:
+    @pytest.fixture(autouse=True)
+    def clock(self) -> Iterator[StoppedClock]:
+        """How many attempts there are in so much time must not depend on the machine."""
+        with stopped_clock() as clock:
+            yield clock
+
     def wire(self, tmp_path_factory: pytest.TempPathFactory) -> Wire:
         return Wire(MemoryChunkStorage(f"memory://{tmp_path_factory.mktemp('put').name}"))
 

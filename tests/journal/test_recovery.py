@@ -285,7 +285,7 @@ def test_bootstrap_while_the_old_owner_collects(world: World) -> None:
     from chunkstore.config import Settings
 
     mode = world.mode
-    settings = Settings(journal_mode=mode, op_deadline_s=0.3, snapshots_kept=1)
+    settings = Settings(journal_mode=mode, op_deadline_s=30.0, snapshots_kept=1)
     filled(world)
     zombie = world.process(settings=settings).open()
     zombie.snapshot()

@@ -209,7 +209,7 @@ def test_a_delayed_open_arrives_too_late(world: World) -> None:
     """#6: the OPEN's PUT is delayed past the void; the name is taken, for ever."""
     world.process().open().put("a")
     delayed: list[tuple[str, bytes]] = []
-    dead = world.process()
+    dead = world.process(settings=world.impatient)
 
     def delay(operation: str, name: str, data: object) -> bool | None:
         if operation == "create_if_absent" and name == world.names.slot(2, 0):
@@ -303,7 +303,7 @@ def test_a_delayed_put_keeps_its_bytes_until_decided(slot_world: World) -> None:
 def test_an_undecided_record_is_decided_by_the_self_take_over(slot_world: World) -> None:
     world = slot_world
     for lands in (True, False):
-        owner = world.process().open()
+        owner = world.process(settings=world.impatient).open()
         name = world.names.slot(owner.journal.epoch, 1)
         kept: list[bytes] = []
 
@@ -334,7 +334,7 @@ def test_a_doomed_seal_fences_a_live_owner(slot_world: World) -> None:
     world = slot_world
     first = world.process().open()
     first.put("a")
-    dead = world.process()
+    dead = world.process(settings=world.impatient)
     seals: list[tuple[str, bytes]] = []
 
     def delay(_operation: str, name: str, data: object) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -136,7 +137,7 @@ class World:
     ) -> None:
         self.storage = storage
         self.names = ContainerNames("orders")
-        self.settings = settings or Settings(journal_mode=mode, op_deadline_s=0.3)
+        self.settings = settings or Settings(journal_mode=mode, op_deadline_s=30.0)
         self.format = create_container(storage, self.names, self.settings)
         self.streams = Streams(storage, self.names, self.format)
         assert self.format.mode == mode
@@ -145,6 +146,11 @@ class World:
     def process(self, shelf: MemoryShelf | None = None, settings: Settings | None = None) -> Process:
         """A process on the machine of ``shelf`` (default: a machine of its own, with an empty cache)."""
         return Process(self, shelf or MemoryShelf(), settings or self.settings)
+
+    @property
+    def impatient(self) -> Settings:
+        """For a process that has to give up: everybody else has time for as many attempts as he needs, on the slowest machine."""
+        return replace(self.settings, op_deadline_s=0.3)
 
     def follower(self, shelf: MemoryShelf | None = None) -> Follower:
         cache = MemoryMetadataCache(self.format.uuid, "replica", shelf=shelf or MemoryShelf())

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore import runtime
+from tests.support.interrupted import INTERRUPTS_LEAST
 from tests.support.worlds import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,7 @@ def test_whoever_is_interrupted_leaves_the_store_as_it_should_be(mode: str, kind
     )
     told = json.loads(done.stdout)
     assert told["wrong"] == []
-    assert told["interrupts"] >= 20
+    assert told["interrupts"] >= INTERRUPTS_LEAST
 
 
 @pytest.fixture
@@ -142,9 +143,10 @@ def test_wherever_it_interrupts_a_lock_is_given_back() -> None:
     chance = random.Random(5)
     lock = threading.Lock()
     presses = 0
-    end_s = time.monotonic() + 1.5
+    begin_s = time.monotonic()
     try:
-        while time.monotonic() < end_s:
+        # A machine that stands still for a second is no reason to have pressed too seldom.
+        while (took_s := time.monotonic() - begin_s) < 1.5 or (presses <= 50 and took_s < 60):
             try:
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 30e-6))
                 for _ in range(30):
@@ -163,9 +165,10 @@ def test_wherever_it_interrupts_a_lock_is_given_back() -> None:
 def test_who_waits_for_a_lock_hears_an_interrupt_soon() -> None:
     lock = threading.Lock()
     with lock:
-        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         begin_s = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            # In here: outside, one that comes before we wait would end the run.
+            threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             _hold(lock, 30.0, lambda: pytest.fail("not reached"))
         assert time.monotonic() - begin_s < 10
         assert not _hold(lock, 0.3, lambda: pytest.fail("not reached"))
@@ -178,10 +181,10 @@ def test_who_waits_for_a_lock_hears_an_interrupt_soon() -> None:
 def test_who_is_interrupted_with_a_lock_in_hand_can_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    store = world.open(op_deadline_s=1.0)
+    store = world.open()
     store.create("s")
     store.append("s", b"data")
-    replica = world.replica(op_deadline_s=1.0)
+    replica = world.replica()
     pressing = _Pressing()
     calls: dict[str, tuple[Callable[[], object], object, str]] = {
         "refresh": (replica.refresh, replica, "_lock"),

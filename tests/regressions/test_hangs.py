@@ -18,11 +18,15 @@ from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown,
 from chunkstore.storage import Capabilities
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, in_thread, is_commit, open_hooked, wait_for
+from tests.support.hooked import Remote, in_thread, is_commit, open_hooked, wait_for, within
 from tests.support.worlds import World
 
 DEADLINE_S = 0.5
-SOON_S = 3.0
+"""Of whoever is to give up."""
+AMPLE_S = 90.0
+"""Of whoever is to succeed, also where a thread is held up for seconds. Hanging calls hang as long."""
+SOON_S = 30.0
+"""Sooner than that nobody ends who waits for what hangs; who does not is not held up so long by any machine."""
 
 
 class Doubtful(Hooked):
@@ -45,7 +49,7 @@ class Hold:
         def before(operation: str, names: tuple[str, ...]) -> None:
             if any(chosen(operation, name) for name in names) and not (once and self.reached.is_set()):
                 self.reached.set()
-                assert self._go.wait(30)
+                assert self._go.wait(AMPLE_S)
 
         self.gate.before = before
 
@@ -55,7 +59,7 @@ class Hold:
 
 @contextmanager
 def held(world: World, *, remote: bool, **settings: Any) -> Iterator[tuple[ChunkedSegmentStorage, Hold]]:
-    given = {"op_deadline_s": DEADLINE_S, "undecided_s_max": 2.0, "resolve_s": 0.1, **settings}
+    given = {"op_deadline_s": AMPLE_S, "undecided_s_max": 2.0, "resolve_s": 0.1, **settings}
     store, gate = open_hooked(world, Remote if remote else Hooked, **given)
     hold = Hold(gate)
     try:
@@ -84,13 +88,14 @@ def test_a_commit_that_hangs_does_not_hold_its_callers(world: World) -> None:
         store.create("b")
         assert store.append("a", b"0123") == 0
         hold.where(is_commit)
-        others = [in_thread(lambda: timed(lambda: store.append("a", b"45"))) for _ in range(3)]
-        took_s, answer = timed(lambda: store.append("b", b"bb"))
-        assert isinstance(answer, OutcomeUnknown) and DEADLINE_S * 0.9 < took_s < SOON_S
-        for thread, found in others:
-            thread.join(10)
-            took_s, answer = found[0]  # type: ignore[misc]
-            assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded)) and took_s < SOON_S
+        with within(store, DEADLINE_S):
+            others = [in_thread(lambda: timed(lambda: store.append("a", b"45"))) for _ in range(3)]
+            took_s, answer = timed(lambda: store.append("b", b"bb"))
+            assert isinstance(answer, OutcomeUnknown) and DEADLINE_S * 0.9 < took_s < SOON_S
+            for thread, found in others:
+                thread.join(AMPLE_S)
+                took_s, answer = found[0]  # type: ignore[misc]
+                assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded)) and took_s < SOON_S
         hold.release()
         # The commit goes on without those who waited for it, and so does everybody who comes.
         wait_for(lambda: store._core.committer.inflight() == 0)
@@ -118,12 +123,13 @@ def test_a_take_over_that_hangs_does_not_hold_who_needs_it(world: World) -> None
             before(operation, names)
             if operation == "create_if_absent" and "/epoch/" in names[0]:
                 hold_claim.reached.set()
-                assert hold_claim._go.wait(30)
+                assert hold_claim._go.wait(AMPLE_S)
 
         hold.gate.before = both
         try:
             for _ in range(2):
-                took_s, answer = timed(lambda: store.append("a", b"x"))
+                with within(store, DEADLINE_S):
+                    took_s, answer = timed(lambda: store.append("a", b"x"))
                 assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded, StorageFull, StorageUnavailable)), answer
                 assert took_s < SOON_S
         finally:
@@ -136,7 +142,8 @@ def test_a_take_over_that_hangs_does_not_hold_who_needs_it(world: World) -> None
 @pytest.mark.parametrize("how", ["append", "commit"])
 def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: str) -> None:
     """The writer holds its segment's lock meanwhile (on storages that append, and in commits of several changes)."""
-    with held(world, remote=False, op_deadline_s=2.0) as (store, hold):
+    with held(world, remote=False) as (store, hold):
+        store._core.patience_s = 1.0
         store.create("slow")
         store.append("slow", b"01")
         store.create("fast")
@@ -148,7 +155,7 @@ def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: 
             return store.commit([changes.Append("slow", b"HANGS"), changes.TablePut("t", b"k", b"v")])
 
         thread, found = in_thread(write)
-        assert hold.reached.wait(5)
+        assert hold.reached.wait(30)
         broken = threading.Event()
         waiting = hold.gate.before
 
@@ -161,15 +168,15 @@ def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: 
         hold.gate.before = before
         epoch = store.epoch
         took_s, answer = timed(lambda: store.append("fast", b"f"))
-        assert took_s < 6
+        assert took_s < SOON_S
         assert isinstance(answer, (int, StorageFull, StorageUnavailable)), answer
         took_s, answer = timed(lambda: store.append("fast", b"g"))
-        assert isinstance(answer, int) and took_s < 2, answer
+        assert isinstance(answer, int) and took_s < SOON_S, answer
         assert store.epoch == epoch + 1
         # Its segment is usable, too, and what hangs there has missed its turn.
         assert store.append("slow", b"23") == 2
         hold.release()
-        thread.join(10)
+        thread.join(30)
         assert isinstance(found[0], (StorageFull, StorageUnavailable)), found
         assert store.append("slow", b"45") == 4
         assert store.read("slow", 0, 99) == b"012345"
@@ -179,7 +186,8 @@ def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: 
 
 def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) -> None:
     """A is being committed and fails while B, on the same segment, hangs in its data write."""
-    with held(world, remote=False, op_deadline_s=2.0) as (store, hold):
+    with held(world, remote=False) as (store, hold):
+        store._core.patience_s = 1.0
         store.create("s")
         store.append("s", b"01")
         committing, go = threading.Event(), threading.Event()
@@ -187,32 +195,32 @@ def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) 
         def before(operation: str, names: tuple[str, ...]) -> None:
             if is_commit(operation, names[0]) and not committing.is_set():
                 committing.set()
-                assert go.wait(10)
+                assert go.wait(30)
                 raise StorageFull("injected")
 
         hold.gate.before = before
         a, found_a = in_thread(lambda: timed(lambda: store.append("s", b"aa")))
-        assert committing.wait(5)
+        assert committing.wait(30)
         waits = Hold(hold.gate)
 
         def both(operation: str, names: tuple[str, ...]) -> None:
             before(operation, names)
             if is_data(operation, names[0]) and not waits.reached.is_set():
                 waits.reached.set()
-                assert waits._go.wait(30)
+                assert waits._go.wait(AMPLE_S)
 
         hold.gate.before = both
         b, found_b = in_thread(lambda: store.append("s", b"bb"))
         try:
-            assert waits.reached.wait(5)
+            assert waits.reached.wait(30)
             go.set()
-            a.join(8)
+            a.join(30)
             assert not a.is_alive()
             length = store.info("s").length
             assert store.append("s", b"cc") == length
         finally:
             waits.release()
-        b.join(10)
+        b.join(30)
         content = store.read("s", 0, 99)
         told = [b"aa"] if isinstance(found_a[0][1], int) else []  # type: ignore[index]
         told += [b"bb"] if isinstance(found_b[0], int) else []
@@ -226,12 +234,13 @@ def test_table_rows_beside_a_commit_that_hangs(world: World) -> None:
         store.create("s")
         hold.where(is_data)
         thread, found = in_thread(lambda: store.commit([changes.Append("s", b"x"), changes.TablePut("t", b"k", b"v")]))
-        assert hold.reached.wait(5)
-        took_s, answer = timed(lambda: store.table("t").put(b"other", b"v"))
+        assert hold.reached.wait(30)
+        with within(store, DEADLINE_S):
+            took_s, answer = timed(lambda: store.table("t").put(b"other", b"v"))
         assert took_s < SOON_S
         assert answer is None or isinstance(answer, DeadlineExceeded)
         hold.release()
-        thread.join(10)
+        thread.join(30)
         assert found == [[0, None]]
         store.table("t").put(b"other", b"v")
 
@@ -241,12 +250,13 @@ def test_a_second_snapshot_waits_no_longer_than_its_deadline(world: World) -> No
         store.create("s")
         hold.where(lambda operation, name: operation in ("create", "create_if_absent", "put") and "/snap/" in name)
         thread, found = in_thread(store.snapshot)
-        assert hold.reached.wait(5)
-        took_s, answer = timed(store.snapshot)
+        assert hold.reached.wait(30)
+        with within(store, DEADLINE_S):
+            took_s, answer = timed(store.snapshot)
         assert isinstance(answer, DeadlineExceeded) and took_s < SOON_S
         assert "snapshot" in str(answer)
         hold.release()
-        thread.join(10)
+        thread.join(30)
         assert not isinstance(found[0], BaseException)
         assert store.snapshot().rows > 0
 
@@ -263,7 +273,10 @@ WAYS: dict[str, Callable[[str, str], bool]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
 def test_closing_ends_whatever_hangs(world: World, way: str, remote: bool) -> None:
-    with held(world, remote=remote, lease_s=1.0, rolling=8, parallel_read_bytes_min=64 * 1024) as (store, hold):
+    with held(world, remote=remote, keeper=True, lease_s=1.0, rolling=8, parallel_read_bytes_min=64 * 1024) as (
+        store,
+        hold,
+    ):
         store.create("s")
         store.append("s", b"0123456789" * 4)
         hold.where(WAYS[way], once=False)
@@ -276,15 +289,15 @@ def test_closing_ends_whatever_hangs(world: World, way: str, remote: bool) -> No
         }
         thread, _ = in_thread(work[way])
         if way != "lease":
-            assert hold.reached.wait(5)
-        began_s = time.monotonic()
-        closing, found = in_thread(store.close)
-        closing.join(15)
-        assert not closing.is_alive(), "close() hangs"
+            assert hold.reached.wait(30)
+        store._core.patience_s = DEADLINE_S / 2
+        with within(store, DEADLINE_S):
+            closing, found = in_thread(store.close)
+            closing.join(SOON_S)
+            assert not closing.is_alive(), "close() hangs"
         assert found == [None]
-        assert time.monotonic() - began_s < 10 * DEADLINE_S
         hold.release()
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
     world.forget_cache()
     with world.open() as again:
@@ -294,7 +307,7 @@ def test_closing_ends_whatever_hangs(world: World, way: str, remote: bool) -> No
 
 def test_a_remote_storage_is_told_when_to_give_up(world: World) -> None:
     """Data writes and reads, in whatever thread; a commit works for many, and goes by its own deadline."""
-    with held(world, remote=True, op_deadline_s=7.0, rolling=8, parallel_read_bytes_min=64 * 1024) as (store, hold):
+    with held(world, remote=True, op_deadline_s=700.0, rolling=8, parallel_read_bytes_min=64 * 1024) as (store, hold):
         left: dict[str, list[float]] = {"data": [], "commit": []}
 
         def before(operation: str, names: tuple[str, ...]) -> None:
@@ -310,7 +323,7 @@ def test_a_remote_storage_is_told_when_to_give_up(world: World) -> None:
         assert store.read("s", 0, 5) == b"x" * 5
         assert store.read_into("s", 0, bytearray(130)) == 130
         assert len(left["data"]) > 25 and len(left["commit"]) >= 3
-        assert all(3 < seconds <= 7 for seconds in left["data"])
+        assert all(600 < seconds <= 700 for seconds in left["data"])
         assert all(seconds == 3600 for seconds in left["commit"])
     with world.open() as local:
         assert local.read("s", 0, 5) == b"x" * 5
@@ -349,13 +362,14 @@ def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
     """Found by the simulator, seed 20000269: a read answered "outcome unknown", which says nothing about a read."""
     if world.mode != "slot":
         pytest.skip("where a stat may be stale the journal is in SLOT mode")
-    store, gate = open_hooked(world, Doubtful, op_deadline_s=DEADLINE_S, undecided_s_max=2.0, resolve_s=0.1)
+    store, gate = open_hooked(world, Doubtful, op_deadline_s=AMPLE_S, undecided_s_max=2.0, resolve_s=0.1)
     store.create("s")
     store.append("s", b"bytes")
     hold = Hold(gate)
     hold.where(is_commit)
     try:
-        took_s, answer = timed(lambda: store.read("s", 0, 5))
+        with within(store, DEADLINE_S):
+            took_s, answer = timed(lambda: store.read("s", 0, 5))
         assert hold.reached.is_set()
         assert isinstance(answer, DeadlineExceeded)
         assert took_s < SOON_S
@@ -366,7 +380,7 @@ def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
 
 def test_attaching_and_collecting_are_told_when_to_give_up(world: World) -> None:
     """An Attach asks for its chunks with the segment's lock and the tables' held; a collection deletes chunk by chunk."""
-    with held(world, remote=True, op_deadline_s=7.0, gc_grace_s=0) as (store, hold):
+    with held(world, remote=True, op_deadline_s=700.0, gc_grace_s=0) as (store, hold):
         left: list[tuple[str, float]] = []
 
         def before(operation: str, names: tuple[str, ...]) -> None:
@@ -382,15 +396,15 @@ def test_attaching_and_collecting_are_told_when_to_give_up(world: World) -> None
         store.truncate("s", 4)
         assert store.collect().chunks > 0
         assert {operation for operation, _ in left} == {"stat", "delete"}
-        assert all(3 < seconds <= 7 for _, seconds in left), left
+        assert all(600 < seconds <= 700 for _, seconds in left), left
     with world.open() as local:
         assert local.info("s").start_offset == 4
 
 
-@pytest.mark.parametrize("undecided_s", [0.2, 20.0])
+@pytest.mark.parametrize("undecided_s", [0.2, AMPLE_S])
 def test_a_local_caller_does_not_wait_for_a_take_over_beyond_its_deadline(world: World, undecided_s: float) -> None:
     """Commits are led in a caller's own thread here, which tried to recover for undecided_s_max, however short its deadline."""
-    with held(world, remote=False, undecided_s_max=undecided_s) as (store, hold):
+    with held(world, remote=False, op_deadline_s=DEADLINE_S, undecided_s_max=undecided_s) as (store, hold):
         store.create("a")
         down = threading.Event()
         down.set()

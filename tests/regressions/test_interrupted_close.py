@@ -51,7 +51,7 @@ def opened(world: World) -> tuple[ChunkedSegmentStorage, Closing]:
     storage = Closing(world.raw_storage())
     store = open_store_on(
         storage,
-        settings=world.settings(lease_s=5.0, op_deadline_s=5.0),
+        settings=world.settings(lease_s=5.0, op_deadline_s=30.0),
         cache=world._cache(storage, "default", "owner", None),
         close_storage=True,
     )
@@ -131,7 +131,7 @@ def test_no_thread_can_be_started_for_a_close(world: World, monkeypatch: pytest.
 
 
 def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, gate = open_hooked(world, Remote, op_deadline_s=5.0)
+    store, gate = open_hooked(world, Remote, op_deadline_s=30.0)
     store.create("s")
     full = True
 

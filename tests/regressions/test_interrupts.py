@@ -75,7 +75,7 @@ class Writing:
         self.thread, self.found = in_thread(
             lambda: store.append("s", b"AAAA") if how == "append" else store.commit([Append("s", b"AAAA")])[0]
         )
-        assert self._written.wait(5)
+        assert self._written.wait(30)
 
     def _after(self, operation: str, names: tuple[str, ...]) -> None:
         if operation in ("create", "write") and "/d/" in names[0] and not self._written.is_set():
@@ -90,7 +90,7 @@ class Writing:
 def writing(world: World, how: str) -> Iterator[tuple[ChunkedSegmentStorage, Hooked, Writing]]:
     if how == "append" and not world.appends:
         pytest.skip("appends are not written under a segment's lock where chunks cannot grow")
-    store, storage = open_hooked(world, Hooked, op_deadline_s=5.0)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0)
     store._core.patience_s = 0.1
     store.create("s")
     store.create("t")
@@ -100,7 +100,7 @@ def writing(world: World, how: str) -> Iterator[tuple[ChunkedSegmentStorage, Hoo
         yield store, storage, written
     finally:
         written.go_on()
-        written.thread.join(10)
+        written.thread.join(30)
 
 
 # While the gate is being shut
@@ -121,7 +121,7 @@ def test_a_roll_interrupted_while_it_shuts_the_gate(world: World, how: str) -> N
         wait_for(lambda: first.wanted.is_set() or not second.is_alive())
         first.go_on()
         for thread in (first.thread, second):
-            thread.join(10)
+            thread.join(30)
         assert (first.found, answered) == ([4], [8])
         assert store.read("s", 0, 99) == b"0123AAAABBBB"
         assert core.committer.inflight() == 0
@@ -135,7 +135,7 @@ def test_a_recovery_interrupted_while_it_shuts_the_gate(world: World, how: str) 
     with writing(world, how) as (store, storage, first):
         core = store._core
         second, second_found = in_thread(lambda: store.append("s", b"BBBB"))
-        assert first.wanted.wait(5)
+        assert first.wanted.wait(30)
         core.broken = StorageUnavailable("the journal, say")
         first.lock.victim = threading.current_thread()
         with pytest.raises(Interrupt):
@@ -146,14 +146,14 @@ def test_a_recovery_interrupted_while_it_shuts_the_gate(world: World, how: str) 
         committing, go = hold_first(storage, is_commit)
         other, other_found = in_thread(lambda: store.append("t", b"z"))
         try:
-            assert committing.wait(5)
+            assert committing.wait(30)
             first.go_on()
             # Both are answered, or wait behind the commit that is under way.
             wait_for(lambda: len(core.committer._queue) + (not first.thread.is_alive()) + (not second.is_alive()) >= 2)
         finally:
             go.set()
         for thread in (first.thread, second, other):
-            thread.join(10)
+            thread.join(30)
         assert isinstance(first.found[0], StorageUnavailable), first.found
         assert (second_found, other_found) == ([8], [1])
         assert store.read("s", 0, 99) == b"0123CCCCBBBB"
@@ -167,7 +167,7 @@ def test_a_recovery_interrupted_while_it_shuts_the_gate(world: World, how: str) 
 @pytest.mark.parametrize("why", ["roll", "recovery"])
 def test_interrupted_while_the_gate_opens(world: World, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     """It stayed shut, and everybody waited at it for ever; after a roll, none came any more."""
-    store = world.open(op_deadline_s=2.0)
+    store = world.open(op_deadline_s=30.0)
     store.create("s")
     core = store._core
     real, calls = SegmentStates.__init__, []
@@ -204,7 +204,7 @@ def test_interrupted_while_lazy_chunks_are_measured(world: World, error: type[Ba
     """The claim stood on the storage and nobody knew that it was our own: the next take-over deposed its owner for ever."""
     if not world.appends:
         pytest.skip("lengths are lazy where chunks can grow only")
-    store, storage = open_hooked(world, Hooked, op_deadline_s=5.0, lengths="lazy")
+    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0, lengths="lazy")
     store.create("s")
     store.append("s", b"0123")
     store.append("s", b"4567")
@@ -251,7 +251,7 @@ moments = pytest.mark.parametrize("moment", ["before", "behind"])
 def test_an_append_interrupted_at_the_queue(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """Before the queue its segment waited for it for ever, or the next append was planned behind bytes that nobody had committed;
     behind it, nobody led."""
-    store = world.open(op_deadline_s=2.0)
+    store = world.open(op_deadline_s=30.0)
     store.create("s")
     store.append("s", b"0123")
     interrupt_entering(monkeypatch, store._core, moment)
@@ -270,7 +270,7 @@ def test_an_append_after_one_that_was_interrupted_before_the_queue(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was planned behind bytes of which there was no record."""
-    store = world.open(op_deadline_s=2.0)
+    store = world.open(op_deadline_s=30.0)
     store.create("s")
     store.append("s", b"0123")
     interrupt_entering(monkeypatch, store._core, "before")
@@ -287,13 +287,13 @@ def test_who_enters_the_queue_with_an_interrupted_append(world: World, monkeypat
     them outside, and whoever waited for them waited in vain."""
     if world.appends:
         pytest.skip("one append to a segment is written at a time where chunks can grow")
-    store, storage = open_hooked(world, Hooked, op_deadline_s=2.0)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0)
     store.create("s")
     core = store._core
     writes, go = hold_first(storage, lambda operation, name: operation == "create" and "/d/" in name)
     first, first_found = in_thread(lambda: store.append("s", b"AAAA"))
     try:
-        assert writes.wait(5)
+        assert writes.wait(30)
         second, second_found = in_thread(lambda: store.append("s", b"BBBB"))
         state = core.states.peek("s")
         assert state is not None
@@ -302,7 +302,7 @@ def test_who_enters_the_queue_with_an_interrupted_append(world: World, monkeypat
     finally:
         go.set()
     for thread in (first, second):
-        thread.join(10)
+        thread.join(30)
     assert isinstance(first_found[0], Interrupt), first_found
     assert second_found == [4]
     store.seal("s")
@@ -319,7 +319,7 @@ def test_a_seal_interrupted_at_the_queue(
     """Its segment was undecided for ever. Where lengths are lazy it is the record that closes the last chunk which is interrupted."""
     if lengths == "lazy" and not world.appends:
         pytest.skip("lengths are lazy where chunks can grow only")
-    store = world.open(op_deadline_s=2.0, lengths=lengths)
+    store = world.open(op_deadline_s=30.0, lengths=lengths)
     world.crash(store)  # the keeper would settle, too
     store.create("s")
     store.append("s", b"0123")
@@ -337,7 +337,7 @@ def test_a_seal_interrupted_at_the_queue(
 @moments
 def test_a_row_interrupted_at_the_queue(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """Every later conditional change of it waited for it until its deadline."""
-    store = world.open(op_deadline_s=2.0)
+    store = world.open(op_deadline_s=30.0)
     table = store.table("t")
     interrupt_entering(monkeypatch, store._core, moment)
     with pytest.raises(Interrupt):
@@ -355,7 +355,7 @@ def test_a_row_interrupted_at_the_queue(world: World, monkeypatch: pytest.Monkey
 
 def test_a_note_interrupted_before_the_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counted as under way for ever: no journal was rolled any more."""
-    store = world.open(op_deadline_s=2.0)
+    store = world.open(op_deadline_s=30.0)
     store.create("s")
     core = store._core
     interrupt_entering(monkeypatch, core, "before")
@@ -370,7 +370,7 @@ def test_a_note_interrupted_before_the_queue(world: World, monkeypatch: pytest.M
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
 def test_who_was_about_to_lead_is_interrupted(world: World, monkeypatch: pytest.MonkeyPatch, remote: bool) -> None:
     """The lead was taken, and nobody led: whatever came later waited for a commit that never began."""
-    store, _ = open_hooked(world, Remote if remote else Hooked, op_deadline_s=2.0)
+    store, _ = open_hooked(world, Remote if remote else Hooked, op_deadline_s=30.0)
     store.create("s")
     target: tuple[object, str] = (runtime, "spawn") if remote else (store._core.committer, "_lead")
     real: Callable[..., Any] = getattr(*target)

@@ -58,7 +58,8 @@ def test_an_event_that_was_left_behind_is_not_answered_as_known(
 ) -> None:
     """A self-take-over had to leave a hung append behind; when that came back, a retry of its event was told the offset of what
     had been refused a moment before: acknowledged, and nowhere."""
-    store = opened(memory, op_deadline_s=6.0)
+    store = opened(memory, op_deadline_s=60.0)
+    store._core.patience_s = 0.4
     store.create("x")
     store.create("y")
     store.append("x", b"0", writer_id=b"w", event_number=4)
@@ -71,29 +72,29 @@ def test_an_event_that_was_left_behind_is_not_answered_as_known(
         if state.name == "x":
             # Here the thread may be taken off its processor.
             left.set()
-            assert on.wait(5)
+            assert on.wait(30)
         return done
 
     def hang(operation: str, names: tuple[str, ...]) -> None:
         if operation == "write" and "/d/" in names[0]:
             memory.before = lambda *_: None
             hanging.set()
-            assert go.wait(5)
+            assert go.wait(30)
 
     monkeypatch.setattr(store._core.committer, "refuse", refuse)
     memory.before = hang
     first, first_found = in_thread(lambda: store.append("x", b"EVENT5", writer_id=b"w", event_number=5))
-    assert hanging.wait(5)
+    assert hanging.wait(30)
     again, again_found = in_thread(lambda: store.append("x", b"EVENT5", writer_id=b"w", event_number=5))
     fail_the_next_sync_of_the_log(memory)
     other, _ = in_thread(lambda: store.append("y", b"z"))
-    assert left.wait(5)
+    assert left.wait(30)
     go.set()
-    first.join(5)
+    first.join(30)
     again.join(0.2)
     on.set()
-    other.join(5)
-    again.join(5)
+    other.join(30)
+    again.join(30)
     assert isinstance(first_found[0], StorageUnavailable)
     assert again_found == [1]
     assert store.read("x", 0, 99) == b"0EVENT5"
@@ -115,7 +116,7 @@ def test_a_lazy_segment_is_not_blocked_by_a_record_that_came_too_late(
         op = real(core, state, closing=closing)
         if state.name == "x" and not at.is_set():
             at.set()
-            assert go.wait(5)
+            assert go.wait(30)
         return op
 
     def fail(operation: str, names: tuple[str, ...]) -> None:
@@ -126,11 +127,11 @@ def test_a_lazy_segment_is_not_blocked_by_a_record_that_came_too_late(
     monkeypatch.setattr(lazy, "_settling", settling)
     memory.before = fail
     spoilt, found = in_thread(lambda: store.append("x", b"1"))
-    assert at.wait(5)
+    assert at.wait(30)
     fail_the_next_sync_of_the_log(memory)
     assert store.append("y", b"z") == 0
     go.set()
-    spoilt.join(5)
+    spoilt.join(30)
     assert isinstance(found[0], OutcomeUnknown)
     assert store.append("x", b"2") == 1
     assert store.read("x", 0, 9) == b"02"
@@ -138,7 +139,7 @@ def test_a_lazy_segment_is_not_blocked_by_a_record_that_came_too_late(
 
 def test_commits_go_on_where_no_thread_can_be_had(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread that could not be started took the lead of the queue with it: nothing was ever committed again."""
-    store = opened(Remote(MemoryChunkStorage("memory://threads", append=False)), op_deadline_s=2.0)
+    store = opened(Remote(MemoryChunkStorage("memory://threads", append=False)), op_deadline_s=30.0)
     store.create("x")
     real = runtime.spawn
     refused: list[str] = []
@@ -157,7 +158,7 @@ def test_commits_go_on_where_no_thread_can_be_had(opened: Opened, monkeypatch: p
 
 def test_who_waits_leads_where_the_lead_cannot_be_passed_on(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Remote(MemoryChunkStorage("memory://threads2", append=False))
-    store = opened(storage, op_deadline_s=0.6)
+    store = opened(storage, op_deadline_s=30.0)
     store.create("x")
     store.create("y")
     committing, go = threading.Event(), threading.Event()
@@ -166,11 +167,11 @@ def test_who_waits_leads_where_the_lead_cannot_be_passed_on(opened: Opened, monk
         if operation == "create_if_absent" and "/j/" in names[0]:
             storage.before = lambda *_: None
             committing.set()
-            assert go.wait(5)
+            assert go.wait(30)
 
     storage.before = before
     first, first_found = in_thread(lambda: store.append("x", b"1"))
-    assert committing.wait(5)
+    assert committing.wait(30)
     second, second_found = in_thread(lambda: store.append("y", b"2"))
 
     def spawn(call: object, name: str) -> object:
@@ -178,8 +179,8 @@ def test_who_waits_leads_where_the_lead_cannot_be_passed_on(opened: Opened, monk
 
     monkeypatch.setattr(runtime, "spawn", spawn)
     go.set()
-    first.join(5)
-    second.join(5)
+    first.join(30)
+    second.join(30)
     assert first_found == [0]
     assert second_found == [0]
     monkeypatch.undo()

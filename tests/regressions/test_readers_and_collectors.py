@@ -21,7 +21,7 @@ from chunkstore_journal.claim import new_attempt
 from tests.regressions.test_commit_queue import hooked
 from tests.support.data import problems, refused
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, within
 from tests.support.worlds import World
 
 
@@ -53,7 +53,7 @@ def test_a_foreign_exception_does_not_leave_a_reader_waiting(world: World) -> No
     gate.before = before
     reader = store.reader("s")
     thread, found = in_thread(lambda: next(reader))
-    thread.join(5)
+    thread.join(30)
     assert found and isinstance(found[0], StorageUnavailable)
 
 
@@ -77,7 +77,7 @@ def test_reading_while_the_store_closes_raises_typed_errors(world: World) -> Non
     time.sleep(0.1)
     store.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()
     assert all(isinstance(error, ChunkstoreError) for error in found), found
 
@@ -105,12 +105,12 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
 
     monkeypatch.setattr(module, "_delete_objects", slowly)
     one, found_one = in_thread(store.collect)
-    assert slow.wait(5)
+    assert slow.wait(30)
     two, found_two = in_thread(store.collect)
     two.join(0.5)
     go.set()
-    one.join(10)
-    two.join(10)
+    one.join(30)
+    two.join(30)
     assert not [item for item in found_one + found_two if isinstance(item, BaseException)]
     assert store.collect().chunks == 0
     assert problems(store.check()) == []
@@ -119,22 +119,23 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
 
 def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> None:
     """The outcome is unknown because the commit is slow; a writer resumed meanwhile must not write its events again."""
-    store, gate = open_hooked(world, Hooked, op_deadline_s=0.5)
+    store, gate = open_hooked(world, Hooked, op_deadline_s=30.0)
     store.create("s")
     store.create("t")
     committing, go = hold_first(gate, is_commit)
     leader, _ = in_thread(lambda: store.append("t", b"t"))
-    assert committing.wait(5)
+    assert committing.wait(30)
     writer = store.writer("s", writer_id="w", flush_s=0)
-    futures = [writer.append(b"%d" % number) for number in range(1, 6)]
-    for future in futures:
-        assert isinstance(future.exception(5), OutcomeUnknown)
+    with within(store, 0.5):
+        futures = [writer.append(b"%d" % number, timeout_s=30) for number in range(1, 6)]
+        for future in futures:
+            assert isinstance(future.exception(30), OutcomeUnknown)
     threading.Timer(0.2, go.set).start()
     again = writer.resume(store)
     for number in range(again.event_number + 1, 8):
         again.append(b"%d" % number)
     again.close()
-    leader.join(5)
+    leader.join(30)
     assert store.read("s", 0, 100) == b"1234567"
 
 
@@ -177,7 +178,7 @@ def test_a_forked_child_cannot_touch_its_parents_store(world: World) -> None:
             code = 0
         finally:
             os._exit(code)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     status: int | None = None
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -42,6 +42,7 @@ def gate(world: World) -> Noting:
 @pytest.fixture
 def store(world: World, gate: Noting) -> ChunkedSegmentStorage:
     store = world.open(storage=gate, rolling=100_000, parallel_read_bytes_min=64 * 1024)
+    world.still(store)
     store.create("s")
     for piece in PIECES:
         store.append("s", piece)
@@ -148,6 +149,7 @@ def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Noting) -
 def test_without_a_fence_nothing_is_asked(world: World) -> None:
     gate = Noting(world.raw_storage())
     store = world.open(storage=gate, read_fence="none")
+    world.still(store)
     store.create("s")
     store.append("s", CONTENT)
     gate.seen.clear()

@@ -23,7 +23,7 @@ def sleeper(world: World) -> Replica:
     store = world.open(**choice)
     store.create("a")
     store.append("a", pattern(0, 20))
-    found = world.replica(op_deadline_s=5.0)
+    found = world.replica(op_deadline_s=60.0)
     for number in range(4):
         store.append("a", pattern(20 + 10 * number, 10))
         store.snapshot()
@@ -64,7 +64,7 @@ def test_what_is_outlived_is_closed(world: World, monkeypatch: pytest.MonkeyPatc
     before = replica._follower.store
     replica.refresh()
     now_s = runtime.monotonic_s()
-    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + 6.0)
+    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + 61.0)
     replica.refresh()
     with pytest.raises(Exception, match="closed"):
         before.head()

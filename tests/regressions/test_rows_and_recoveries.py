@@ -68,28 +68,28 @@ def test_a_conditional_change_planned_before_a_recovery(
     """It had found no row, and was committed behind a recovery that had found one in the journal."""
     if world.mode == "slot":
         pytest.skip("a slot is asked about until it is decided")
-    store, storage = open_hooked(world, Hooked, op_deadline_s=10.0, undecided_s_max=0.05)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=60.0, undecided_s_max=0.05)
     store.create("s")
     table, planning, doubtful = store.table("t"), Planning(monkeypatch), Doubtful(storage)
     first, first_found = in_thread(lambda: table.put(b"k", b"in doubt"))
     try:
-        assert doubtful.committing.wait(5)
+        assert doubtful.committing.wait(30)
         second, second_found = in_thread(
             lambda: store.commit([TablePut("t", b"a", b"1"), change, TablePut("t", b"z", b"1")])
         )
-        assert planning.reached[b"a"].wait(5)
+        assert planning.reached[b"a"].wait(30)
         doubtful.answer.set()
-        first.join(5)
+        first.join(30)
         assert isinstance(first_found[0], OutcomeUnknown), first_found
         planning.go[b"a"].set()
-        assert planning.reached[b"z"].wait(5)
+        assert planning.reached[b"z"].wait(30)
         doubtful.bad = False
         assert store.append("s", b"mends") == 0
         assert store.epoch == 2
     finally:
         doubtful.answer.set()
         planning.release()
-    second.join(5)
+    second.join(30)
     assert isinstance(second_found[0], Conflict), second_found
     entry = table.get(b"k")
     assert entry is not None
@@ -128,12 +128,12 @@ def test_a_row_is_busy_until_the_last_change_of_it_is_decided() -> None:
 
 def test_a_change_left_behind_does_not_hide_an_older_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two changes of a row did not enter the queue; a third one, with an expected version, was planned beside the first."""
-    store, storage = open_hooked(world, Hooked, op_deadline_s=5.0)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0)
     table, core = store.table("t"), store._core
     committing, go = hold_first(storage, is_commit)
     first, first_found = in_thread(lambda: table.put(b"k", b"first"))
     try:
-        assert committing.wait(5)
+        assert committing.wait(30)
         monkeypatch.setattr(core.committer, "enter", lambda op, **named: False)
         with pytest.raises(StorageUnavailable):
             table.put(b"k", b"left behind")
@@ -151,7 +151,7 @@ def test_a_change_left_behind_does_not_hide_an_older_one(world: World, monkeypat
     finally:
         go.set()
     for thread in (first, third):
-        thread.join(5)
+        thread.join(30)
     assert first_found == [None]
     assert isinstance(third_found[0], Conflict), third_found
     entry = table.get(b"k")
@@ -168,7 +168,7 @@ def test_a_record_that_went_to_another_journal_than_its_leader_expected(
 ) -> None:
     """Between a leader's first look and its record somebody else took over; interrupted behind the record, the leader took it for
     one of the former journal, said that it had not happened, and the next one wrote to the same place."""
-    store, storage = open_hooked(world, Hooked, op_deadline_s=5.0)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0)
     store.create("s")
     core = store._core
     interrupted: list[str] = []
@@ -200,7 +200,7 @@ def lazy_store(world: World) -> tuple[ChunkedSegmentStorage, Hooked]:
     """Two segments, each with bytes that are acknowledged and not journaled; nobody journals them but the test."""
     if not world.appends:
         pytest.skip("lengths are lazy where chunks can grow only")
-    store, storage = open_hooked(world, Hooked, op_deadline_s=5.0, lengths="lazy")
+    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0, lengths="lazy")
     world.crash(store)
     for name in "ab":
         store.create(name)

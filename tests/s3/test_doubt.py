@@ -22,7 +22,7 @@ TAKEN = http("412 Precondition Failed", b"<Error><Code>PreconditionFailed</Code>
 def storage(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3ChunkStorage]:
     replies = [*request.param]
     server = Answering(lambda _: replies.pop(0) if len(replies) > 1 else replies[0])  # the last one for ever
-    made = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=5))
+    made = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=60))
     yield made
     made.close()
     server.close()
@@ -63,7 +63,7 @@ def test_a_large_buffer_that_changes_between_attempts_keeps_its_checksums(s3_env
         return NO_ANSWER if len(server.requests) == 1 else http("200 OK", b"", 'ETag: "e"')
 
     with Answering(answer) as server:
-        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=5))
+        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=60))
         assert storage.create_if_absent("a", data)
         storage.close()
     checks = [

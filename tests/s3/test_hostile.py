@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,8 @@ from tests.support.servers.answering import ABSENT, Answer, Answering, drip, htt
 
 MIB = 1 << 20
 BLOCK = bytes(1 << 16)
+ELAPSED_S_MAX = 12.0
+"""What ends by a deadline of a second or less has ended by then, whoever was held up meanwhile."""
 HANDLE = ChunkHandle("n", False)
 DATE = "Sun, 22 Nov 2026 01:00:00 GMT"
 OBJECT = ('ETag: "e"', f"Last-Modified: {DATE}")
@@ -34,7 +37,8 @@ def serve(s3_environment: None) -> Iterator[Serve]:
 
     def make(answer: Answer | Callable[[str], Answer], **options: Any) -> S3ChunkStorage:
         server = Answering(answer if callable(answer) else lambda _: answer)
-        chosen = {"tries_max": 2, "read_timeout_s": 1, "deadline_s": 2, **options}
+        # Patient, because most of them answer at once; a test that waits for the end says how long.
+        chosen = {"tries_max": 2, "read_timeout_s": 20, "deadline_s": 60, **options}
         storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, **chosen))
         made.append((storage, server))
         return storage
@@ -86,7 +90,7 @@ def test_a_byte_at_a_time_ends_at_the_deadline(serve: Serve, kind: str) -> None:
         began = time.monotonic()
         with pytest.raises(StorageUnavailable):
             call()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < ELAPSED_S_MAX
 
 
 def test_a_byte_at_a_time_ends_with_the_operation(serve: Serve) -> None:
@@ -94,32 +98,37 @@ def test_a_byte_at_a_time_ends_with_the_operation(serve: Serve) -> None:
     began = time.monotonic()
     with until(runtime.monotonic_s() + 0.8), pytest.raises(StorageUnavailable):
         storage.put("n", b"x")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < ELAPSED_S_MAX
 
 
-def test_a_slow_answer_that_falls_silent_ends_with_the_operation(serve: Serve) -> None:
+def test_a_slow_answer_that_falls_silent_ends_with_the_operation(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is measured anew after each byte, but no longer than to the end."""
+    late_s = [0.0]
+    monkeypatch.setattr(runtime, "monotonic_s", lambda: time.monotonic() + late_s[0])
+    told = threading.Event()
 
     def answer(_: str) -> Iterator[bytes]:
         yield SLOW["head"]
-        time.sleep(0.7)
+        # Hardly anything is left when the byte comes, of what was there when the request was sent.
+        late_s[0] = 29.4
         yield b"x"
-        time.sleep(10)
+        told.wait(60)
 
     storage = serve(answer, deadline_s=60, read_timeout_s=30)
     began = time.monotonic()
-    with until(runtime.monotonic_s() + 0.8), pytest.raises(StorageUnavailable):
+    with until(runtime.monotonic_s() + 30), pytest.raises(StorageUnavailable):
         storage.exists("n")
-    assert time.monotonic() - began < 1.3
+    assert time.monotonic() - began < ELAPSED_S_MAX
+    told.set()
 
 
 def test_ranges_that_wait_for_others_end_with_them(serve: Serve) -> None:
-    """One call, one deadline: eight turns of two would take eight times as long."""
-    storage = serve(None, concurrency=2, deadline_s=0.5)
+    """One call, one deadline: sixteen turns of two would take sixteen times as long."""
+    storage = serve(None, concurrency=2, deadline_s=1)
     began = time.monotonic()
     with pytest.raises(StorageUnavailable):
-        storage.read_ranges(HANDLE, [ReadRange(start, 10) for start in range(0, 160, 10)])
-    assert time.monotonic() - began < 2
+        storage.read_ranges(HANDLE, [ReadRange(start, 10) for start in range(0, 320, 10)])
+    assert time.monotonic() - began < ELAPSED_S_MAX
 
 
 # Bounded
@@ -359,7 +368,7 @@ def test_pages_without_keys_and_without_end(serve: Serve) -> None:
     began = time.monotonic()
     with pytest.raises(StorageUnavailable):
         serve(answer).list()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < ELAPSED_S_MAX
 
 
 LARGE: dict[str, Any] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}

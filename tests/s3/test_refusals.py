@@ -101,7 +101,7 @@ def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(s3_environme
             return http("404 Not Found") if line.startswith("HEAD") else words
 
         with Answering(answer) as server:
-            storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, tries_max=2, deadline_s=5.0))
+            storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, tries_max=2, deadline_s=60))
             if absent:
                 assert not storage.exists("n")
                 with pytest.raises(ChunkNotFound):

@@ -21,6 +21,7 @@ from chunkstore.errors import (
 )
 from chunkstore.spark.errors import original_error
 from tests.support.data import pattern
+from tests.support.hooked import wait_for
 
 MIB = chunkstore.MIB
 
@@ -188,6 +189,8 @@ def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
         try:
             seen = []
             for _ in range(4):
+                last = rounds[0]
+                wait_for(lambda last=last: rounds[0] > last, 60)  # type: ignore[misc]
                 floor = rounds[0]
                 frame = container.frame(segments="left,right")
                 lengths = [contents(frame, name) for name in ("left", "right")]

@@ -1,4 +1,4 @@
-"""A clock that passes only when somebody sleeps: waits cost no time, and are written down."""
+"""Clocks for tests: one that passes only when somebody sleeps (waits cost no time, and are written down), and one that can be put on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from chunkstore import runtime
 
-__all__ = ["StoppedClock", "stopped_clock"]
+__all__ = ["JumpingClock", "StoppedClock", "jumping_clock", "stopped_clock"]
 
 
 class StoppedClock(runtime._Production):
@@ -35,6 +35,35 @@ class StoppedClock(runtime._Production):
 def stopped_clock(seed: int = 1) -> Iterator[StoppedClock]:
     """Install one for the length of a block."""
     clock = StoppedClock(seed)
+    runtime.install(clock)
+    try:
+        yield clock
+    finally:
+        runtime.install(None)
+
+
+class JumpingClock(runtime._Production):
+    """Production, with time that can be put on: what is to be old need not be waited for, and what is to be young may take its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead_s = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 1000 * self._ahead_s
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self._ahead_s
+
+    def jump(self, seconds: int) -> None:
+        """From now on it is that much later."""
+        self._ahead_s += seconds
+
+
+@contextmanager
+def jumping_clock() -> Iterator[JumpingClock]:
+    """Install one for the length of a block."""
+    clock = JumpingClock()
     runtime.install(clock)
     try:
         yield clock

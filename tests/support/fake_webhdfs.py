@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -109,6 +110,7 @@ class FakeWebHdfs:
         self.live_nodes: dict[str, dict[str, int]] = {}
         self.too_much = 0
         """So many bytes more than were asked for are sent with every OPEN."""
+        self._holders: list[socket.socket] = []
         self._grows: dict[str, bytes] = {}
         self._cuts: dict[str, tuple[int, int]] = {}
 
@@ -136,6 +138,8 @@ class FakeWebHdfs:
         for server in self._servers:
             server.shutdown()
             server.server_close()
+        for holder in self._holders:
+            holder.close()
 
     # Faults and looking
 
@@ -202,6 +206,11 @@ class FakeWebHdfs:
         server = self._servers[1 + index]
         server.shutdown()
         server.server_close()
+        # Whoever asks the kernel for a port is not given this one, and nobody listens on it.
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((str(server.server_name), int(server.server_port)))
+        self._holders.append(holder)
 
     def die_while_writing(self, path: str, *, closes_after_s: float | None) -> None:
         """As if a data node had died that appended to the file: nobody can read it until the lease ends."""

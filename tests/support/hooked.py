@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
-__all__ = ["Remote", "hold_first", "in_thread", "is_commit", "open_hooked", "wait_for"]
+__all__ = ["Remote", "hold_first", "in_thread", "is_commit", "open_hooked", "wait_for", "within"]
 
 H = TypeVar("H", bound=ChunkStorage)
 
@@ -26,15 +27,34 @@ class Remote(Hooked):
         return replace(self.inner.capabilities, remote=True)
 
 
-def open_hooked(world: World, kind: Callable[[ChunkStorage], H], **settings: Any) -> tuple[ChunkedSegmentStorage, H]:
-    """A store of ``world`` behind a ``kind`` of storage, and that."""
+def open_hooked(
+    world: World, kind: Callable[[ChunkStorage], H], *, keeper: bool = False, **settings: Any
+) -> tuple[ChunkedSegmentStorage, H]:
+    """A store of ``world`` behind a ``kind`` of storage, and that. Without a ``keeper``: where a test is held up for a second, its
+    heartbeat would be the record that a hook waits for."""
     made: list[H] = []
 
     def wrap(inner: ChunkStorage) -> ChunkStorage:
         made.append(kind(inner))
         return made[-1]
 
-    return world.open(wrap=wrap, **settings), made[-1]
+    store = world.open(wrap=wrap, **settings)
+    if not keeper:
+        world.still(store)
+    return store, made[-1]
+
+
+@contextmanager
+def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]:
+    """Operations that begin in this block have so much time. Little is for those that have to fail: whatever has to succeed begins where
+    there is ample, because any thread may be held up for seconds."""
+    core = store._core
+    before = core.settings
+    core.settings = replace(before, op_deadline_s=op_deadline_s)
+    try:
+        yield
+    finally:
+        core.settings = before
 
 
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -64,13 +84,13 @@ def hold_first(storage: Hooked, matches: Callable[[str, str], bool]) -> tuple[th
     def before(operation: str, names: tuple[str, ...]) -> None:
         if matches(operation, names[0]) and not reached.is_set():
             reached.set()
-            assert go.wait(20)
+            assert go.wait(60)
 
     storage.before = before
     return reached, go
 
 
-def wait_for(condition: Callable[[], bool], most_s: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], most_s: float = 30.0) -> None:
     """Wait until ``condition`` holds, for ``most_s`` seconds at most."""
     end = time.monotonic() + most_s
     while not condition():

@@ -1,5 +1,7 @@
 """A process that presses Ctrl-C at random moments of its own appends: ``python -m tests.support.interrupted MODE KIND SECONDS SEED``.
 
+Goes on for longer, a minute at most, where the machine stood still and there were fewer than ``INTERRUPTS_LEAST``.
+
 Prints, as JSON, how many interrupts there were and what was wrong after any of them. Leaves out: judging that (the tests do).
 """
 
@@ -21,8 +23,10 @@ from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.support.data import problems
 from tests.support.worlds import Mode
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTS_LEAST", "main"]
 
+INTERRUPTS_LEAST = 20
+_LONGER_S = 60.0
 _DATA = b"0123456789"
 
 
@@ -34,11 +38,13 @@ def main(mode: Mode, kind: str, seconds: float, seed: int) -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     storage = MemoryChunkStorage("memory://interrupted", append=mode == "append")
-    store = open_store_on(storage, settings=Settings(lease_s=0, journal_mode=mode, op_deadline_s=2.0))
+    store = open_store_on(storage, settings=Settings(lease_s=0, journal_mode=mode, op_deadline_s=20.0))
     store.create("s")
     acknowledged = number = 0
     end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s and not wrong:
+    while not wrong and (
+        time.monotonic() < end_s or (interrupts < INTERRUPTS_LEAST and time.monotonic() < end_s + _LONGER_S)
+    ):
         number += 1
         try:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(15e-6, 400e-6))

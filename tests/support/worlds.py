@@ -212,6 +212,11 @@ class World:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
         store._core.lifecycle._stopping.set()
 
+    def still(self, store: ChunkedSegmentStorage) -> None:
+        """For tests that count: from now on only the test itself writes records, and asks the storage. (Its keeper would look for a
+        newer claim, or write a heartbeat, wherever the test is held up for a second.)"""
+        store._core.lifecycle._stopping.set()
+
     # Behind the engine's back
 
     def names(self, container: str = "default") -> ContainerNames:

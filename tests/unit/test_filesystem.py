@@ -424,15 +424,11 @@ def test_many_files_are_synced_in_the_time_of_one(
     for name in names:
         storage.create(name, b"x")
     storage.sync(names)
-    monkeypatch.setattr(posix, "sync_data", lambda _fd: time.sleep(0.005))
-    best = min(timed(storage, names) for _ in range(5))
-    assert 0.005 <= best < 0.040, f"{len(names)} syncs of 5 ms took {best * 1000:.1f} ms"
-
-
-def timed(storage: FilesystemChunkStorage, names: list[str]) -> float:
-    start = time.perf_counter()
+    # Each waits for all others: in the time of one, whatever the machine makes of it.
+    together = threading.Barrier(len(names))
+    monkeypatch.setattr(posix, "sync_data", lambda _fd: together.wait(60))
     storage.sync(names)
-    return time.perf_counter() - start
+    assert not together.broken
 
 
 def test_one_file_is_synced_in_the_callers_thread(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 
 import pytest
 
@@ -29,8 +31,9 @@ class Asked:
         with self.lock:
             self.began.append(time.monotonic())
             error = self.errors.pop(0) if self.errors else None
+            held = self.held
         self.entered.release()
-        if self.held:
+        if held:
             assert self.go_on.acquire(timeout=30)
         if error is not None:
             raise error
@@ -38,6 +41,17 @@ class Asked:
 
 def gathered(shared: SharedCheck) -> bool:
     return shared._gathering is not None
+
+
+def waiting() -> int:
+    """How many threads wait for a round, their own or another's."""
+    found = 0
+    for frame in [*sys._current_frames().values()]:
+        above: FrameType | None = frame
+        while above is not None and above.f_code.co_filename == threading.__file__:
+            above = above.f_back
+        found += above is not None and above.f_code in (SharedCheck._join.__code__, SharedCheck._lead.__code__)
+    return found
 
 
 def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +62,7 @@ def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.Mo
         first = pool.submit(shared)
         assert asked.entered.acquire(timeout=30)
         others = [pool.submit(shared) for _ in range(5)]
-        wait_for(lambda: gathered(shared), 30.0)
-        time.sleep(0.05)  # whoever wanted to ask by himself would have done it by now
+        wait_for(lambda: waiting() == 5, 30.0)  # or somebody asks by himself
         assert len(asked.began) == 1
         asked.go_on.release()
         first.result(30)
@@ -104,8 +117,7 @@ def test_a_failure_is_told_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> No
         assert asked.entered.acquire(timeout=30)
         asked.errors = [StorageUnavailable("the leader's")]
         others = [pool.submit(shared) for _ in range(3)]
-        wait_for(lambda: gathered(shared), 30.0)
-        time.sleep(0.05)
+        wait_for(lambda: waiting() == 3, 30.0)
         asked.held = False
         asked.go_on.release()
         first.result(30)

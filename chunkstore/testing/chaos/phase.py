@@ -29,6 +29,8 @@ __all__ = ["Outcome", "PhaseRun"]
 
 _TICK_S: Final = 0.02
 _READ_S: Final = 0.2
+_LATE_S: Final = 30.0
+"""A phase whose machine stood still goes on for so much longer, until all kills have happened."""
 _STARVED_S: Final = 60.0
 _MIB: Final = 1 << 20
 
@@ -98,7 +100,10 @@ class PhaseRun:
         next_read = next_stop = next_fill = began_s
         next_kill, next_cache = began_s + 1.0, began_s + 3.0
         next_check = began_s + phase.check_every_s
-        while (now_s := runtime.monotonic_s()) < end_s and not self._verdict.violations:
+        while not self._verdict.violations:
+            now_s = runtime.monotonic_s()
+            if now_s >= end_s and (arena.kills >= phase.kills or now_s >= end_s + _LATE_S):
+                break
             arena.look_for_deaths()
             arena.start_missing()
             if now_s >= next_read:
@@ -111,9 +116,8 @@ class PhaseRun:
             arena.wake_due(now_s, self._newest_epoch())
             if now_s >= next_kill and arena.kills < phase.kills:
                 self._kill_somebody()
-                next_kill = now_s + max(0.0, end_s - 2.0 - now_s) / max(1, phase.kills - arena.kills) * chance.uniform(
-                    0.4, 1.4
-                )
+                pause_s = max(0.0, end_s - 2.0 - now_s) / max(1, phase.kills - arena.kills) * chance.uniform(0.4, 1.4)
+                next_kill = now_s + pause_s
             if now_s >= next_stop:
                 self._stop_somebody(now_s)
                 next_stop = now_s + chance.expovariate(1 / 2.5)

@@ -60,7 +60,8 @@ class Answering:
         self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     @property
     def url(self) -> str:
@@ -111,6 +112,11 @@ class Answering:
     def close(self) -> None:
         """No more connections; what is dripping stops."""
         self._closed.set()
+        # Closing does not wake who waits in accept(). Should a signal make him call it again, he would find the next server's
+        # listener under the same number, and answer for it.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(30)
         self._listener.close()
 
     def __enter__(self) -> Self:

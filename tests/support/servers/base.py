@@ -63,8 +63,25 @@ def missing(server: str, why: object) -> NoReturn:
     pytest.skip(text)
 
 
+_claims: list[int] = []
+
+
+def _is_claimed(port: int) -> bool:
+    """Whether another process of tests, or this one before, was given the port; if not, it is ours while this process lives."""
+    # A name in Linux's abstract space: it ends with its process, and nothing is left behind.
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0chunkstore-tests-port-{port}")
+    except OSError:
+        claim.close()
+        return True
+    _claims.append(claim.detach())
+    return False
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now, all different, below the kernel's own range for clients."""
+    """Ports of 127.0.0.1 that nobody listens on now, all different, below the kernel's own range for clients. No other call of
+    this function is given them, in whatever process: a server binds its port seconds later, and again when it is restarted."""
     # A client's socket may be given any port of the ephemeral range at any time, so servers stay below it.
     found: list[int] = []
     candidate = 20_000 + int.from_bytes(os.urandom(2), "big") % 10_000
@@ -75,7 +92,8 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", candidate))
             except OSError:
                 continue
-        found.append(candidate)
+        if not _is_claimed(candidate):
+            found.append(candidate)
     return found
 
 

@@ -27,12 +27,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from tests.support.servers.base import free_port
+from tests.support.servers.base import wait_until
 
 __all__ = ["FaultProxy", "Faults", "Request", "Rule"]
 
 _HEAD = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.[01]\r\n")
 _HEAD_BYTES_MAX = 1 << 16
+_CONTINUE = b"HTTP/1.1 100"
 _BLOCK_BYTES = 1 << 16
 _POLL_S = 0.02
 
@@ -107,11 +108,10 @@ def _reset(end: socket.socket) -> None:
 
 
 class FaultProxy:
-    """Listens on ``port`` of 127.0.0.1 and passes connections on to ``target_port``. Closed by ``close`` or ``with``."""
+    """Listens on ``port`` of 127.0.0.1 (None: any) and passes connections on to ``target_port``. Closed by ``close`` or ``with``."""
 
     def __init__(self, target_port: int, *, port: int | None = None, seed: int = 0) -> None:
         self.target_port = target_port
-        self.port = port if port is not None else free_port()
         self.requests: list[Request] = []
         self.connections = 0
         self.up_bytes = 0
@@ -126,9 +126,12 @@ class FaultProxy:
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # A client that has put everything into the kernel's buffers would not notice how slow the link is.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
-        self._listener.bind(("127.0.0.1", self.port))
+        # A port that was looked for and is bound later may be somebody else's by then.
+        self._listener.bind(("127.0.0.1", port or 0))
         self._listener.listen(256)
-        threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True).start()
+        self.port: int = self._listener.getsockname()[1]
+        self._accepting = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
+        self._accepting.start()
 
     @property
     def url(self) -> str:
@@ -148,6 +151,8 @@ class FaultProxy:
         self.heal()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        # Before its number is given to another socket.
+        self._accepting.join(10)
         self._listener.close()
         self.reset_connections()
 
@@ -171,6 +176,10 @@ class FaultProxy:
             links, self._links = self._links, set()
         for link in links:
             link.reset()
+
+    def wait_until_idle(self, deadline_s: float = 60.0) -> None:
+        """Until no connection is left: what clients had sent that are gone by now was answered, or will not be."""
+        wait_until(lambda: not self._links, deadline_s=deadline_s, what="the end of all connections")
 
     def lose_reply(self, when: Callable[[Request], bool], *, times: int = 1) -> Rule:
         """The server carries the request out; its answer is swallowed and the connection reset."""
@@ -283,8 +292,14 @@ class FaultProxy:
 
     def _pump_down(self, link: _Link) -> None:
         while block := link.server.recv(_BLOCK_BYTES):
-            # 100 Continue is not an answer: clients that wait for it would never send their bodies.
-            if not block.startswith(b"HTTP/1.1 100"):
+            # 100 Continue is not an answer: clients that wait for it would never send their bodies. Whoever takes it from the
+            # network late finds the answer right behind it.
+            if block.startswith(_CONTINUE):
+                head, end, block = block.partition(b"\r\n\r\n")
+                self._weather(len(head + end))
+                self.down_bytes += len(head + end)
+                link.client.sendall(head + end)
+            if block:
                 rule = link.rule
                 if self._faults.drop_replies or (rule is not None and rule.action == "lose_reply"):
                     link.reset()

@@ -100,6 +100,11 @@ class HdfsCluster:
             self._start(kind)
         for process in self._processes.values():
             process.wait_ready(self._is_ready, deadline_s=_START_S, what="HDFS")
+        # A data node that has just registered counts as alive before it has told of its disks.
+        try:
+            wait_until(self._takes_a_file, deadline_s=_START_S, what="a data node that takes a file", every_s=0.2)
+        except TimeoutError as error:
+            raise ServerMissing(str(error)) from error
         self.create("/readable", b"always")
 
     def _start(self, kind: str) -> None:
