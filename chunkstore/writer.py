@@ -13,6 +13,9 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from chunkstore import runtime
@@ -71,9 +74,10 @@ class StorageWriter:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._oldest_s = 0.0
-        # Numbers of the last event that is to be committed at once, and of the last one that was.
+        # Numbers of the last event that is to be committed at once, of the last one that was, and of the last whose future is done.
         self._flush_to = last_event_number
         self._committed_to = last_event_number
+        self._told_to = last_event_number
         self._closed = False
         self._error: ChunkstoreError | None = None
         self._task: runtime.Task | None = runtime.spawn(self._run, "chunkstore-writer")
@@ -128,7 +132,10 @@ class StorageWriter:
         return timeout_s
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything appended so far is durable. Raises the writer's error, or ``DeadlineExceeded``."""
+        """Wait until everything appended so far is durable and its futures are done (called back by one of them: durable).
+
+        Raises the writer's error, or ``DeadlineExceeded``: after ``timeout_s`` seconds, default the store's ``op_deadline_s``.
+        """
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
@@ -137,13 +144,19 @@ class StorageWriter:
             target = self.event_number
             self._flush_to = max(self._flush_to, target)
             self._condition.notify_all()
-            while self._committed_to < target and self._error is None:
+            while self._reached() < target:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("flush", deadline_s=limit_s)
                 self._condition.wait(left_s)
             if self._error is not None:
                 raise self._error.copy()
+
+    def _reached(self) -> int:
+        # In a callback the thread that tells the others would wait for itself.
+        if _telling.get() is not self:
+            return self._told_to
+        return self._committed_to if self._error is None else self.event_number
 
     def close(self) -> None:
         """Flush and end. Raises the writer's error if something could not be written. Safe to repeat."""
@@ -239,15 +252,11 @@ class StorageWriter:
         with self._condition:
             self._committed_to = batch[-1].event_number
             self._condition.notify_all()
-        raised: list[BaseException] = []
+        tellings = []
         for item in batch:
-            try:
-                item.future.set_result(offset)
-            except BaseException as error:  # noqa: BLE001  (of a callback; the others are to be told all the same)
-                raised.append(error)
+            tellings.append(partial(item.future.set_result, offset))
             offset += len(item.data)
-        if raised:
-            raise raised[0]
+        self._tell(tellings, self._committed_to)
 
     def _break(self, error: ChunkstoreError, batch: list[_Waiting]) -> None:
         with self._condition:
@@ -256,8 +265,24 @@ class StorageWriter:
             self._waiting.clear()
             self._waiting_bytes = 0
             self._condition.notify_all()
-        for item in failed:
-            item.future.set_exception(error.copy())
+        self._tell([partial(item.future.set_exception, error.copy()) for item in failed], self.event_number)
+
+    def _tell(self, tellings: Iterable[Callable[[], None]], event_number: int) -> None:
+        raised: list[BaseException] = []
+        token = _telling.set(self)
+        try:
+            for tell in tellings:
+                try:
+                    tell()
+                except BaseException as error:  # noqa: BLE001  (of a callback; the others are to be told all the same)
+                    raised.append(error)
+        finally:
+            _telling.reset(token)
+        with self._condition:
+            self._told_to = event_number
+            self._condition.notify_all()
+        if raised:
+            raise raised[0]
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that commits, and perhaps holds the lock, is not here."""
@@ -266,6 +291,7 @@ class StorageWriter:
         self._task = None
 
 
+_telling: ContextVar[StorageWriter | None] = ContextVar("chunkstore-writer-telling", default=None)
 _writers: weakref.WeakSet[StorageWriter] = weakref.WeakSet()
 
 

@@ -29,7 +29,6 @@ from urllib.parse import quote
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
-from chunkstore.names import check_object_name
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage
 from chunkstore_bindings import mounts, posix
 from chunkstore_bindings.atomic import AtomicFiles, remove_quietly
@@ -332,7 +331,6 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def do_harden(self, name: str) -> None:
         """Also after a failed sync of this name: hardening is about what others can see, the protocol repeats the rest."""
-        check_object_name(name)
         path = self._folders.path(name)
         try:
             fd = self._files.open_fd(path, os.O_RDONLY)
@@ -436,7 +434,6 @@ class FilesystemChunkStorage(BaseChunkStorage):
                 del file
 
     def do_set_read_only(self, name: str, read_only: bool) -> None:
-        check_object_name(name)
         mode = stat.S_IMODE(self._must_look(name).st_mode)
         try:
             # The mode bits are what counts; root could write all the same, so writes look at them.
