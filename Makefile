@@ -93,7 +93,7 @@ soak-put: $(VENV)/.ready-dev
 
 # Real processes, SIGKILL, SIGSTOP, full disks (as root); exits 1 and keeps the evidence if anything acknowledged is lost.
 chaos: $(VENV)/.ready-dev
-	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.chaos --seconds 1800 --kills 600 --json benchmarks/results/chaos.json
+	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.chaos --seconds 1800 --kills 600 --lengths both --json benchmarks/results/chaos.json
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m hatchling build -t wheel

@@ -159,7 +159,10 @@ class StorageWriter:
         return self._committed_to if self._error is None else self.event_number
 
     def close(self) -> None:
-        """Flush and end. Raises the writer's error if something could not be written. Safe to repeat."""
+        """Flush and end; safe to repeat, and in a callback of one of its futures.
+
+        Raises the writer's error if something could not be written, and ``DeadlineExceeded``.
+        """
         with self._condition:
             already = self._closed
         try:
@@ -169,7 +172,7 @@ class StorageWriter:
             with self._condition:
                 self._closed = True
                 self._condition.notify_all()
-            if self._task is not None:
+            if self._task is not None and _telling.get() is not self:
                 self._task.join(timeout=_JOIN_S)
 
     def resume(self, store: ChunkedSegmentStorage) -> StorageWriter:

@@ -166,6 +166,21 @@ def test_who_has_flushed_need_not_wait_for_futures(world: World, fails: bool) ->
     writer.close()
 
 
+def test_a_writer_may_be_closed_by_what_it_calls_back(world: World) -> None:
+    """The thread that calls back cannot be waited for by itself: that was a ``RuntimeError`` of the interpreter's."""
+    store = world.open()
+    store.create("a")
+    writer = store.writer("a", flush_s=60)
+    closed: list[object] = []
+    first, second = writer.append(b"1"), writer.append(b"2")
+    first.add_done_callback(lambda _: closed.extend(outcomes(writer.close)))
+    writer.flush()
+    assert closed == [type(None)] and second.result(0) == 1
+    refused(Closed, lambda: writer.append(b"x"))
+    writer.close()
+    assert writer._task is not None and not writer._task.is_alive()
+
+
 def outcomes(call: Callable[[], object]) -> list[object]:
     """The type of the error of ``call``, or of what it returns."""
     try:
