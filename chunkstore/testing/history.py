@@ -22,7 +22,7 @@ from chunkstore.testing.events import Event
 from chunkstore.testing.history_contents import Anomaly, Contents
 from chunkstore.testing.history_model import OBSERVERS, Facts, SegmentState, State, calls_of, step
 from chunkstore.testing.history_order import NoOrder, OrderSearch, Undecided
-from chunkstore.testing.history_parts import with_parts
+from chunkstore.testing.history_parts import Parted, with_one_more, with_parts
 from chunkstore.testing.history_replicas import replica_anomalies
 
 __all__ = ["ANOMALIES", "Anomaly", "Verdict", "check_history"]
@@ -46,13 +46,19 @@ ANOMALIES = {
 
 
 _STATES_MAX: Final = 5_000
+_STATES_TIMES: Final = 20
+_PARTS_UNREAD_MAX: Final = 9
 
 
 class Verdict(NamedTuple):
-    """``anomalies`` are proofs; ``undecided`` says why the history could not be judged whole (empty: it was)."""
+    """``anomalies`` are proofs; ``undecided`` says why the history could not be judged whole (empty: it was).
+
+    ``unexplained``: where that was so and lengths are lazy, what would be wrong had nothing arrived in part but what was found.
+    """
 
     anomalies: tuple[Anomaly, ...]
     undecided: str
+    unexplained: tuple[Anomaly, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -72,30 +78,46 @@ def check_history(
     ``refusals``: whose errors have to be right ("there is no such segment"): those of "reads" (the default: a change may be
     refused because of one that is under way and fails later), of "all" calls, or of "none". ``states_max`` bounds the work per call.
     """
-    if lengths == "lazy" and (parted := with_parts(events)) is not None:
+    if lengths == "exact":
+        return _judge(events, lazy=False, refusals=refusals, states_max=states_max, halves={})[0]
+    verdict = _judge_with_parts(events, refusals, max(_STATES_MAX, _STATES_TIMES * states_max))
+    if verdict.ok:
+        return verdict
+    whole = _judge(events, lazy=True, refusals=refusals, states_max=states_max, halves={})[0]
+    return whole._replace(unexplained=verdict.anomalies) if whole.undecided else whole
+
+
+def _judge_with_parts(events: Sequence[Event], refusals: str, states_max: int) -> Verdict:
+    """With the parts that can be found; only an ``ok`` says something about the history as it stands."""
+    parted = with_parts(events) or Parted([*events], {})
+    for _ in range(_PARTS_UNREAD_MAX):
         # Here each state is the beginning of few others.
-        states = max(_STATES_MAX, 5 * states_max)
-        verdict = _judge(parted.events, lazy=False, refusals=refusals, states_max=states, halves=parted.halves)
-        if verdict.ok:
-            return verdict
-    return _judge(events, lazy=lengths == "lazy", refusals=refusals, states_max=states_max, halves={})
+        verdict, failure = _judge(
+            parted.events, lazy=False, refusals=refusals, states_max=states_max, halves=parted.halves
+        )
+        more = None if failure is None else with_one_more(parted, failure.index, failure.states)
+        if more is None:
+            break
+        parted = more
+    return verdict
 
 
 def _judge(
     events: Sequence[Event], *, lazy: bool, refusals: str, states_max: int, halves: Mapping[int, Event]
-) -> Verdict:
+) -> tuple[Verdict, NoOrder | None]:
     contents = Contents(events, lazy=lazy)
     anomalies = [*contents.anomalies, *replica_anomalies(events, contents), *_identities(events)]
-    undecided = ""
+    undecided, found = "", None
     if not anomalies:
         search = OrderSearch(events, contents, lazy=lazy, refusals=refusals, states_max=states_max, halves=halves)
         try:
             search.run()
         except NoOrder as failure:
+            found = failure
             anomalies.append(_name(events, failure))
         except Undecided as failure:
             undecided = str(failure)
-    return Verdict(tuple(anomalies), undecided)
+    return Verdict(tuple(anomalies), undecided), found
 
 
 def _identities(events: Sequence[Event]) -> list[Anomaly]:

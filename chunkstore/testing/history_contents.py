@@ -150,14 +150,14 @@ def answer_of(event: Event) -> int:
 class Contents:
     """The lives of a history and their canvases; ``anomalies`` is what is wrong with them.
 
-    ``torn``: parts of appends that stand where lengths are exact, each as its segment and the bytes.
+    ``torn``: parts of appends that stand where lengths are exact, each as its segment, the offset and the bytes.
     """
 
     def __init__(self, events: Sequence[Event], *, lazy: bool) -> None:
         self.events = events
         self.lazy = lazy
         self.anomalies: list[Anomaly] = []
-        self.torn: list[tuple[str, bytes]] = []
+        self.torn: list[tuple[str, int, bytes]] = []
         self.lives: dict[str, list[Life]] = defaultdict(list)
         self.by_birth: dict[tuple[str, int], Life] = {}
         self.appends: list[_Append] = []
@@ -330,8 +330,7 @@ class Contents:
             while position < high:
                 piece = self._piece_at(life, position, high, table, size)
                 if piece is None:
-                    # Begin again where somebody was told that his bytes begin.
-                    position = next((anchor for anchor in anchors if position < anchor < high), high)
+                    position = self._begin_again(life, position, high, table, size, anchors)
                     continue
                 if life.canvas.slice(position, position + len(piece)) is not None:
                     places[piece].append(position)
@@ -341,6 +340,17 @@ class Contents:
             if len(found) > self._times(owners[data]):
                 message = f"{_shown(data)} stands there {len(found)} times: at {', '.join(map(str, found))}"
                 self._found("duplicate", life, message, [item.index for item in owners[data]])
+
+    def _begin_again(
+        self, life: Life, position: int, high: int, table: dict[bytes, list[bytes]], size: int, anchors: list[int]
+    ) -> int:
+        """Where to go on after bytes that are no whole append: behind a part, if one begins there, or where somebody was told that his
+        bytes begin."""
+        if self.torn and self.torn[-1][:2] == (life.name, position):
+            behind = position + len(self.torn[-1][2])
+            if behind < high and self._whole_at(life, behind, high, table, size) is not None:
+                return behind
+        return next((anchor for anchor in anchors if position < anchor < high), high)
 
     def _times(self, owners: Sequence[_Append]) -> int:
         """How often these bytes may stand in a segment: once for each call, once for all retries of one event of a writer.
@@ -356,13 +366,9 @@ class Contents:
         self, life: Life, position: int, high: int, table: dict[bytes, list[bytes]], size: int
     ) -> bytes | None:
         """The append that begins there, or None where that cannot be said (the reason is reported)."""
-        head = life.canvas.slice(position, min(position + size, high)) or b""
+        if (whole := self._whole_at(life, position, high, table, size)) is not None:
+            return whole
         best, longest = None, 0
-        candidates = table.get(head, ()) if len(head) == size else ()
-        for data in candidates:
-            stop = min(position + len(data), high)
-            if life.canvas.slice(position, stop) == data[: stop - position] and not self._cut(life, position, data):
-                return data
         known = life.canvas.slice(position, high) or b""
         for data in (data for group in table.values() for data in group):
             common = _common(known, data)
@@ -376,9 +382,20 @@ class Contents:
             self._found("invented", life, message, readers)
             return None
         if not self.lazy:
-            self.torn.append((life.name, known[:longest]))
+            self.torn.append((life.name, position, known[:longest]))
             message = f"only {longest} of the {len(best)} bytes of {_shown(best)} stand at {position}"
             self._found("torn", life, message, readers)
+        return None
+
+    def _whole_at(
+        self, life: Life, position: int, high: int, table: dict[bytes, list[bytes]], size: int
+    ) -> bytes | None:
+        """The append whose bytes stand there, as far as they are known."""
+        head = life.canvas.slice(position, min(position + size, high)) or b""
+        for data in table.get(head, ()) if len(head) == size else ():
+            stop = min(position + len(data), high)
+            if life.canvas.slice(position, stop) == data[: stop - position] and not self._cut(life, position, data):
+                return data
         return None
 
     def _cut(self, life: Life, position: int, data: bytes) -> bool:

@@ -118,9 +118,12 @@ def test_a_history_that_is_not_judged_whole_is_told(monkeypatch: pytest.MonkeyPa
     assert whole.to_plain()["undecided"] == [{"seed": SEED, "why": "too many orders"}]
 
 
+HALF = (Anomaly("torn", "a", "half", ()),)
+
+
 def test_no_anomaly_is_hushed_up_by_a_second_look_that_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(*_: object, lengths: str = "exact", **__: object) -> Verdict:
-        return Verdict((), "too many") if lengths == "lazy" else Verdict((Anomaly("torn", "a", "half", ()),), "")
+        return Verdict((), "too many", HALF) if lengths == "lazy" else Verdict(HALF, "")
 
     monkeypatch.setattr(checks, "check_history", judge)
     with World(seed=1, storage="posix") as world:

@@ -130,10 +130,10 @@ class Checks:
             verdict = check_history(events, lengths="lazy", states_max=_LAZY_STATES_MAX)
             if verdict.undecided and exact.anomalies:
                 verdict = check_history(events, lengths="lazy", states_max=_LAZY_STATES_MAX_AT_LAST)
-            if verdict.undecided and exact.anomalies:
-                anomaly = exact.anomalies[0]
+            if verdict.undecided and verdict.unexplained:
+                anomaly = verdict.unexplained[0]
                 self._world.fail(
-                    f"history undecided: {verdict.undecided}; without half appends, {anomaly.name}: {anomaly.message}"
+                    f"history undecided: {verdict.undecided}; with the half appends that were found, {anomaly.name}: {anomaly.message}"
                 )
         for anomaly in verdict.anomalies:
             shown = "; ".join(repr(events[index]) for index in anomaly.events[:3])
