@@ -83,12 +83,17 @@ class Canvas:
         at = bisect_right(self._starts, offset) - 1
         return max(offset, self._stops[at]) if at >= 0 else offset
 
-    def find(self, data: bytes) -> int:
-        """Where ``data`` stands within the known ranges, or -1."""
+    def places(self, data: bytes) -> Iterator[int]:
+        """Where ``data`` stands within the known ranges."""
         at = self._data.find(data)
-        while at >= 0 and self.slice(at, at + len(data)) is None:
+        while at >= 0:
+            if self.slice(at, at + len(data)) is not None:
+                yield at
             at = self._data.find(data, at + 1)
-        return at
+
+    def find(self, data: bytes) -> int:
+        """Where ``data`` stands first within the known ranges, or -1."""
+        return next(self.places(data), -1)
 
     def lay(self, offset: int, data: bytes) -> None:
         """Make ``data`` known; what was known before stays."""

@@ -66,13 +66,15 @@ class Needs:
         self.sources: set[str] = set()
         """Segments that may have been spliced behind others: anything of them may be needed there."""
         self.offsets: dict[str, set[int]] = defaultdict(set)
-        """Where something of a segment begins or ends: a torn append may have ended there."""
+        """Where something of a segment begins or ends: an append that arrived in part may have ended there."""
         for event in events:
             if event.outcome != "failed":
                 for call, result in calls_of(event):
                     self._learn(event, call, result)
             elif refusals != "none":
                 self._learn_refusal(event)
+        if contents.lazy:
+            self._learn_beginnings()
 
     # Learning
 
@@ -177,6 +179,13 @@ class Needs:
                 self._note(needs, name, event)
                 if event.kind == "concat":
                     self._note(needs, event.args[1], event)
+
+    def _learn_beginnings(self) -> None:
+        """Where bytes stand whose place nobody was told: what is before them may have arrived in part."""
+        for item in self._contents.appends:
+            if item.outcome == "unknown":
+                for life in self._contents.lives.get(item.name, ()):
+                    self.offsets[item.name].update(life.canvas.places(item.data))
 
     def _lives(self, event: Event, name: str, identity: int | None = None) -> Iterator[Life]:
         """The lives that the event can be about."""

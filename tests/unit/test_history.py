@@ -349,6 +349,13 @@ def test_a_part_that_begins_like_many_was_left_by_an_owner_in_time() -> None:
     assert check_history(book.events, lengths="lazy", states_max=5).ok
 
 
+def test_a_part_may_end_where_bytes_begin_that_nobody_was_told_of() -> None:
+    """Of two appends of unknown outcome the second stands behind a part of the first, or of another that begins alike."""
+    book = Book().create().lost(b"<1>").lost(b"<2...>", epoch=2).final(b"<<2...>")
+    assert check_history(book.events, lengths="lazy").ok
+    assert find_order(book.events, lazy=True) is not None
+
+
 def test_what_stands_behind_a_part_is_looked_at_too() -> None:
     """Seed 3000100213: of two parts in one segment the second was not seen, where nobody had been told an offset between them."""
     book = lost_and_told(base()).lost(b"<tri>").lost(b"<for>", epoch=2).lost(b"<fiv>", epoch=3).lost(b"<six>", epoch=4)
