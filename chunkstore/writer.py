@@ -13,9 +13,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from chunkstore import runtime
@@ -74,10 +71,9 @@ class StorageWriter:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._oldest_s = 0.0
-        # Numbers of the last event that is to be committed at once, of the last one that was, and of the last whose future is done.
+        # Numbers of the last event that is to be committed at once, and of the last one that was.
         self._flush_to = last_event_number
         self._committed_to = last_event_number
-        self._told_to = last_event_number
         self._closed = False
         self._error: ChunkstoreError | None = None
         self._task: runtime.Task | None = runtime.spawn(self._run, "chunkstore-writer")
@@ -132,10 +128,7 @@ class StorageWriter:
         return timeout_s
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything appended so far is durable and its futures are done (called back by one of them: durable).
-
-        Raises the writer's error, or ``DeadlineExceeded``: after ``timeout_s`` seconds, default the store's ``op_deadline_s``.
-        """
+        """Wait until everything appended so far is durable. Raises the writer's error, or ``DeadlineExceeded``."""
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
@@ -144,7 +137,7 @@ class StorageWriter:
             target = self.event_number
             self._flush_to = max(self._flush_to, target)
             self._condition.notify_all()
-            while self._reached() < target:
+            while self._committed_to < target and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("flush", deadline_s=limit_s)
@@ -152,17 +145,8 @@ class StorageWriter:
             if self._error is not None:
                 raise self._error.copy()
 
-    def _reached(self) -> int:
-        # In a callback the thread that tells the others would wait for itself.
-        if _telling.get() is not self:
-            return self._told_to
-        return self._committed_to if self._error is None else self.event_number
-
     def close(self) -> None:
-        """Flush and end; safe to repeat, and in a callback of one of its futures.
-
-        Raises the writer's error if something could not be written, and ``DeadlineExceeded``.
-        """
+        """Flush and end. Raises the writer's error if something could not be written. Safe to repeat."""
         with self._condition:
             already = self._closed
         try:
@@ -172,7 +156,7 @@ class StorageWriter:
             with self._condition:
                 self._closed = True
                 self._condition.notify_all()
-            if self._task is not None and _telling.get() is not self:
+            if self._task is not None:
                 self._task.join(timeout=_JOIN_S)
 
     def resume(self, store: ChunkedSegmentStorage) -> StorageWriter:
@@ -255,11 +239,15 @@ class StorageWriter:
         with self._condition:
             self._committed_to = batch[-1].event_number
             self._condition.notify_all()
-        tellings = []
+        raised: list[BaseException] = []
         for item in batch:
-            tellings.append(partial(item.future.set_result, offset))
+            try:
+                item.future.set_result(offset)
+            except BaseException as error:  # noqa: BLE001  (of a callback; the others are to be told all the same)
+                raised.append(error)
             offset += len(item.data)
-        self._tell(tellings, self._committed_to)
+        if raised:
+            raise raised[0]
 
     def _break(self, error: ChunkstoreError, batch: list[_Waiting]) -> None:
         with self._condition:
@@ -268,24 +256,8 @@ class StorageWriter:
             self._waiting.clear()
             self._waiting_bytes = 0
             self._condition.notify_all()
-        self._tell([partial(item.future.set_exception, error.copy()) for item in failed], self.event_number)
-
-    def _tell(self, tellings: Iterable[Callable[[], None]], event_number: int) -> None:
-        raised: list[BaseException] = []
-        token = _telling.set(self)
-        try:
-            for tell in tellings:
-                try:
-                    tell()
-                except BaseException as error:  # noqa: BLE001  (of a callback; the others are to be told all the same)
-                    raised.append(error)
-        finally:
-            _telling.reset(token)
-        with self._condition:
-            self._told_to = event_number
-            self._condition.notify_all()
-        if raised:
-            raise raised[0]
+        for item in failed:
+            item.future.set_exception(error.copy())
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that commits, and perhaps holds the lock, is not here."""
@@ -294,7 +266,6 @@ class StorageWriter:
         self._task = None
 
 
-_telling: ContextVar[StorageWriter | None] = ContextVar("chunkstore-writer-telling", default=None)
 _writers: weakref.WeakSet[StorageWriter] = weakref.WeakSet()
 
 

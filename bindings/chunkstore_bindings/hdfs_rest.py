@@ -80,7 +80,7 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """No whole answer. ``sent`` is false when no byte of the request can have reached the server."""
+    """No whole answer. ``sent`` is false when no byte of the request, or of the data that it was to bring, can have reached a server."""
 
     def __init__(self, text: str, *, sent: bool) -> None:
         super().__init__(redacted(text))

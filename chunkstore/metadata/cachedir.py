@@ -175,7 +175,7 @@ class WriterLock:
         self._file = os.open(os.path.join(path, "WRITER"), os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
 
     def acquire(self, wait_s: float) -> bool:
-        """Take it, waiting ``wait_s`` at most; whether it is held now. Raises ``OSError``."""
+        """Take it, waiting ``wait_s`` at most; whether it is held now."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -191,7 +191,7 @@ class WriterLock:
         return False
 
     def release(self) -> None:
-        """Give it back. Safe to repeat, and after ``close``. Raises ``OSError``."""
+        """Give it back. Safe to repeat, and after ``close``."""
         if self._file >= 0:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 

@@ -165,10 +165,10 @@ class Needs:
         if error == "SegmentTruncated":
             # Something lay above: any truncation may be the one.
             cut = event.args[1] if event.kind == "concat" else name
-            for other in self._events:
-                if other.kind == "truncate" and other.segment == cut:
-                    for life in self._contents.lives.get(cut, ()):
-                        self._note(self._starts, (cut, life.birth, other.args[0]), event)
+            changes = [call for other in self._events for call, _ in calls_of(other)]
+            for offset in {args[0] for kind, segment, args in changes if kind == "truncate" and segment == cut}:
+                for life in self._contents.lives.get(cut, ()):
+                    self._note(self._starts, (cut, life.birth, offset), event)
         for needs, errors in (
             (self._sealed, ("SegmentSealed",)),
             (self._open, ("SegmentNotSealed",)),

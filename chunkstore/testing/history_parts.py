@@ -31,15 +31,21 @@ class Parted(NamedTuple):
 
 def with_parts(events: Sequence[Event]) -> Parted | None:
     """The history with the parts that stand in its segments; None where it cannot be said who made them."""
-    torn = Contents(events, lazy=False).torn
-    changed, halves = list(events), {}
-    for segment, offset, part in torn:
-        index = _maker(changed, segment, offset, part)
-        if index is None:
-            return None
-        halves[index] = events[index]
-        changed[index] = replace(events[index], args=(part, *events[index].args[1:]))
-    return Parted(changed, halves)
+    parted = Parted([*events], {})
+    # What stands behind a part is seen when the part is known.
+    while torn := Contents(parted.events, lazy=False).torn:
+        for segment, offset, part in torn:
+            index = _maker(parted, segment, offset, part)
+            if index is None:
+                return None
+            parted = _with_part(parted, index, len(part))
+    return parted
+
+
+def _with_part(parted: Parted, index: int, size: int) -> Parted:
+    event, changed = parted.events[index], [*parted.events]
+    changed[index] = replace(event, args=(bytes(event.args[0])[:size], *event.args[1:]))
+    return Parted(changed, {**parted.halves, index: event})
 
 
 def with_one_more(parted: Parted, index: int, states: Iterable[State]) -> Parted | None:
@@ -55,10 +61,7 @@ def with_one_more(parted: Parted, index: int, states: Iterable[State]) -> Parted
                 found.append((maker, stop - gap.start))
         if found:
             # Whoever never had an answer was stopped in the middle.
-            maker, size = min(found, key=lambda item: events[item[0]].returned is not None)
-            event, changed = events[maker], list(events)
-            changed[maker] = replace(event, args=(bytes(event.args[0])[:size], *event.args[1:]))
-            return Parted(changed, {**parted.halves, maker: event})
+            return _with_part(parted, *min(found, key=lambda item: events[item[0]].returned is not None))
     return None
 
 
@@ -86,10 +89,14 @@ def _lengths_told(event: Event) -> Iterator[tuple[str, int]]:
         yield event.segment, event.args[0] + len(event.result)
 
 
-def _maker(events: Sequence[Event], segment: str, offset: int, part: bytes) -> int | None:
+def _maker(parted: Parted, segment: str, offset: int, part: bytes) -> int | None:
     """Who may have left these bytes."""
-    gap = _Gap(segment, offset, offset + len(part), None)
-    found = [index for index in _unknown(events, gap) if bytes(events[index].args[0]).startswith(part)]
+    events, gap = parted.events, _Gap(segment, offset, offset + len(part), None)
+    found = [
+        index
+        for index in _unknown(events, gap)
+        if index not in parted.halves and bytes(events[index].args[0]).startswith(part)
+    ]
     return _only_one(events, gap, found)
 
 

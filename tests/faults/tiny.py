@@ -32,7 +32,7 @@ def settings(mode: Mode) -> Settings:
     return Settings(
         journal_mode=mode,
         lease_s=5,
-        op_deadline_s=2,
+        op_deadline_s=120,
         resolve_s=0,
         io_workers=2,
         default_rolling=RollingPolicy(chunk_size_bytes_max=64),

@@ -121,7 +121,7 @@ def test_a_history_that_is_not_judged_whole_is_told(monkeypatch: pytest.MonkeyPa
 HALF = (Anomaly("torn", "a", "half", ()),)
 
 
-def test_no_anomaly_is_hushed_up_by_a_second_look_that_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_parts_do_not_explain_is_a_violation_though_the_rest_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(*_: object, lengths: str = "exact", **__: object) -> Verdict:
         return Verdict((), "too many", HALF) if lengths == "lazy" else Verdict(HALF, "")
 

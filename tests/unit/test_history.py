@@ -356,6 +356,31 @@ def test_a_part_may_end_where_bytes_begin_that_nobody_was_told_of() -> None:
     assert find_order(book.events, lazy=True) is not None
 
 
+def test_a_part_that_looks_like_the_beginning_of_something_else_hides_nothing() -> None:
+    """Bytes that nobody appended, or that a failed call brought, shown by a replica only: cutting appends short left nothing to compare."""
+    book = base().lost(b"<tri>").append(b"<for>", 12, epoch=2).lost(b"<tooo>", epoch=3)
+    read = (0, 17, b"<one><two><t<for>")
+    assert check_history(book.read(*read, epoch=3).events, lengths="lazy").ok
+    told = book.replica(0, 99, b"<one><two><t<for>?????", 5)
+    assert "invented" in {anomaly.name for anomaly in check_history(told.events, lengths="lazy").anomalies}
+
+
+def test_parts_behind_parts_are_found() -> None:
+    book = base().lost(b"<tri>").lost(b"<for>", epoch=2).final(b"<one><two><tr<f")
+    assert check_history(book.events, lengths="lazy").ok
+    assert find_order(book.events, lazy=True) is not None
+
+
+def test_a_refusal_may_be_due_to_a_truncation_within_a_commit() -> None:
+    """Found by the simulator, seed 3010100148: of truncations only those of their own were looked for."""
+    changes = (("append", "a", (b"<tri>", None, None, None)), ("truncate", "a", (10,)))
+    book = base().add("commit", "", changes, outcome="unknown")
+    book = book.add("read", "a", 0, 99, outcome="failed", result="SegmentTruncated")
+    assert check_history(book.events).ok
+    assert find_order(book.events) is not None
+    assert not check_history(base().add("read", "a", 0, 99, outcome="failed", result="SegmentTruncated").events).ok
+
+
 def test_what_stands_behind_a_part_is_looked_at_too() -> None:
     """Seed 3000100213: of two parts in one segment the second was not seen, where nobody had been told an offset between them."""
     book = lost_and_told(base()).lost(b"<tri>").lost(b"<for>", epoch=2).lost(b"<fiv>", epoch=3).lost(b"<six>", epoch=4)
