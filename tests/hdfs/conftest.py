@@ -11,11 +11,14 @@ import pytest
 from chunkstore.config import Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
+from chunkstore_bindings import hdfs as hdfs_binding
+from chunkstore_bindings.hdfs import HdfsChunkStorage
+from tests.hdfs.model import EndingPauses, made
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import HdfsCluster, hdfs, hdfs_or_end
 from tests.support.worlds import Mode, World
 
-__all__ = ["HdfsWorld", "fake", "hdfs", "world"]
+__all__ = ["HdfsWorld", "ends_soon", "fake", "hdfs", "storage", "world"]
 
 _numbers = itertools.count(1)
 
@@ -43,6 +46,20 @@ def fake() -> Iterator[FakeWebHdfs]:
     """A fresh one for each test."""
     with FakeWebHdfs() as fake:
         yield fake
+
+
+@pytest.fixture
+def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
+    """One over the model that may append."""
+    storage = made(fake)
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations that wait for something end ``SHORT_S`` after they have met it, however long that took."""
+    monkeypatch.setattr(hdfs_binding, "pauses", EndingPauses)
 
 
 @pytest.fixture

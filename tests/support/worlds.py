@@ -210,7 +210,7 @@ class World:
 
     def crash(self, store: ChunkedSegmentStorage) -> None:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
-        store._core.lifecycle._stopping.set()
+        self.still(store)
 
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage. (Its keeper would look for a

@@ -1,0 +1,39 @@
+"""The binding over the model of HDFS's servers: patient storages, and waits that end soon."""
+
+from __future__ import annotations
+
+import time
+
+from chunkstore_bindings.hdfs import HdfsChunkStorage
+from chunkstore_bindings.hdfs_atomic import pauses
+from tests.support.fake_webhdfs import FakeWebHdfs
+
+__all__ = ["APPENDS", "ELAPSED_S_MAX", "FOLDER", "PATIENT_S", "SHORT_S", "EndingPauses", "made", "temporaries"]
+
+FOLDER = "/root/.chunkstore-tmp"
+APPENDS = "?append=yes"
+PATIENT_S = 30.0
+"""The deadline of what must succeed; a server may be silent for a third of it, which no busy machine's is."""
+ELAPSED_S_MAX = 15.0
+"""What must end by a short deadline has ended by then, whoever was held up meanwhile; a patient one has not."""
+SHORT_S = 0.6
+
+
+class EndingPauses(pauses):
+    """Ends ``SHORT_S`` after the first of them was asked for, however long it took to come to that."""
+
+    begun = False
+
+    def __call__(self) -> bool:
+        if not self.begun:
+            self.begun = True
+            self._deadline._end_s = time.monotonic() + SHORT_S
+        return super().__call__()
+
+
+def made(fake: FakeWebHdfs, query: str = APPENDS, *, deadline_s: float = PATIENT_S) -> HdfsChunkStorage:
+    return HdfsChunkStorage(fake.root(query=query), deadline_s=deadline_s)
+
+
+def temporaries(fake: FakeWebHdfs) -> list[str]:
+    return [path for path in fake.files if path.startswith(FOLDER + "/")]
