@@ -53,7 +53,7 @@ _PARTS_UNREAD_MAX: Final = 9
 class Verdict(NamedTuple):
     """``anomalies`` are proofs; ``undecided`` says why the history could not be judged whole (empty: it was).
 
-    ``unexplained``: where that was so and lengths are lazy, what is wrong even with the parts that could be found. Empty also where
+    ``unexplained``: where that was so and lengths are lazy, what is wrong even with the parts that could be found; or without any, where
     with these, too, more orders were possible than could be looked at.
     """
 
@@ -87,7 +87,12 @@ def check_history(
     if verdict.ok and not Contents(events, lazy=True).anomalies:
         return verdict
     whole = _judge(events, lazy=True, refusals=refusals, states_max=states_max, halves={})[0]
-    return whole._replace(unexplained=verdict.anomalies) if whole.undecided else whole
+    if not whole.undecided:
+        return whole
+    if verdict.undecided:
+        # What the parts explain nobody knows: then it counts what is wrong without any.
+        verdict = _judge(events, lazy=False, refusals=refusals, states_max=states_max, halves={})[0]
+    return whole._replace(unexplained=verdict.anomalies)
 
 
 def _judge_with_parts(events: Sequence[Event], refusals: str, states_max: int) -> Verdict:

@@ -396,6 +396,18 @@ def test_what_parts_do_not_explain_is_told_beside_what_is_undecided() -> None:
     assert not check_history(book.events, lengths="lazy", states_max=100_000).unexplained
 
 
+def test_parts_among_too_many_orders_hush_nothing_up() -> None:
+    """The part that is read has one maker; what else was lost has too many orders, so that nobody comes to the bytes that are missing."""
+    book = base().lost(b"<tri>").append(b"<for>", 13, epoch=2).read(0, 99, b"<one><two><tr<for>", epoch=2)
+    for number in range(12):
+        book = book.add("append", "b", b"<lost%02d>" % number, None, None, None, outcome="unknown", returned=None)
+    for number in range(12):
+        book = book.add("table_put", "", "t", b"k", b"%d" % number, None, outcome="unknown", returned=None)
+    book = book.create("b", 8).info(0, 8 * 11, name="b", identity=8)
+    verdict = check_history(book.events, lengths="lazy", states_max=1)
+    assert verdict.undecided and [anomaly.name for anomaly in verdict.unexplained] == ["torn"]
+
+
 def test_what_may_not_stand_behind_a_part_does_not_because_the_part_is_known() -> None:
     """Neither another append of the same owner, nor an answered retry of the event that has only a part there."""
     book = base().lost(b"<tri>").lost(b"<for>").final(b"<one><two><tr<for>")
