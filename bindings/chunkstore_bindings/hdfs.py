@@ -223,10 +223,9 @@ class HdfsChunkStorage(BaseChunkStorage):
         met: list[Refused | Lost],
     ) -> None:
         pause = pauses(deadline)
-        attempt = 0
+        looks = failures = 0
         needed: int | None = None
         while True:
-            attempt += 1
             error: Refused | Lost
             try:
                 with self._rest.open(path, deadline, size_max=length, offset=offset, length=length) as stream:
@@ -256,10 +255,14 @@ class HdfsChunkStorage(BaseChunkStorage):
                 waits = False
             if waits:
                 met.append(error)
-                if attempt % LOOKS_BEFORE_NUDGE == 0:
+                looks += 1
+                if looks % LOOKS_BEFORE_NUDGE == 0:
                     self._files.nudge(path, deadline)
+            else:
+                # Counted apart: a lease that was waited for may end between a refusal and the look behind it.
+                failures += 1
             # A hint may be replaced, and a data node may stop, while it is read: then the whole read is done again.
-            if (not waits and attempt >= _READ_ATTEMPTS) or not pause():
+            if failures >= _READ_ATTEMPTS or not pause():
                 self._files.fail(error, name, "reading")
 
     # Appending -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from chunkstore.errors import (
 )
 from chunkstore.storage import ReadRange
 from chunkstore_bindings.hdfs import HdfsChunkStorage
+from chunkstore_bindings.in_time import Deadline
 from tests.hdfs.model import ELAPSED_S_MAX, PATIENT_S, made
 from tests.support.fake_webhdfs import FakeWebHdfs
 
@@ -32,6 +33,27 @@ def test_a_short_read_is_no_end_while_the_file_is_longer(fake: FakeWebHdfs, stor
     assert buffer == b"123456789\0\0\0"
     fake.shorten_reads("/root/a", 4, times=1)
     assert storage.read_ranges(handle, [ReadRange(0, 3), ReadRange(3, 3)]) == [b"012", b"345"]
+
+
+def test_a_lease_that_ends_behind_a_refusal_is_no_last_straw(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it was waited for before: what was refused while somebody wrote is asked for once more."""
+    handle = storage.create("a", b"0123456789")
+    fake.die_while_writing("/root/a", closes_after_s=None)
+    look = storage._files.closed_length
+    looks = 0
+
+    def ending_before_the_fifth_look(name: str, deadline: Deadline) -> int | None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            fake.die_while_writing("/root/a", closes_after_s=0)
+        return look(name, deadline)
+
+    monkeypatch.setattr(storage._files, "closed_length", ending_before_the_fifth_look)
+    assert storage.read(handle, 0, 10) == b"0123456789"
+    assert looks == 5
 
 
 @pytest.mark.usefixtures("ends_soon")
