@@ -8,10 +8,9 @@ Leaves out: reading and writing.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable
+from functools import partial
 
 from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore_bindings import posix
@@ -26,30 +25,17 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ChunkFiles:
-    """The open files of one storage. ``coherent``: what another process does to a name shows here at once."""
+    """The open files of one storage, kept in ``cache``. ``coherent``: what another process does to a name shows here at once."""
 
-    def __init__(
-        self,
-        folders: Folders,
-        open_files_max: int,
-        sync_before_close: Callable[[str, OpenFile], None],
-        *,
-        coherent: bool,
-    ) -> None:
+    def __init__(self, folders: Folders, cache: FileCache, *, coherent: bool) -> None:
         self._folders = folders
         self._coherent = coherent
-        self.cache = FileCache(open_files_max, sync_before_close)
-        self.open = self.cache.files
+        self.cache = cache
+        self.open = cache.files
 
     def open_fd(self, path: str, flags: int) -> int:
         """A new descriptor; out of descriptors, the idle files of the cache give way. Raises ``OSError``."""
-        try:
-            return os.open(path, flags | _FLAGS, 0o666)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-        self.cache.shrink()
-        return os.open(path, flags | _FLAGS, 0o666)
+        return posix.with_room(partial(os.open, path, flags | _FLAGS, 0o666), self.cache.shrink)
 
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""

@@ -33,7 +33,7 @@ from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, Concat
 from chunkstore_bindings import mounts, posix
 from chunkstore_bindings.atomic import AtomicFiles, remove_quietly
 from chunkstore_bindings.chunk_files import ChunkFiles
-from chunkstore_bindings.file_cache import OpenFile
+from chunkstore_bindings.file_cache import FileCache, OpenFile
 from chunkstore_bindings.folders import TEMPORARY_FOLDER, Folders, kind_of
 from chunkstore_bindings.tree import walk_names
 
@@ -88,9 +88,9 @@ class FilesystemChunkStorage(BaseChunkStorage):
             medium=kind,
         )
         self._pool = runtime.pool("chunkstore-sync", SYNC_WORKERS)
-        self._folders = Folders(self._root, self._pool, make_root=create_root)
-        self._files = ChunkFiles(self._folders, open_files_max, self._sync_victim, coherent=local)
-        self._cache = self._files.cache
+        self._cache = FileCache(open_files_max, self._sync_victim)
+        self._folders = Folders(self._root, self._pool, self._cache.shrink, make_root=create_root)
+        self._files = ChunkFiles(self._folders, self._cache, coherent=local)
         self._open = self._files.open
         self._atomic = AtomicFiles(self._root, self._folders, self._files.open_fd, medium=kind)
         # Names created here whose directory entry has not been synced yet, and names whose sync has failed.
@@ -178,23 +178,24 @@ class FilesystemChunkStorage(BaseChunkStorage):
             done = os.preadv(file.fd, (buffer,), offset)
             if done == size:
                 return done
+            return self._fill(name, offset, buffer, done, file)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise posix.translate(error, name, "reading") from error
         finally:
             del file
-        # Where other machines write unseen, the name may mean another file by now: then nothing is done yet.
-        return self._fill(name, offset, buffer, done if self._coherent else 0)
+        return self._fill(name, offset, buffer, 0, None)
 
-    def _fill(self, name: str, offset: int, buffer: bytearray | memoryview, done: int) -> int:
-        """Continue a read that stopped early: at the end of the file, or at the 2 GiB that one call moves."""
+    def _fill(self, name: str, offset: int, buffer: bytearray | memoryview, done: int, begun: OpenFile | None) -> int:
+        """Continue a read of ``begun`` that stopped early: at the end of the file, or at the 2 GiB that one call moves."""
         file = self._files.latest(name)
         try:
-            return posix.fill(file.fd, buffer, offset, done)
+            # The name may mean another file by now (``put``); bytes of two files are the content of none.
+            return posix.fill(file.fd, buffer, offset, done if file is begun else 0)
         except OSError as error:
             raise posix.translate(error, name, "reading") from error
         finally:
-            del file
+            del file, begun
 
     # Creating atomically ---------------------------------------------------------------------------------------------
 
@@ -366,7 +367,9 @@ class FilesystemChunkStorage(BaseChunkStorage):
         items: list[ChunkInfo] = []
         try:
             self._folders.verify(prefix.rpartition("/")[0])
-            for name in walk_names(self._root, prefix=prefix, after=after, hidden=TEMPORARY_FOLDER):
+            for name in walk_names(
+                self._root, prefix=prefix, after=after, hidden=TEMPORARY_FOLDER, make_room=self._cache.shrink
+            ):
                 if len(items) == limit:
                     return ListPage(tuple(items), items[-1].name)
                 try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -41,11 +41,15 @@ def kind_of(path: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
 
 
 class Folders:
-    """The folders under ``root`` (an absolute real path), named relative to it; "" is the root itself. Safe with threads."""
+    """The folders under ``root`` (an absolute real path), named relative to it; "" is the root itself. Safe with threads.
 
-    def __init__(self, root: str, pool: Pool, *, make_root: bool) -> None:
+    ``make_room`` is called when no descriptor is left to open a folder with: see ``posix.with_room``.
+    """
+
+    def __init__(self, root: str, pool: Pool, make_room: Callable[[], None], *, make_root: bool) -> None:
         self._root = root
         self._pool = pool
+        self._make_room = make_room
         self._make_root = make_root
         self._verified: set[str] = {""}
         self._durable: set[str] = set()
@@ -109,7 +113,7 @@ class Folders:
 
     def sync(self, folders: Sequence[str]) -> None:
         """Make the names in ``folders`` durable, several at once. Raises ``StorageUnavailable``: they may be or not."""
-        calls = [partial(posix.sync_directory, f"{self._root}/{folder}") for folder in folders]
+        calls = [partial(posix.sync_directory, f"{self._root}/{folder}", self._make_room) for folder in folders]
         try:
             if len(calls) == 1:
                 calls[0]()
@@ -134,7 +138,7 @@ class Folders:
                     raise InvalidArgument(
                         f"{folder!r} is a chunk here, so it cannot be a folder", argument="name"
                     ) from None
-            posix.sync_directory(f"{self._root}/{parent}")
+            posix.sync_directory(f"{self._root}/{parent}", self._make_room)
         except OSError as error:
             raise self._translated(error, folder) from error
         self._remember(self._verified, folder)
@@ -150,13 +154,13 @@ class Folders:
             for path in reversed(missing):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path)
-                posix.sync_directory(os.path.dirname(path))
+                posix.sync_directory(os.path.dirname(path), self._make_room)
             if not missing:
                 if not os.path.isdir(self._root):
                     raise StorageUnavailable(f"the root {self._root} is gone; mount or create it", object=self._root)
                 # Whoever made the root for us in a folder we may not read is the one to make it durable.
                 with contextlib.suppress(PermissionError):
-                    posix.sync_directory(os.path.dirname(self._root))
+                    posix.sync_directory(os.path.dirname(self._root), self._make_room)
         except OSError as error:
             raise self._translated(error, self._root) from error
         self._durable.add("")

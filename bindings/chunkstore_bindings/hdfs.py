@@ -34,7 +34,7 @@ from chunkstore.deadline import left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
 from chunkstore_bindings.hdfs_atomic import AtomicCreates, pauses
-from chunkstore_bindings.hdfs_errors import is_absent, is_busy
+from chunkstore_bindings.hdfs_errors import is_absent, is_busy, is_unfinished
 from chunkstore_bindings.hdfs_files import LOOKS_BEFORE_NUDGE, WRITABLE, Files, is_writable
 from chunkstore_bindings.hdfs_names import walk
 from chunkstore_bindings.hdfs_rest import Lost, Pieces, Refused, Stream, WebHdfs
@@ -176,23 +176,21 @@ class HdfsChunkStorage(BaseChunkStorage):
             parts.extend(stream.pieces())
             return stream.taken
 
-        self._read(name, offset, length, take)
+        if not self._read(name, offset, length, take):
+            return b""
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
         with memoryview(buffer) as whole, whole.cast("B") as flat:
-            done = 0
 
             def take(stream: Stream) -> int:
-                nonlocal done
                 done = 0
                 for piece in stream.pieces():
                     flat[done : done + len(piece)] = piece
                     done += len(piece)
                 return done
 
-            self._read(name, offset, len(flat), take)
-            return done
+            return self._read(name, offset, len(flat), take)
 
     def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
         if not ranges:
@@ -201,16 +199,17 @@ class HdfsChunkStorage(BaseChunkStorage):
         with until(runtime.monotonic_s() + self._deadline_s):
             return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
 
-    def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> None:
-        """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number."""
+    def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> int:
+        """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number, and so
+        does this: 0 also where what an earlier attempt has taken is there no longer."""
         deadline = self._deadline()
         path = self._files.path(name)
         length = min(length, _OFFSET_MAX - offset)
         if length <= 0:
             self._files.must_have(name, deadline)
-            return
+            return 0
         with self._files.waiting(name, "reading", deadline) as met:
-            self._read_until(name, path, offset, length, take, deadline, met)
+            return self._read_until(name, path, offset, length, take, deadline, met)
 
     def _read_until(
         self,
@@ -221,7 +220,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         take: Callable[[Stream], int],
         deadline: Deadline,
         met: list[Refused | Lost],
-    ) -> None:
+    ) -> int:
         pause = pauses(deadline)
         looks = failures = 0
         needed: int | None = None
@@ -231,12 +230,12 @@ class HdfsChunkStorage(BaseChunkStorage):
                 with self._rest.open(path, deadline, size_max=length, offset=offset, length=length) as stream:
                     taken = take(stream)
                 if taken == length or (needed is not None and offset + taken >= needed):
-                    return
+                    return taken
                 # What is added after the first look need not be read: otherwise a busy writer could keep us here.
                 found = int(self._files.must_have(name, deadline)["length"])
                 needed = found if needed is None else min(needed, found)
                 if offset + taken >= needed:
-                    return
+                    return taken
                 # No data node that is up knows yet what was added last; its report is late, or its lease has to end.
                 error = Lost(f"{taken} bytes came from {offset} on, though the file is longer", sent=True)
                 waits = True
@@ -248,8 +247,9 @@ class HdfsChunkStorage(BaseChunkStorage):
                 # node that added to it has died: its lease has to end first.
                 closed_length = self._files.closed_length(name, deadline)
                 if closed_length is not None and offset >= closed_length:
-                    return
-                waits = closed_length is None
+                    return 0
+                # Who writes may have ended since and begun again: what tells of him is waited for, however often it is met.
+                waits = closed_length is None or is_unfinished(refused)
             except Lost as lost:
                 error = lost
                 waits = False

@@ -12,7 +12,7 @@ import re
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs_rest import Lost, Refused
 
-__all__ = ["NAME_TAKEN", "is_absent", "is_busy", "translate"]
+__all__ = ["NAME_TAKEN", "is_absent", "is_busy", "is_unfinished", "translate"]
 
 NAME_TAKEN = frozenset({"FileAlreadyExistsException", "AlreadyBeingCreatedException"})
 """Somebody else has the name: his file is there, or still being written. Both mean "lost"."""
@@ -57,6 +57,11 @@ def is_busy(refused: Refused) -> bool:
     """Whether it is a matter of waiting: somebody writes the file, the name node is closing it for somebody who died, or a
     data node has not yet reported the block that it has just closed."""
     return refused.kind in _BUSY or _LATE_REPORT.search(refused.message) is not None
+
+
+def is_unfinished(refused: Refused) -> bool:
+    """Whether a read met a block that somebody writes, or died writing: no data node knows how long it will be."""
+    return refused.kind == "CannotObtainBlockLengthException" or "Cannot obtain block length" in refused.message
 
 
 def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
@@ -30,11 +33,13 @@ __all__ = [
     "sync_data",
     "sync_directory",
     "translate",
+    "with_room",
     "write_all",
 ]
 
 OFFSET_MAX = (1 << 63) - 1
 """The largest offset a system call takes; nothing is stored at or beyond it."""
+T = TypeVar("T")
 _COPY_BYTES = 4 << 20
 _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 
@@ -73,9 +78,21 @@ else:
         os.fdatasync(fd)
 
 
-def sync_directory(path: str) -> None:
-    """Make the names in directory ``path`` durable. Raises ``OSError``."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def with_room(opening: Callable[[], T], make_room: Callable[[], None]) -> T:
+    """What ``opening`` gives; out of descriptors, ``make_room`` is called and then ``opening`` once more. Raises ``OSError``."""
+    try:
+        return opening()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+    make_room()
+    return opening()
+
+
+def sync_directory(path: str, make_room: Callable[[], None]) -> None:
+    """Make the names in directory ``path`` durable; ``make_room``: see ``with_room``. Raises ``OSError``."""
+    # Around the opening alone: a sync that failed is never repeated.
+    fd = with_room(partial(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), make_room)
     try:
         sync_all(fd)
     finally:

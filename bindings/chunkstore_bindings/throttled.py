@@ -161,7 +161,7 @@ class ThrottledChunkStorage(WrappingChunkStorage):
         if not requests.take(1, wait_s):
             raise _no_turn(operation, names, wait_s)
         # Also a call that sends nothing waits until what was sent or read before is paid for.
-        if not volume.take(size_bytes, end_s - runtime.monotonic_s()):
+        if not volume.take(size_bytes, max(0.0, end_s - runtime.monotonic_s())):
             requests.pay(-1)
             raise _no_turn(operation, names, wait_s)
         answer = call()

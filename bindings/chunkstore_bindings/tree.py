@@ -8,19 +8,22 @@ Leaves out: names that are not UTF-8 (nobody could ask for them).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from chunkstore_bindings import posix
 
 __all__ = ["walk_names"]
 
 
-def _children(root: str, folder: str, hidden: str) -> list[str]:
+def _children(root: str, hidden: str, make_room: Callable[[], None], folder: str) -> list[str]:
     """Names under ``folder`` ("" or ending in a slash), sorted; a directory's name ends in a slash.
 
     The slash is what makes the order of siblings the order of the paths below them: "a-b" < "a/" < "a0".
     """
     found = []
     try:
-        with os.scandir(os.path.join(root, folder)) as entries:
+        with posix.with_room(partial(os.scandir, os.path.join(root, folder)), make_room) as entries:
             for entry in entries:
                 name = entry.name
                 if not folder and name == hidden:
@@ -40,16 +43,19 @@ def _children(root: str, folder: str, hidden: str) -> list[str]:
     return found
 
 
-def walk_names(root: str, *, prefix: str, after: str | None, hidden: str) -> Iterator[str]:
+def walk_names(
+    root: str, *, prefix: str, after: str | None, hidden: str, make_room: Callable[[], None]
+) -> Iterator[str]:
     """Names of the files under ``root`` that begin with ``prefix`` and lie above ``after``, in order.
 
-    Raises ``OSError`` when a directory cannot be read.
+    ``make_room``: see ``posix.with_room``. Raises ``OSError`` when a directory cannot be read.
     """
     start = prefix.rpartition("/")[0]
     parts = start.split("/") if start else []
     if "" in parts or "." in parts or ".." in parts or parts[:1] == [hidden]:
         return
-    stack = [(folder := start + "/" if start else "", iter(_children(root, folder, hidden)))]
+    look = partial(_children, root, hidden, make_room)
+    stack = [(folder := start + "/" if start else "", iter(look(folder)))]
     while stack:
         folder, children = stack[-1]
         child = next(children, None)
@@ -62,6 +68,6 @@ def walk_names(root: str, *, prefix: str, after: str | None, hidden: str) -> Ite
             # Below a folder that sorts before ``after`` without containing it, everything sorts before it too.
             passed = after is not None and path < after and not after.startswith(path)
             if wanted and not passed:
-                stack.append((path, iter(_children(root, path, hidden))))
+                stack.append((path, iter(look(path))))
         elif path.startswith(prefix) and (after is None or path > after):
             yield path

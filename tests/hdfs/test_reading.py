@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from chunkstore.deadline import until
 from chunkstore.errors import (
     StorageUnavailable,
 )
-from chunkstore.storage import ReadRange
+from chunkstore.storage import ChunkHandle, ReadRange
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.in_time import Deadline
 from tests.hdfs.model import ELAPSED_S_MAX, PATIENT_S, made
@@ -54,6 +55,49 @@ def test_a_lease_that_ends_behind_a_refusal_is_no_last_straw(
     monkeypatch.setattr(storage._files, "closed_length", ending_before_the_fifth_look)
     assert storage.read(handle, 0, 10) == b"0123456789"
     assert looks == 5
+
+
+def test_a_writer_who_comes_and_goes_between_the_looks_is_waited_for(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = storage.create("a", b"0123456789")
+    fake.die_while_writing("/root/a", closes_after_s=None)
+    look = storage._files.closed_length
+    looks = 0
+
+    def between_two_appends(name: str, deadline: Deadline) -> int | None:
+        nonlocal looks
+        looks += 1
+        fake.die_while_writing("/root/a", closes_after_s=0)
+        found = look(name, deadline)
+        if looks < 10:
+            fake.die_while_writing("/root/a", closes_after_s=None)
+        return found
+
+    monkeypatch.setattr(storage._files, "closed_length", between_two_appends)
+    assert storage.read(handle, 0, 10) == b"0123456789"
+    assert looks == 10
+
+
+def test_what_a_given_up_attempt_took_is_no_answer(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a short read and the next one the hint is replaced by a shorter one, which ends before the offset."""
+    look = storage._files.must_have
+    handle = ChunkHandle("hint", False)
+    buffer = bytearray(8)
+    for call, nothing in ((lambda: storage.read(handle, 2, 8), b""), (lambda: storage.read_into(handle, 2, buffer), 0)):
+        storage.put("hint", b"0123456789")
+        fake.shorten_reads("/root/hint", 4, times=1)
+
+        def replaced_behind_it(name: str, deadline: Deadline) -> dict[str, Any]:
+            found = look(name, deadline)
+            monkeypatch.setattr(storage._files, "must_have", look)
+            storage.put("hint", b"Z")
+            return found
+
+        monkeypatch.setattr(storage._files, "must_have", replaced_behind_it)
+        assert call() == nothing
 
 
 @pytest.mark.usefixtures("ends_soon")

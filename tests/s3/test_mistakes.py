@@ -6,6 +6,7 @@ import datetime as dt
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import chunkstore
 from chunkstore.config import Settings
+from chunkstore.deadline import until
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import S3Options, parse_root
@@ -302,6 +304,26 @@ def test_a_storm_of_slow_down_ends_at_the_deadline(at: At, answering: Serve, sta
         assert time.monotonic() - began < ELAPSED_S_MAX
     assert 3 <= len(server.requests) < 60
     assert storage.pace_s > 0
+
+
+def test_behind_a_storm_short_operations_find_back(at: At, answering: Serve) -> None:
+    """A wait that took all the time they have would leave none for an answer, and only answers make the wait shorter."""
+
+    def healthy(line: str) -> bytes:
+        time.sleep(0.1)
+        return http("206 Partial Content", b"x", 'ETag: "e"', "Content-Range: bytes 0-0/1")
+
+    storage = at(answering(healthy))
+    for _ in range(20):
+        storage._client._pacer.slower()
+    pace_s = storage.pace_s
+    found = []
+    for _ in range(10):
+        with suppress(StorageUnavailable), until(time.monotonic() + 1.5):
+            found.append(storage.read(HANDLE, 0, 1))
+            break
+    assert found == [b"x"]
+    assert storage.pace_s < pace_s
 
 
 def test_a_storm_of_slow_down_ends_with_the_engines_operation(

@@ -261,15 +261,68 @@ def test_five_thousand_files_under_a_low_limit(tmp_path: Path, open_files_max: i
         look_at_five_thousand_files(folder, open_files_max)
 
 
-def look_at_five_thousand_files(folder: Path, open_files_max: int) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(folder), str(open_files_max)],
+FULL = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+storage = FilesystemChunkStorage(sys.argv[1], open_files_max=100_000)
+names = [f"c/{number % 2}/{number}" for number in range(100)]
+for name in names:
+    storage.create(name, b"x")
+storage.sync(names)
+held = []
+
+def full():
+    for name in names:
+        storage.read(storage.open_read(name), 0, 1)
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+
+calls = [
+    lambda: storage.list("c/"),
+    lambda: storage.sync(["c/0/0"]),
+    lambda: storage.sync(names),
+    lambda: storage.harden("c/1/1"),
+    lambda: storage.create("c/new/0", b"x"),
+    lambda: storage.sync(["c/new/0"]),
+    lambda: storage.create("c/newer/0", b"x"),
+    lambda: storage.create("c/newest/0", b"x"),
+    lambda: storage.sync(["c/newer/0", "c/newest/0"]),
+    lambda: storage.create_if_absent("d/0/0", b"x"),
+    lambda: storage.put("d/1/0", b"x"),
+]
+for call in calls:
+    full()
+    call()
+    for fd in held:
+        os.close(fd)
+    held.clear()
+print("done")
+"""
+
+
+def test_when_no_descriptor_is_left_idle_files_give_way_to_folders_too(tmp_path: Path) -> None:
+    with fast_folder(tmp_path) as folder:
+        run = limited(FULL, folder)
+    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr
+
+
+def limited(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
         check=False,
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "bindings", "journal"))},
     )
+
+
+def look_at_five_thousand_files(folder: Path, open_files_max: int) -> None:
+    run = limited(LIMITED, folder, open_files_max)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("done ")
     assert int(run.stdout.split()[1]) <= min(open_files_max, 256)

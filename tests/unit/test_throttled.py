@@ -251,6 +251,14 @@ def test_a_refused_call_leaves_nothing_behind(binding: MemoryChunkStorage) -> No
             storage.put("a", b"x")
 
 
+def test_who_may_not_wait_needs_not_wait(binding: MemoryChunkStorage) -> None:
+    """On a clock that goes: asking for the second turn takes some of the time that the first one left."""
+    storage = ThrottledChunkStorage(binding, ThrottleLimits(), wait_s_max=0.0)
+    for _ in range(100):
+        storage.put("a", b"x")
+    assert storage.exists("a")
+
+
 def test_the_operation_under_way_sets_an_end(binding: MemoryChunkStorage) -> None:
     storage = ThrottledChunkStorage(binding, ThrottleLimits(write_bytes_per_s=1))
     storage.put("a", bytes(1000))

@@ -97,7 +97,8 @@ class _Pacer:
     def wait(self) -> None:
         wait_s = self._wait_s
         if wait_s > 0:
-            runtime.sleep_s(left_s(wait_s * (0.5 + 0.5 * _chance())))
+            # At most half of what is left. Otherwise no time would remain for the answer, and only answers make the wait shorter.
+            runtime.sleep_s(left_s(2 * wait_s * (0.5 + 0.5 * _chance())) / 2)
 
     def slower(self) -> None:
         with self._lock:
