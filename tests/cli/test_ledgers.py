@@ -101,7 +101,7 @@ def test_a_killed_offload_is_resumed(start: Start, call: Call, root: str, tmp_pa
     data = path.read_bytes()
     writer.stdin.write(data[: len(data) // 2])
     writer.stdin.flush()
-    wait_for(lambda: any(line["last_entry"] >= 0 for line in call("ledger", "ls", root, "--json").lines))
+    wait_for(lambda: any(line["last_entry"] >= 0 for line in call("ledger", "ls", root, "--json").lines), 120.0)
     writer.send_signal(signal.SIGKILL)
     assert writer.wait() == -signal.SIGKILL
     [state] = call("ledger", "ls", root, "--json").lines

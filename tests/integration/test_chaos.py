@@ -35,6 +35,25 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[
         record_property(key, value)
 
 
+SLOW = """
+import sys, time
+if any(part.startswith("chunkstore.testing.chaos.") for part in sys.orig_argv):
+    time.sleep(5)
+"""
+
+
+def test_a_phase_goes_on_until_somebody_has_worked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that take longer to start than the phase was to last, and are killed at it."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run_chaos(
+        Options(seconds=2, kills=2, mode="append", full_disk="no", check_every_s=60, root=str(tmp_path / "run"))
+    )
+    [outcome] = result.outcomes
+    assert (outcome.violations, outcome.figures["kills"]) == ([], 2)
+    assert outcome.figures["events_acknowledged"] > 0
+
+
 BROKEN = """
 import importlib.abc, importlib.util, sys
 

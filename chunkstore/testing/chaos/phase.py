@@ -30,7 +30,7 @@ __all__ = ["Outcome", "PhaseRun"]
 _TICK_S: Final = 0.02
 _READ_S: Final = 0.2
 _LATE_S: Final = 30.0
-"""A phase whose machine stood still goes on for so much longer, until all kills have happened."""
+"""A phase whose machine stood still goes on for so much longer, until all kills have happened and something was acknowledged."""
 _STARVED_S: Final = 60.0
 _MIB: Final = 1 << 20
 
@@ -102,7 +102,9 @@ class PhaseRun:
         next_check = began_s + phase.check_every_s
         while not self._verdict.violations:
             now_s = runtime.monotonic_s()
-            if now_s >= end_s and (arena.kills >= phase.kills or now_s >= end_s + _LATE_S):
+            # Who is killed while he starts has shown nothing. Behind the last kill somebody gets to work.
+            done = arena.kills >= phase.kills and self._ledger.events_acknowledged > 0
+            if now_s >= end_s and (done or now_s >= end_s + _LATE_S):
                 break
             arena.look_for_deaths()
             arena.start_missing()

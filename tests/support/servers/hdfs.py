@@ -149,7 +149,7 @@ class HdfsCluster:
         question = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         with urllib.request.urlopen(self.url + question, timeout=5) as answer:
             states = json.load(answer)["beans"]
-        return any(state["NumLiveDataNodes"] >= 1 and state["FSState"] == "Operational" for state in states)
+        return any(state.get("NumLiveDataNodes", 0) >= 1 and state.get("FSState") == "Operational" for state in states)
 
     def kill(self, *kinds: str) -> None:
         """kill -9 of ``namenode``, ``datanode``, or both."""
