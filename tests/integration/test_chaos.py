@@ -50,7 +50,8 @@ def test_a_phase_goes_on_until_somebody_has_worked(tmp_path: Path, monkeypatch: 
         Options(seconds=2, kills=2, mode="append", full_disk="no", check_every_s=60, root=str(tmp_path / "run"))
     )
     [outcome] = result.outcomes
-    assert (outcome.violations, outcome.figures["kills"]) == ([], 2)
+    assert outcome.violations == []
+    assert outcome.figures["kills"] >= 2
     assert outcome.figures["events_acknowledged"] > 0
 
 
