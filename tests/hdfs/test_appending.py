@@ -20,8 +20,6 @@ from chunkstore_bindings.in_time import Deadline
 from tests.hdfs.model import APPENDS, ELAPSED_S_MAX, PATIENT_S, SHORT_S, made
 from tests.support.fake_webhdfs import FakeWebHdfs
 
-# Appending
-
 
 def test_a_lost_append_is_in_doubt_and_not_sent_twice(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     handle = storage.create("a", b"0123")

@@ -36,45 +36,30 @@ def test_a_short_read_is_no_end_while_the_file_is_longer(fake: FakeWebHdfs, stor
     assert storage.read_ranges(handle, [ReadRange(0, 3), ReadRange(3, 3)]) == [b"012", b"345"]
 
 
-def test_a_lease_that_ends_behind_a_refusal_is_no_last_straw(
-    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("then", ["it stays closed", "the next append begins", "a read breaks off"])
+def test_what_was_waited_for_counts_for_no_failure(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    """However often it was waited for before: what was refused while somebody wrote is asked for once more."""
+    """The lease ends between a refusal and the look behind it, at the tenth look or, where it begins again, at each of ten."""
     handle = storage.create("a", b"0123456789")
     fake.die_while_writing("/root/a", closes_after_s=None)
     look = storage._files.closed_length
     looks = 0
 
-    def ending_before_the_fifth_look(name: str, deadline: Deadline) -> int | None:
+    def ending_before_it(name: str, deadline: Deadline) -> int | None:
         nonlocal looks
         looks += 1
-        if looks == 5:
+        again = then == "the next append begins" and looks < 10
+        if again or looks == 10:
             fake.die_while_writing("/root/a", closes_after_s=0)
-        return look(name, deadline)
-
-    monkeypatch.setattr(storage._files, "closed_length", ending_before_the_fifth_look)
-    assert storage.read(handle, 0, 10) == b"0123456789"
-    assert looks == 5
-
-
-def test_a_writer_who_comes_and_goes_between_the_looks_is_waited_for(
-    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle = storage.create("a", b"0123456789")
-    fake.die_while_writing("/root/a", closes_after_s=None)
-    look = storage._files.closed_length
-    looks = 0
-
-    def between_two_appends(name: str, deadline: Deadline) -> int | None:
-        nonlocal looks
-        looks += 1
-        fake.die_while_writing("/root/a", closes_after_s=0)
         found = look(name, deadline)
-        if looks < 10:
+        if again:
             fake.die_while_writing("/root/a", closes_after_s=None)
+        elif then == "a read breaks off" and looks == 10:
+            fake.lose_reply("OPEN", where="datanode", times=2)
         return found
 
-    monkeypatch.setattr(storage._files, "closed_length", between_two_appends)
+    monkeypatch.setattr(storage._files, "closed_length", ending_before_it)
     assert storage.read(handle, 0, 10) == b"0123456789"
     assert looks == 10
 
