@@ -4,8 +4,8 @@
 #   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
 #   make chaos                      half an hour of processes that fight for one container, five hundred kills
 #   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
-#   make simulate                   ten minutes of random stories: production code on a seeded scheduler; make test runs a share
-#   make mutants                    more than fifty planted bugs, each of which the simulated stories must notice
+#   make simulate                   ten minutes of random runs: production code on a seeded scheduler; make test runs a share
+#   make mutants                    more than forty planted bugs, each of which the simulated runs must notice
 #   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make lint | bench | soak-put | wheel | clean
@@ -72,11 +72,11 @@ crash-points: $(VENV)/.ready-dev
 # Added up in benchmarks/results/simulate.json. SIMULATE="--total 500000 --first-seed 1" for another campaign.
 SIMULATE ?= --seconds 600
 simulate: $(VENV)/.ready-dev
-	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.simulator --jobs $(JOBS) --save benchmarks/results/simulate.json $(SIMULATE)
+	PYTHONPATH=.:bindings:journal $(RUN) -m tests.simulator --jobs $(JOBS) --save benchmarks/results/simulate.json $(SIMULATE)
 
 # Saved in benchmarks/results/mutants.json.
 mutants: $(VENV)/.ready-dev
-	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.simulator.hunt --jobs $(JOBS) --save benchmarks/results/mutants.json $(MUTANTS)
+	PYTHONPATH=.:bindings:journal $(RUN) -m tests.simulator.hunt --jobs $(JOBS) --save benchmarks/results/mutants.json $(MUTANTS)
 
 # Some minutes, and a few GiB of memory; saved in benchmarks/results/models.json.
 models: $(VENV)/.ready-dev
@@ -93,7 +93,7 @@ soak-put: $(VENV)/.ready-dev
 
 # Real processes, SIGKILL, SIGSTOP, full disks (as root); exits 1 and keeps the evidence if anything acknowledged is lost.
 chaos: $(VENV)/.ready-dev
-	PYTHONPATH=.:bindings:journal $(RUN) -m chunkstore.testing.chaos --seconds 1800 --kills 600 --lengths both --json benchmarks/results/chaos.json
+	PYTHONPATH=.:bindings:journal $(RUN) -m tests.chaos --seconds 1800 --kills 600 --json benchmarks/results/chaos.json
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m hatchling build -t wheel

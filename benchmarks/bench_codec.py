@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.harness import Report, anonymous_kib, median
-from chunkstore.codec.pip76 import DataSource
-from chunkstore.codec.pip76_arrow import append_batch, read_batches
-from chunkstore.codec.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pip76_reader import SegmentReader
-from chunkstore.codec.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.pip76 import DataSource
+from chunkstore.codec.pulsar.pip76_arrow import append_batch, read_batches
+from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
 from chunkstore.config import MIB
 
 __all__ = ["main"]

@@ -26,12 +26,12 @@ from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
-from chunkstore.reading import ReadingHalf
+from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from chunkstore_bindings.wrapping import layers
+from chunkstore_bindings.wrappers.wrapping import layers
 from tests.support.epochs import age
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw
@@ -168,7 +168,9 @@ def throughput(report: Report, server: Rgw, path: Path, rounds: int) -> None:
                     ranges(report, replica, plain, last, f"plain/{rounds}", rounds, "a replica")
 
 
-def ranges(report: Report, store: ReadingHalf, plain: Plain, name: str, prefix: str, rounds: int, who: str) -> None:
+def ranges(
+    report: Report, store: ReadableContainer, plain: Plain, name: str, prefix: str, rounds: int, who: str
+) -> None:
     """Ranges of 4 MiB at random places, by four threads each."""
     chance = random.Random(2)
     places = [(chance.randrange(WAYS), chance.randrange(CHUNK_BYTES - RANGE_BYTES)) for _ in range(64)]
@@ -197,7 +199,7 @@ def commits(report: Report, server: Rgw, path: Path) -> None:
     names = [f"s{number}" for number in range(8)]
     for name in names:
         store.create(name)
-    [inner] = [layer for layer in layers(store._core.storage) if isinstance(layer, S3ChunkStorage)]
+    [inner] = [layer for layer in layers(store._container.storage) if isinstance(layer, S3ChunkStorage)]
     before = inner.request_counts()
     store.commit([Append(name, b"x" * KIB) for name in names])
     after = inner.request_counts()

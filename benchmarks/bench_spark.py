@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import chunkstore
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.config import KIB, MIB
-from chunkstore.offload import OffloadWriter, plan
+from chunkstore.pulsar import OffloadWriter, plan
 from tests.support.spark import missing, start_session
 
 __all__ = ["main"]

@@ -36,7 +36,7 @@ def _rows(document: dict[str, Any], endings: tuple[str, ...]) -> Iterator[str]:
     if "of_these_sources" in document:
         yield "| | of the present sources | all that are saved |"
         yield "|---|---|---|"
-        for name in ("stories", "runs", "violations", "undecided"):
+        for name in ("claims", "runs", "violations"):
             yield f"| {name} | {document['of_these_sources'][name]:,} | {document['all'][name]:,} |"
         return
     if "totals" in document:

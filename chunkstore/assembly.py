@@ -11,25 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
+from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
-from chunkstore.operations.lazy import check_lengths, reconcile
+from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
-
-if TYPE_CHECKING:
-    from chunkstore_journal.history import Streams
-    from chunkstore_journal.inspect import Finding as JournalFinding
-    from chunkstore_journal.objects import ContainerFormat
 
 __all__ = [
     "describe_owner",
@@ -39,7 +34,6 @@ __all__ = [
     "open_replica_on",
     "open_store",
     "open_store_on",
-    "write_snapshot_beside_owner",
 ]
 
 
@@ -56,14 +50,14 @@ def _settings(settings: Settings | None) -> Settings:
     return settings
 
 
-def _cache(storage: ChunkStorage, container: ContainerFormat, settings: Settings, role: str) -> MetadataCache:
+def _cache(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
         from chunkstore.metadata.memory import MemoryMetadataCache
 
-        return MemoryMetadataCache(container.uuid, role)
+        return MemoryMetadataCache(container, role)
     from chunkstore.metadata.lmdb import LmdbMetadataCache
 
-    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container.uuid, role=role, settings=settings)
+    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, role=role, settings=settings)
 
 
 def open_store(
@@ -73,6 +67,7 @@ def open_store(
     create: bool = True,
     settings: Settings | None = None,
     wait_s: float = 0,
+    observer: Observer | None = None,
 ) -> ChunkedSegmentStorage:
     """Claim the next epoch of a container, recover its state, and serve it.
 
@@ -98,6 +93,7 @@ def open_store(
             wait_s=wait_s,
             root=root,
             close_storage=True,
+            observer=observer,
         )
     except BaseException:
         storage.close()
@@ -114,19 +110,24 @@ def open_store_on(
     cache: MetadataCache | None = None,
     root: str | None = None,
     close_storage: bool = False,
+    observer: Observer | None = None,
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
     ``root``: the URL under which another process finds the same storage; with it, large snapshots are written by a worker.
     """
-    from chunkstore_bindings.guarded import guarded
     from chunkstore_bindings.probe import confirm_storage, probe_storage
+    from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import check_writable, create_container, read_format
     from chunkstore_journal.objects import encode_format
     from chunkstore_journal.service import ContainerJournal
 
     chosen = _settings(settings)
     names = ContainerNames(container)
+    if observer is not None and not isinstance(observer, Observer):
+        raise InvalidArgument(
+            f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
+        )
     if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
         raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
     storage = guarded(storage)
@@ -139,8 +140,7 @@ def open_store_on(
     else:
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     check_writable(storage, format_, chosen)
-    check_lengths(storage, chosen)
-    parts = cache if cache is not None else _cache(storage, format_, chosen, "owner")
+    parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "owner")
     closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
     if close_storage:
         closing.append(storage.close)
@@ -148,9 +148,7 @@ def open_store_on(
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s))
         try:
-            failure = reconcile(storage, names, ownership)
-            if failure is not None:
-                raise failure
+            close_lazy_chunks(storage, names, ownership)
             store = ChunkedSegmentStorage(
                 storage=storage,
                 names=names,
@@ -158,9 +156,10 @@ def open_store_on(
                 service=service,
                 ownership=ownership,
                 journal_findings=partial(
-                    _journal_findings, storage, container, _scratch(storage, format_, chosen, cache)
+                    _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
                 ),
-                snapshot_worker=_snapshot_worker(storage, format_, chosen, root, parts) if cache is None else None,
+                observer=observer,
+                snapshot_worker=_snapshot_worker(storage, names, chosen, root, parts) if cache is None else None,
                 on_close=closing,
             )
         except BaseException:
@@ -177,7 +176,7 @@ def open_store_on(
 
 
 def _snapshot_worker(
-    storage: ChunkStorage, container: ContainerFormat, settings: Settings, root: str | None, cache: MetadataCache
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None, cache: MetadataCache
 ) -> Callable[[int], SnapshotReport] | None:
     if root is None or storage.capabilities.medium == "memory":
         return None
@@ -185,7 +184,7 @@ def _snapshot_worker(
     from chunkstore.snapshot_worker import SnapshotWorker
 
     assert isinstance(cache, LmdbMetadataCache)
-    return SnapshotWorker(root, container.name, replace(settings, cache_dir=cache.cache_dir)).write
+    return SnapshotWorker(root, names.container, replace(settings, cache_dir=cache.cache_dir)).write
 
 
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:
@@ -223,7 +222,7 @@ def open_replica_on(
     close_storage: bool = False,
 ) -> Replica:
     """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own."""
-    from chunkstore_bindings.guarded import guarded
+    from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import read_format
     from chunkstore_journal.follower import Follower
 
@@ -231,7 +230,7 @@ def open_replica_on(
     names = ContainerNames(container)
     storage = guarded(storage)
     format_ = read_format(storage, names)
-    parts = cache if cache is not None else _cache(storage, format_, chosen, "replica")
+    parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "replica")
     closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
     if close_storage:
         closing.append(storage.close)
@@ -242,39 +241,15 @@ def open_replica_on(
             names=names,
             settings=chosen,
             follower=follower,
-            journal_findings=partial(_journal_findings, storage, container, _scratch(storage, format_, chosen, cache)),
+            journal_findings=partial(
+                _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
+            ),
             on_close=closing,
         )
     except BaseException:
         if cache is None:
             parts.close()
         raise
-
-
-def write_snapshot_beside_owner(root: str, container: str, settings: Settings, *, epoch: int) -> SnapshotReport:
-    """Write and validate a snapshot of what the owner's cache holds now, from another process (protocol A8).
-
-    ``settings``: the owner's; ``cache_dir`` is where its cache is. The owner of ``epoch`` commits its note.
-
-    Raises ``StorageUnavailable`` (the cache cannot be read, or the storage fails), ``StorageFull``, ``Damaged`` (read-back),
-    ``ContainerNotFound``. Retry: safe, names are unique.
-    """
-    from chunkstore.metadata.lmdb import open_reader
-    from chunkstore_journal.container import read_format
-    from chunkstore_journal.snapshot import write_snapshot
-
-    cache_dir = settings.cache_dir or default_cache_dir()
-    names = ContainerNames(container)
-    with _storage_of(root, settings) as storage:
-        format_ = read_format(storage, names)
-        store = open_reader(cache_dir, format_.uuid, settings=settings)
-        if store is None:
-            raise StorageUnavailable("the owner's metadata cache cannot be read", object=cache_dir)
-        try:
-            with store.view() as view:
-                return write_snapshot(storage, names, container=format_.uuid, view=view, epoch=epoch)
-        finally:
-            store.close(clean=False)
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
@@ -291,10 +266,11 @@ def describe_owner(root: str, container: str = "default", *, settings: Settings 
 
     Raises ``ContainerNotFound``, ``Damaged``, ``StorageUnavailable``, ``InvalidArgument``.
     """
+    from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import describe_owner as described
 
     with _storage_of(root, settings) as storage:
-        streams = _streams(storage, container)
+        streams = open_streams(storage, ContainerNames(container))
         info = described(streams)
         claim, lease = info.claim, info.lease
         return {
@@ -317,10 +293,11 @@ def journal_records(
 
     Raises as ``describe_owner``, and ``ChunkNotFound`` when a collector takes what is being read: begin again.
     """
+    from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import iter_records
 
     with _storage_of(root, settings) as storage:
-        for record in iter_records(_streams(storage, container), epoch):
+        for record in iter_records(open_streams(storage, ContainerNames(container)), epoch):
             yield record._asdict()
 
 
@@ -333,25 +310,17 @@ def _storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
         storage.close()
 
 
-def _streams(storage: ChunkStorage, container: str) -> Streams:
-    from chunkstore_journal.container import read_format
-    from chunkstore_journal.history import Streams
-
-    names = ContainerNames(container)
-    return Streams(storage, names, read_format(storage, names))
-
-
 def _scratch(
-    storage: ChunkStorage, container: ContainerFormat, settings: Settings, cache: MetadataCache | None
+    storage: ChunkStorage, container: bytes, settings: Settings, cache: MetadataCache | None
 ) -> Callable[[], MetadataCache]:
-    """Room for a replay that nobody is served from: in memory where the caller brought a cache, else like the cache."""
+    """Makes caches for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
 
     def make() -> MetadataCache:
         if cache is None:
             return _cache(storage, container, settings, "replica")
         from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 
-        return MemoryMetadataCache(container.uuid, "replica", shelf=MemoryShelf())
+        return MemoryMetadataCache(container, "replica", shelf=MemoryShelf())
 
     return make
 
@@ -360,29 +329,37 @@ def _journal_findings(
     storage: ChunkStorage, container: str, scratch: Callable[[], MetadataCache], level: CheckLevel, head: Head
 ) -> list[Finding]:
     """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30; ``deep``: 10 and all of 11), for ``check``."""
+    from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import check_journal
     from chunkstore_journal.replay_check import check_replay
 
-    def replayed() -> Iterator[JournalFinding]:
+    names = ContainerNames(container)
+
+    def stored() -> list[Finding]:
+        return [_finding(*item) for item in check_journal(open_streams(storage, names), head)]
+
+    def replayed() -> list[Finding]:
         room = scratch()
         try:
-            yield from check_replay(_streams(storage, container), room)
+            return [_finding(*item) for item in check_replay(open_streams(storage, names), room)]
         finally:
             room.close()
 
-    found = _found_twice(lambda: check_journal(_streams(storage, container), head))
+    found = _found_twice(stored)
     if level == "deep":
         known = {(item.invariant, item.object) for item in found}
         found += [item for item in _found_twice(replayed) if (item.invariant, item.object) not in known]
-    return [
-        Finding(item.invariant, _SEVERITY[item.severity], "", "", item.object, item.position, item.message)
-        for item in found
-    ]
+    return found
 
 
-def _found_twice(look: Callable[[], Iterator[JournalFinding]]) -> list[JournalFinding]:
-    """A collector or a take-over may be at work while we look: only what is found again counts."""
-    found = list(look())
+def _finding(invariant: int, severity: str, object: str, position: int, message: str) -> Finding:
+    """One of the journal's findings, as ``check`` reports it."""
+    return Finding(invariant, _SEVERITY[severity], "", "", object, position, message)
+
+
+def _found_twice(look: Callable[[], list[Finding]]) -> list[Finding]:
+    """Only what a second look finds again counts: a collector or a take-over may be at work meanwhile."""
+    found = look()
     if found:
         again = {(item.invariant, item.object) for item in look()}
         found = [item for item in found if (item.invariant, item.object) in again]

@@ -6,14 +6,26 @@ Leaves out: ``put`` to a table with an expected version *and* a second change of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
-from chunkstore.checksum import BytesLike
-from chunkstore.config import RollingPolicy
-from chunkstore.operations.session import SessionChunk
+from chunkstore.arguments import (
+    check_attribute_changes,
+    check_attributes,
+    check_key,
+    check_namespace,
+    check_not_itself,
+    check_range,
+    check_value,
+    check_version,
+)
+from chunkstore.checksum import BytesLike, check_data
+from chunkstore.config import LIMITS, RollingPolicy
+from chunkstore.errors import InvalidArgument
+from chunkstore.names import check_segment_name
 from chunkstore.records import AttributeValue
+from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id
 
 __all__ = [
     "Append",
@@ -29,6 +41,8 @@ __all__ = [
     "Truncate",
     "Unseal",
     "UpdateAttributes",
+    "check_changes",
+    "segment_names",
 ]
 
 
@@ -147,3 +161,60 @@ Change: TypeAlias = (
     | TableDelete
     | EndSession
 )
+
+_TABLE = (TablePut, TableDelete)
+_KINDS: frozenset[type] = frozenset(get_args(Change))
+
+
+def segment_names(change: Change) -> tuple[str, ...]:
+    """The segments a change touches."""
+    if type(change) is Append:
+        return (change.name,)
+    if isinstance(change, Concat):
+        return (change.target, change.source)
+    if isinstance(change, (*_TABLE, EndSession)):
+        return ()
+    return (change.name,)
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """Check arguments only. Raises ``InvalidArgument``."""
+    if len(changes) > LIMITS.batch_ops_max:
+        raise InvalidArgument(f"one commit takes at most {LIMITS.batch_ops_max} changes", argument="changes")
+    for change in changes:
+        if type(change) is Append:
+            check_segment_name(change.name)
+            check_data(change.data)
+            if change.expected_offset is not None:
+                check_range(change.expected_offset, 0)
+            continue
+        if type(change) not in _KINDS:
+            raise InvalidArgument(f"not a change: {type(change).__name__}; see chunkstore.changes", argument="changes")
+        for name in segment_names(change):
+            check_segment_name(name)
+        if isinstance(change, Attach):
+            if change.expected_offset is not None:
+                check_range(change.expected_offset, 0)
+            check_session_id(change.session_id)
+            check_session_chunks(change.session_id, change.chunks)
+        elif isinstance(change, Create):
+            if change.rolling is not None and not isinstance(change.rolling, RollingPolicy):
+                raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
+            check_attributes(change.attributes)
+        elif isinstance(change, UpdateAttributes):
+            check_attribute_changes(change.changes)
+            check_attribute_changes(change.expected)
+        elif isinstance(change, EndSession):
+            check_session_id(change.session_id)
+        elif isinstance(change, Truncate):
+            check_range(change.offset, 0)
+        elif isinstance(change, Concat):
+            if change.offset is not None:
+                check_range(change.offset, 0)
+            check_not_itself(change.target, change.source)
+        elif isinstance(change, _TABLE):
+            check_namespace(change.namespace)
+            check_key(change.key)
+            check_version(change.expected_version)
+            if isinstance(change, TablePut):
+                check_value(change.value)

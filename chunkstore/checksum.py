@@ -7,18 +7,47 @@ Promises: CRC32C is Castagnoli (google-crc32c, hardware where the processor has 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import TypeAlias
 
 import google_crc32c
 
-__all__ = ["DIGEST_MODULUS", "BytesLike", "crc32c", "crc32c_extend", "name_spread", "record_hash", "row_digest"]
+from chunkstore.errors import InvalidArgument
+
+__all__ = [
+    "DIGEST_MODULUS",
+    "BytesLike",
+    "check_data",
+    "crc32c",
+    "crc32c_extend",
+    "crc32c_of_bytes",
+    "crc32c_of_more",
+    "name_spread",
+    "record_hash",
+    "row_digest",
+]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 DIGEST_MODULUS = 1 << 256
 _WINDOW_BYTES = 1 << 17
 _extend = google_crc32c.extend
 _value = google_crc32c.value
+crc32c_of_bytes: Callable[[bytes], int] = _value
+"""As ``crc32c``, of ``bytes`` only and without a call of Python's: every record has three of them."""
+crc32c_of_more: Callable[[int, bytes], int] = _extend
+"""As ``crc32c_extend``, likewise."""
+
+
+def check_data(data: object) -> BytesLike:
+    """A contiguous buffer of bytes, of shape (n,). Raises ``InvalidArgument``."""
+    if isinstance(data, (bytes, bytearray)):
+        return data
+    if isinstance(data, memoryview):
+        if data.c_contiguous:
+            return data if data.format == "B" and data.ndim == 1 else data.cast("B")
+        raise InvalidArgument("data must be contiguous; copy it with bytes(...)", argument="data")
+    raise InvalidArgument(f"data must be bytes, bytearray or memoryview, not {type(data).__name__}", argument="data")
 
 
 def crc32c(data: BytesLike) -> int:

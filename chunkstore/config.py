@@ -99,7 +99,7 @@ class Settings:
     Attributes (units last):
       cache_dir: local directory of the LMDB cache; deleting it is always safe.
       journal_mode: "auto" takes APPEND where the file system is on the allow-list, else SLOT (protocol.md A13).
-      lengths: "exact" (every append is journaled) or "lazy" (appends into a growing chunk are not; decision 0012).
+      lengths: "exact", every append is journaled; the former "lazy" is refused (decision 0012).
       read_fence: "fenced" checks the fence on every owner read (linearizable); "none" may serve a deposed owner's view.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
@@ -128,7 +128,7 @@ class Settings:
 
     cache_dir: str | None = None
     journal_mode: JournalMode = "auto"
-    lengths: Literal["exact", "lazy"] = "exact"
+    lengths: Literal["exact"] = "exact"
     read_fence: Literal["fenced", "none"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
@@ -161,7 +161,7 @@ class Settings:
         _require(
             self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode
         )
-        _require(self.lengths in ("exact", "lazy"), "lengths", "'exact' or 'lazy'", self.lengths)
+        _require(self.lengths == "exact", "lengths", _EXACT, self.lengths)
         _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
@@ -183,6 +183,10 @@ class Settings:
         return tuple(item.name for item in fields(cls))
 
 
+_EXACT = (
+    "'exact', the default ('lazy' was removed: a part of an unacknowledged append could survive a crash, and threads took turns; "
+    "the next open measures and closes chunks that it left)"
+)
 _YEAR_S = 366 * 86_400.0
 _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("linger_s", 0, 10),

@@ -1,20 +1,45 @@
-"""The end of the operation under way, for whoever waits on its behalf further down.
+"""The end of the operation under way, for the layers below that wait on its behalf.
 
 Promises: ``until`` says when the operation that the present thread works for has to be over; the calls of a pool that it
 starts inherit that. ``left_s`` bounds a wait by it. Where nothing was said there is no bound.
-Leaves out: ending anything. Nobody is interrupted; who waits, or tries once more, asks first.
+Leaves out: ending anything. Nothing is interrupted; waits and retries ask first.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from types import TracebackType
+from typing import NoReturn
 
 from chunkstore import runtime
+from chunkstore.errors import DeadlineExceeded
 
-__all__ = ["left_s", "until"]
+__all__ = ["Deadline", "left_s", "until"]
 
 _end_s: ContextVar[float | None] = ContextVar("chunkstore_operation_end_s", default=None)
+
+
+class Deadline:
+    """The end of one operation that may take ``limit_s`` from now: ``end_s`` on the monotonic clock."""
+
+    __slots__ = ("end_s", "limit_s")
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.end_s = runtime.monotonic_s() + limit_s
+
+    def left_s(self) -> float:
+        """Seconds that are left; never below zero."""
+        return max(0.0, self.end_s - runtime.monotonic_s())
+
+    def acquire(self, lock: runtime.Lock, what: str) -> None:
+        """Take a lock within the deadline. Raises ``DeadlineExceeded``: nothing was done."""
+        if not lock.acquire(True, self.left_s()):
+            self.fail(f"waiting for {what}")
+
+    def fail(self, what: str) -> NoReturn:
+        """Raise ``DeadlineExceeded``: nothing was done."""
+        raise DeadlineExceeded(what, deadline_s=self.limit_s)
 
 
 class until:  # noqa: N801  (reads as a word: ``with until(end_s):``)

@@ -16,7 +16,7 @@ __all__ = ["Finding", "segment_findings"]
 
 
 class Finding(NamedTuple):
-    """One violated invariant, or something that whoever checks wants to know.
+    """One violated invariant, or a remarkable fact.
 
     ``severity`` is "damage" (data or safety), "warning" (remarkable), "leak" (rows that only cost space) or "info" (nothing is
     wrong: objects that only cost space).

@@ -97,7 +97,7 @@ class JournalBroken(Exception):
     """Internal: this stream can take no more records; only a take-over by the same process can go on (protocol.md 3.9).
 
     ``happened`` is False when the failed record certainly is not, and never will be, part of history; None when only
-    the take-over can tell. ``error`` is what the caller should be told if it did not happen.
+    the take-over can tell. ``error`` is what to raise if it did not happen.
     """
 
     def __init__(self, error: ChunkstoreError, *, happened: Literal[False] | None) -> None:

@@ -2,7 +2,7 @@
 
 Promises: counts are plain data that can be added, subtracted and kept; the collector reads them when it is scraped and
 needs the extra ``prometheus`` only when it is made.
-Leaves out: counting (``chunkstore_bindings.metered``), serving HTTP.
+Leaves out: counting (``chunkstore_bindings.wrappers.metered``), serving HTTP.
 """
 
 from __future__ import annotations

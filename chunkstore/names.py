@@ -35,6 +35,7 @@ __all__ = [
     "ContainerNames",
     "check_container_name",
     "check_object_name",
+    "check_object_text",
     "check_segment_name",
     "chunk_epoch",
     "chunk_id",
@@ -94,11 +95,12 @@ def check_object_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` is a safe relative object name (no empty part, ``.``, ``..``, NUL, leading slash)."""
     if not isinstance(name, str):
         raise InvalidArgument(f"a chunk name must be a str, not {type(name).__name__}", argument="name")
-    _check_object_name(name)
+    check_object_text(name)
 
 
 @lru_cache(maxsize=4096)
-def _check_object_name(name: str) -> None:
+def check_object_text(name: str) -> None:
+    """As ``check_object_name``, for what is known to be a ``str``; costs no call of Python's for names that were met before."""
     # Remembered, because the same few names (fence, log, growing chunks) pass here several times in every commit. No pattern,
     # because every read passes here, too, and those who read thousands of chunks meet few names again.
     if not 1 <= len(name) <= 900 or name[0] == "/" or name[-1] == "/" or "//" in name or "\0" in name:

@@ -3,7 +3,7 @@
 Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``stop`` (or the end at the time it is reached);
 at most ``prefetch_bytes`` are held in advance; with ``follow`` it waits for more until the segment is sealed, deleted or the
 reader closed. Errors of reading are raised at the position where they occur, after all buffers before it. Reading ahead also ends
-with a reader that nobody has any more. In a forked child it is closed.
+when a reader is garbage-collected. In a forked child a reader is closed.
 Leaves out: random access (``store.read``).
 """
 
@@ -12,20 +12,30 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
 from chunkstore import runtime
 from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgument, SegmentTruncated, StorageUnavailable
-
-if TYPE_CHECKING:
-    from chunkstore.reading import ReadingHalf, SegmentHandle
+from chunkstore.handles import SegmentHandle
+from chunkstore.records import SegmentInfo
 
 __all__ = ["StorageReader", "check_reader"]
 
 _FOLLOW_WAIT_S: Final = 0.5
 _PIECE_BYTES_MIN: Final = 4096
 _PIECE_BYTES_MAX: Final = 1 << 28
+
+
+class _Readable(Protocol):
+    """What a reader asks of its store."""
+
+    def info(self, segment: SegmentHandle, /) -> SegmentInfo: ...
+
+    def read(self, segment: SegmentHandle, offset: int, length: int, /) -> bytes: ...
+
+    def wait(self, segment: SegmentHandle, offset: int, timeout_s: float, /) -> SegmentInfo: ...
 
 
 def check_reader(start: object, stop: object, prefetch_bytes: object, piece_bytes: object) -> None:
@@ -52,7 +62,7 @@ class StorageReader:
 
     def __init__(
         self,
-        store: ReadingHalf,
+        store: _Readable,
         handle: SegmentHandle,
         *,
         start: int,
@@ -68,11 +78,13 @@ class StorageReader:
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.position = start
-        self._pieces = _Pieces(store, handle, stop=stop, follow=follow, piece_bytes=piece_bytes)
+        self._pieces = _Pieces(
+            partial(store.read, handle), partial(store.wait, handle), stop=stop, follow=follow, piece_bytes=piece_bytes
+        )
         self._ahead_max = max(1, prefetch_bytes // piece_bytes) if prefetch_bytes else 0
         self._ended = False
         self._task: runtime.Task | None = None
-        # Its thread knows the pieces only: who drops a reader in the middle of it ends the thread.
+        # The thread refers to the pieces only, so that a dropped reader is collected and ends it.
         weakref.finalize(self, self._pieces.forget)
         _readers.add(self)
 
@@ -86,7 +98,7 @@ class StorageReader:
         return self
 
     def __next__(self) -> bytes:
-        """The next buffer. Raises ``StopIteration`` at the end, ``Closed``, and what reading raises."""
+        """The next buffer. Raises ``StopIteration`` at the end, ``Closed``, and as ``ReadableContainer.read``."""
         if self._pieces.closed:
             raise Closed("this reader")
         if self._ended:
@@ -101,7 +113,7 @@ class StorageReader:
         raise item
 
     def close(self) -> None:
-        """End reading ahead. Safe to repeat."""
+        """End reading ahead. Raises nothing. Safe to repeat."""
         self._pieces.close()
         if self._task is not None:
             self._task.join(timeout=10)
@@ -116,7 +128,7 @@ class StorageReader:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
-        self._pieces = _Pieces(self._pieces.store, self._pieces.handle, stop=0, follow=False, piece_bytes=0)
+        self._pieces = _Pieces(self._pieces.read_at, self._pieces.wait_at, stop=0, follow=False, piece_bytes=0)
         self._pieces.closed = True
         self._task = None
 
@@ -129,10 +141,16 @@ class _Pieces:
     """A segment's bytes in pieces, and those of them that were read ahead."""
 
     def __init__(
-        self, store: ReadingHalf, handle: SegmentHandle, *, stop: int | None, follow: bool, piece_bytes: int
+        self,
+        read_at: Callable[[int, int], bytes],
+        wait_at: Callable[[int, float], SegmentInfo],
+        *,
+        stop: int | None,
+        follow: bool,
+        piece_bytes: int,
     ) -> None:
-        self.store = store
-        self.handle = handle
+        self.read_at = read_at
+        self.wait_at = wait_at
         self._stop = stop
         self._follow = follow
         self._piece_bytes = piece_bytes
@@ -147,7 +165,7 @@ class _Pieces:
             self._condition.notify_all()
 
     def forget(self) -> None:
-        """As ``close``, from wherever garbage is collected: whoever waits notices within a second."""
+        """As ``close``, without the lock, for the garbage collector: waiting threads notice within a second."""
         self.closed = True
 
     def take(self) -> _Item:
@@ -184,7 +202,7 @@ class _Pieces:
                 if length <= 0:
                     return None
                 try:
-                    data = self.store.read(self.handle, position, length)
+                    data = self.read_at(position, length)
                 except BadOffset:
                     if not self._follow:
                         raise
@@ -193,13 +211,13 @@ class _Pieces:
                     return data
                 if not self._follow or self.closed:
                     return None
-                info = self.store.wait(self.handle, position, _FOLLOW_WAIT_S)
+                info = self.wait_at(position, _FOLLOW_WAIT_S)
                 if info.sealed and info.length <= position:
                     return None
         except ChunkstoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  (carried to the consuming thread)
-            # Not from a well-behaved binding; but nobody must wait for ever for a thread that it has ended.
+            # A defect of a binding must not leave the consumer waiting for a thread that has ended.
             wrapped = StorageUnavailable(f"unexpected {type(error).__name__} while reading: {error}")
             wrapped.__cause__ = error
             return wrapped

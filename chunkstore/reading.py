@@ -1,4 +1,4 @@
-"""The reading half of a store, shared by the owner and by replicas.
+"""What can be read of a container, shared by the owner and by replicas.
 
 Promises: every method is thread-safe, reads one consistent point of history and never writes to the container.
 A segment is named by its name or by a handle; a handle of a deleted segment gets ``SegmentNotFound`` even if the name
@@ -9,21 +9,21 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from chunkstore import runtime
+from chunkstore.arguments import check_buffer, check_listing, check_range
 from chunkstore.errors import InvalidArgument, SegmentNotFound
+from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head
-from chunkstore.names import check_segment_name
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
-from chunkstore.operations.read import ReadContext, check_buffer, check_range, find_acknowledged, read, read_into
-from chunkstore.operations.table import TableEntry, check_key, check_namespace, read_entry, scan_entries
+from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
 
-__all__ = ["JournalFindings", "ReadingHalf", "SegmentHandle", "SegmentRef", "TableReader", "no_findings"]
+__all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
 _POLL_S = 0.05
 
@@ -36,66 +36,7 @@ def no_findings(_level: CheckLevel, _head: Head) -> list[Finding]:
     return []
 
 
-class SegmentHandle(NamedTuple):
-    """An opened segment: binds the segment's id, so that a re-created segment of the same name is not mistaken for it."""
-
-    name: str
-    segment_id: int
-    writable: bool
-
-
-SegmentRef: TypeAlias = str | SegmentHandle
-
-
-def resolve(target: SegmentRef) -> tuple[str, int | None]:
-    """Name and (for a handle) id. Raises ``InvalidArgument``."""
-    if isinstance(target, SegmentHandle):
-        check_segment_name(target.name)
-        if type(target.segment_id) is not int:
-            raise InvalidArgument(f"the handle of {target.name!r} has no segment's id", argument="segment")
-        return target.name, target.segment_id
-    check_segment_name(target)
-    return target, None
-
-
-class TableReader:
-    """The reading half of ``table(namespace)``."""
-
-    def __init__(self, context: ReadContext, namespace: str) -> None:
-        self._context = context
-        self.namespace = check_namespace(namespace)
-
-    def get(self, key: bytes) -> TableEntry | None:
-        """One row (key, value, version), or None.
-
-        Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``.
-        """
-        check_key(key)
-        self._context.check_open()
-        with self._context.store().view() as view:
-            entry = read_entry(view, self.namespace, key)
-        self._context.check()
-        return entry
-
-    def scan(self, prefix: bytes = b"", *, after: bytes | None = None) -> Iterator[TableEntry]:
-        """Rows whose key begins with ``prefix``, in key order, those above ``after`` only.
-
-        From one view that stays open while iterating. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``,
-        ``StorageUnavailable``, ``DeadlineExceeded``.
-        """
-        for value, argument in ((prefix, "prefix"), (b"" if after is None else after, "after")):
-            if not isinstance(value, bytes):
-                raise InvalidArgument(f"{argument} must be bytes, not {type(value).__name__}", argument=argument)
-        self._context.check_open()
-        return self._scan(prefix, after)
-
-    def _scan(self, prefix: bytes, after: bytes | None) -> Iterator[TableEntry]:
-        with self._context.store().view() as view:
-            self._context.check()
-            yield from scan_entries(view, self.namespace, prefix, after)
-
-
-class ReadingHalf:
+class ReadableContainer:
     """See the module. Subclasses set ``_context`` and ``_journal_findings``."""
 
     _context: ReadContext
@@ -124,14 +65,13 @@ class ReadingHalf:
         """What is known about a segment.
 
         Raises ``InvalidArgument``, ``SegmentNotFound``, ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``,
-        ``DeadlineExceeded``.
+        ``DeadlineExceeded``, and where a stat may be stale ``StorageFull``. Retry: safe.
         """
         name, identity = resolve(segment)
         self._context.check_open()
-        ahead = self._context.ahead.get(name)
         try:
             with self._context.store().view() as view:
-                record, _ = find_acknowledged(view, name, identity, ahead)
+                record = find_segment(view, name, identity)
         finally:
             # Also before an error: that there is no segment may be news of yesterday.
             self._context.check()
@@ -142,15 +82,15 @@ class ReadingHalf:
     ) -> Iterator[SegmentInfo]:
         """Segments whose name begins with ``prefix``, in order of their UTF-8 bytes, those above ``after`` only.
 
-        Pages of 1,000 are read at a time; each page is consistent. Raises ``InvalidArgument``, ``NotOwner``, ``Closed``,
-        ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``.
+        Pages of 1,000 are read at a time; each page is consistent. Raises as ``info`` but for ``SegmentNotFound``, also while
+        iterating.
         """
-        inspect.check_listing(prefix, after, limit)
+        check_listing(prefix, after, limit)
         self._context.check_open()
         return inspect.list_segments(self._context, prefix, after, limit)
 
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
-        """The chunks of a segment in order. Raises as ``info``."""
+        """The chunks of a segment in order. Raises as ``info``, also while iterating. Retry: safe."""
         name, identity = resolve(segment)
         self.info(segment)
         return inspect.layout(self._context, name, identity, self._present_epoch())
@@ -158,10 +98,8 @@ class ReadingHalf:
     def read(self, segment: SegmentRef, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; short only at the segment's end, ``b""`` at it.
 
-        Raises ``InvalidArgument``, ``Closed``, ``NotOwner`` (fenced reads), ``SegmentNotFound``, ``SegmentTruncated``
-        (``start_offset`` is the first readable byte), ``BadOffset`` (beyond the length), ``Damaged``, ``StorageUnavailable``,
-        ``DeadlineExceeded``.
-        Retry: safe.
+        Raises as ``info``, and ``SegmentTruncated`` (``start_offset`` is the first readable byte), ``BadOffset`` (beyond the
+        length). Retry: safe.
         """
         name, identity = resolve(segment)
         check_range(offset, length)
@@ -169,7 +107,7 @@ class ReadingHalf:
         return read(self._context, name, identity, offset, length)
 
     def read_into(self, segment: SegmentRef, offset: int, buffer: bytearray | memoryview) -> int:
-        """Fill ``buffer`` (writable, contiguous, bytes of shape (n,)) from ``offset``; returns the count. As ``read``."""
+        """Fill ``buffer`` (writable, contiguous, of shape (n,)) from ``offset``; returns the count. Raises as ``read``."""
         name, identity = resolve(segment)
         target = check_buffer(buffer)
         check_range(offset, 0)
@@ -228,7 +166,7 @@ class ReadingHalf:
         follow: bool = False,
         piece_bytes: int = 1 << 20,
     ) -> StorageReader:
-        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises as ``info``."""
+        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises as ``read``. Retry: safe."""
         check_reader(start, stop, prefetch_bytes, piece_bytes)
         info = self.info(segment)
         handle = SegmentHandle(info.name, info.id, False)
@@ -243,10 +181,10 @@ class ReadingHalf:
         )
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
-        """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant, or an empty list.
+        """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.
 
         Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``,
-        ``StorageFull`` (``deep``: no room for a replay).
+        ``StorageFull`` (``deep``: no room for a replay). Retry: safe.
         """
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")

@@ -61,9 +61,9 @@ def _open_binding(scheme: str, root_url: str, settings: Settings) -> ChunkStorag
 
 def _wrapped(storage: ChunkStorage, scheme: str, settings: Settings) -> ChunkStorage:
     """What the settings ask for, around a binding. A retry is a request like any other, so the throttle is the inner one."""
-    from chunkstore_bindings.guarded import guarded
-    from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
-    from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits
+    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+    from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
 
     storage = guarded(storage)
     limits = ThrottleLimits(

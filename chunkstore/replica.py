@@ -1,8 +1,8 @@
 """``Replica``: follows the journal read-only. Never claims, never writes to the container (protocol 3.13).
 
 Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of what its owner has answered.
-``refresh`` catches up; ``wait`` does so by itself. Who waits for that does so for ``op_deadline_s`` at most; behind a network the
-catching up itself goes on in the background, because a long way takes as long as it takes. In a forked child it is closed: the
+``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; behind a network the
+catching up itself continues in the background, because it may take longer. In a forked child it is closed: the
 threads and the locks are its parent's. Leaves out: changing anything.
 """
 
@@ -15,14 +15,15 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from chunkstore import runtime
+from chunkstore.arguments import check_namespace
 from chunkstore.config import Settings
 from chunkstore.errors import Closed, DeadlineExceeded
 from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.table import check_namespace
-from chunkstore.reading import JournalFindings, ReadingHalf, TableReader, no_findings
+from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.storage import ChunkStorage
+from chunkstore.tables import TableReader
 
 __all__ = ["JournalFollower", "Replica"]
 
@@ -41,7 +42,7 @@ class JournalFollower(Protocol):
         """Release resources."""
 
 
-class Replica(ReadingHalf):
+class Replica(ReadableContainer):
     """A read-only follower; see the module. Made by ``chunkstore.open_replica``; a context manager that closes."""
 
     def __init__(
@@ -63,7 +64,7 @@ class Replica(ReadingHalf):
         self._inherited = False
         self._released = False
         self._lock = runtime.lock()
-        """Held by who catches up, and by who releases everything."""
+        """Held while catching up, and while releasing."""
         self._remote = storage.capabilities.remote
         self.settings = settings
         self._context = ReadContext(
@@ -79,7 +80,7 @@ class Replica(ReadingHalf):
             recheck=self._refresh,
         )
         try:
-            # As long as it takes: nobody else waits for it, and there is nothing to show before.
+            # Without a limit: no other caller waits, and there is nothing to show before.
             follower.catch_up()
         except BaseException:
             follower.close()
@@ -114,7 +115,7 @@ class Replica(ReadingHalf):
         """Apply everything committed by now; returns the lsn reached.
 
         Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull`` (cache disk), ``Closed``, ``DeadlineExceeded`` (it goes on
-        in the background, or somebody else is at it). Retry: safe.
+        in the background, or in another thread). Retry: safe.
         """
         self._check_open()
         lsn = self._follow(self.settings.op_deadline_s)
@@ -123,22 +124,22 @@ class Replica(ReadingHalf):
         return lsn
 
     def table(self, namespace: str) -> TableReader:
-        """The reading half of a table."""
+        """The reading half of a table. Raises ``InvalidArgument``."""
         return TableReader(self._context, check_namespace(namespace))
 
     def close(self) -> None:
-        """Release everything. Safe to repeat. Who is catching up is waited for, ``op_deadline_s`` at most; what hangs longer
-        releases everything at its end."""
+        """Release everything. Raises nothing. Safe to repeat. Waits ``op_deadline_s`` at most for a thread that is catching up;
+        one that hangs longer releases everything at its end."""
         self._closed = True
         if self._inherited or self._released:
             return
-        holding = runtime.Holding(self._lock)
+        held = runtime.interruptible_lock(self._lock)
         try:
-            if holding.wait(self.settings.op_deadline_s):
+            if held.wait(self.settings.op_deadline_s):
                 self._release()
         finally:
-            if holding.got:
-                holding.lock.release()
+            if held.got:
+                held.lock.release()
 
     def _release(self) -> None:
         """With the lock held."""
@@ -148,7 +149,7 @@ class Replica(ReadingHalf):
         self._pool.close()
         for callback in self._on_close:
             callback()
-        # Last: who was interrupted begins anew.
+        # Last: an interrupted release is repeated.
         self._released = True
 
     def _check_open(self) -> None:
@@ -157,7 +158,7 @@ class Replica(ReadingHalf):
             raise Closed(f"{name}, opened before this process was forked," if self._inherited else name)
 
     def _follow(self, most_s: float) -> int | None:
-        """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or somebody else is at it."""
+        """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or in another thread."""
         if not self._remote:
             return self._catch_up(most_s)
         reached: list[int | None] = []
@@ -179,20 +180,20 @@ class Replica(ReadingHalf):
         return reached[0] if reached else None
 
     def _catch_up(self, most_s: float) -> int | None:
-        """In this thread, as long as it takes; None if somebody else was at it for ``most_s``."""
-        holding = runtime.Holding(self._lock)
+        """In this thread, as long as it takes; None if another thread was at it for ``most_s``."""
+        held = runtime.interruptible_lock(self._lock)
         try:
-            if not holding.wait(most_s):
+            if not held.wait(most_s):
                 return None
             try:
                 self._check_open()
                 return self._follower.catch_up().position.lsn
             finally:
                 if self._closed:
-                    self._release()  # who closed us may not have waited so long
+                    self._release()  # close may have stopped waiting
         finally:
-            if holding.got:
-                holding.lock.release()
+            if held.got:
+                held.lock.release()
 
     def _present_epoch(self) -> int:
         return self.epoch
@@ -202,7 +203,7 @@ class Replica(ReadingHalf):
         if most_s is None or most_s >= self.settings.op_deadline_s:
             self.refresh()
         else:
-            self._follow(most_s)  # what is not finished by then is of use to whoever asks next
+            self._follow(most_s)  # what is not finished by then is there for the next call
 
 
 _replicas: weakref.WeakSet[Replica] = weakref.WeakSet()

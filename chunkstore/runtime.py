@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
@@ -30,7 +30,6 @@ __all__ = [
     "Condition",
     "Event",
     "Future",
-    "Holding",
     "LastStep",
     "Lock",
     "Pool",
@@ -38,10 +37,12 @@ __all__ = [
     "Runtime",
     "Task",
     "condition",
+    "defer_interrupt",
     "event",
     "future",
     "identity",
     "install",
+    "interruptible_lock",
     "lock",
     "monotonic_s",
     "now_ms",
@@ -50,7 +51,6 @@ __all__ = [
     "spawn",
     "spawn_if_possible",
     "token",
-    "whole",
 ]
 
 T = TypeVar("T")
@@ -126,8 +126,11 @@ class ProcessIdentity:
 class Runtime(ABC):
     """What an installed runtime provides; see the module's functions of the same names."""
 
+    interruptible = False
+    """Whether Ctrl-C may interrupt the main thread."""
+
     @abstractmethod
-    def now_ms(self) -> int: ...
+    def now_ns(self) -> int: ...
     @abstractmethod
     def monotonic_s(self) -> float: ...
     @abstractmethod
@@ -151,17 +154,13 @@ class Runtime(ABC):
         """A fresh future; waiting for it must be a wait of this runtime."""
         return Future()
 
-    def whole(self) -> AbstractContextManager[None]:
-        """What ``whole`` returns; nothing where nobody interrupts."""
-        return nullcontext()
-
 
 class _Call:
     __slots__ = ("call", "context", "done", "error", "result")
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
-        # What was said about the operation under way (its deadline) holds in the threads that work for it, too.
+        # The caller's context variables (its deadline) hold in the threads that work for it, too.
         self.context = copy_context()
         self.result: object = None
         self.error: BaseException | None = None
@@ -225,34 +224,45 @@ class _ThreadPool:
 # Below the module's own functions, whose enums cost ten times what they do.
 _signals: Any = sys.modules.get("_signal", signal)
 _SIGINT = int(signal.SIGINT)
-_HOLDING_STEP_S = 0.25
-"""For so long at most Ctrl-C is not heard by who waits for a lock."""
+_default_handler = signal.default_int_handler
+_INTERRUPTIBLE_STEP_S = 0.25
+"""Ctrl-C interrupts a wait for a lock after this time at most."""
 
 
-class _Whole(AbstractContextManager[None]):
-    """See ``whole``. One of it for each use."""
+_main_thread = threading.main_thread().ident
 
-    __slots__ = ("_installed", "_kept")
 
-    def __init__(self) -> None:
-        self._installed = self._kept = False
+def _after_fork_in_child() -> None:
+    global _main_thread
+    _main_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class _DeferInterrupt(AbstractContextManager[None]):
+    """See ``defer_interrupt``. One of it for each use."""
+
+    # On the class, because making one is part of every append and a constructor costs more than all the rest.
+    _installed = _kept = False
 
     def __enter__(self) -> None:
-        # Only Python's own handler, which raises wherever the main thread happens to be: what an application does about Ctrl-C
-        # is its own affair. Within another of these there is nothing to do.
+        # Only Python's own handler, which raises wherever the main thread happens to be: a handler of the
+        # application stays. Within another of these there is nothing to do.
         if (
-            threading.current_thread() is threading.main_thread()
-            and _signals.getsignal(_SIGINT) is signal.default_int_handler
+            threading.get_ident() == _main_thread
+            and _active.interruptible
+            and _signals.getsignal(_SIGINT) is _default_handler
         ):
             self._installed = True
             try:
                 _signals.signal(_SIGINT, self._keep)
             except ValueError:
-                self._installed = False  # in a sub-interpreter, which nobody interrupts
+                self._installed = False  # in a sub-interpreter, which gets no signals
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
         if self._kept:
-            # Whoever presses it again means it.
+            # The second one is raised at once.
             self._kept = False
             signal.default_int_handler(number, frame)
         self._kept = True
@@ -261,7 +271,7 @@ class _Whole(AbstractContextManager[None]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         if self._installed:
-            _signals.signal(_SIGINT, signal.default_int_handler)
+            _signals.signal(_SIGINT, _default_handler)
             if self._kept:
                 raise KeyboardInterrupt
 
@@ -275,14 +285,14 @@ def _read_boot_id() -> str:
 
 
 class _Production(Runtime):
+    interruptible = True
+
     def __init__(self) -> None:
         self._boot_id = _read_boot_id()
 
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
+    # Bare, because every append asks several times.
+    monotonic_s = staticmethod(time.monotonic)
+    now_ns = staticmethod(time.time_ns)
 
     def sleep_s(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -310,22 +320,20 @@ class _Production(Runtime):
     def identity(self) -> ProcessIdentity:
         return ProcessIdentity(socket.gethostname(), os.getpid(), self._boot_id)
 
-    def whole(self) -> AbstractContextManager[None]:
-        return _Whole()
 
-
-_active: Runtime = _Production()
+_production: Runtime = _Production()
+_active = _production
 
 
 def install(runtime: Runtime | None) -> None:
     """Make ``runtime`` the door for everything created from now on; ``None`` brings production back."""
     global _active
-    _active = runtime if runtime is not None else _Production()
+    _active = runtime if runtime is not None else _production
 
 
 def now_ms() -> int:
     """Wall clock in milliseconds since 1970. A label: nothing about safety depends on it."""
-    return _active.now_ms()
+    return _active.now_ns() // 1_000_000
 
 
 def monotonic_s() -> float:
@@ -369,7 +377,7 @@ def spawn(call: Callable[[], None], name: str) -> Task:
 
 
 def spawn_if_possible(call: Callable[[], None], name: str) -> Task | None:
-    """As ``spawn``; None where the system gives no more threads, for callers who can do it themselves then."""
+    """As ``spawn``; None where the system gives no more threads; the caller does it itself then."""
     try:
         return spawn(call, name)
     except RuntimeError:
@@ -377,9 +385,9 @@ def spawn_if_possible(call: Callable[[], None], name: str) -> Task | None:
 
 
 class LastStep:
-    """One of the last things of a close, begun at once: errors are of no use to anybody by then, and what hangs is left to itself.
+    """A last step of a close, begun at once in a thread of its own: errors are ignored, and what hangs is abandoned.
 
-    Who is interrupted while he waits for its end may wait again. Where no thread can be started, its maker does it himself.
+    After an interrupt ``wait`` may be called again. Where no thread can be started, the constructor does the step.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -411,25 +419,25 @@ def pool(name: str, workers: int) -> Pool:
     return _active.pool(name, workers)
 
 
-def whole() -> AbstractContextManager[None]:
-    """While this is entered, Ctrl-C waits for its end, and is raised then; the second one is raised at once.
+defer_interrupt = _DeferInterrupt
+"""``with defer_interrupt():`` Ctrl-C waits for its end, and is raised then; the second one is raised at once.
 
-    For what must not end between two steps in the main thread, where Python would raise ``KeyboardInterrupt`` between any two of
-    them. Leaves alone what an application has installed for SIGINT, and other signals whose handlers raise.
-    """
-    return _active.whole()
+For what must not end between two steps in the main thread, where Python would raise ``KeyboardInterrupt`` between any two of
+them. Leaves alone what an application has installed for SIGINT, and other signals whose handlers raise. Under another runtime
+it does nothing.
+"""
 
 
-class Holding:
+class interruptible_lock:  # noqa: N801  (reads as a word, as ``until`` does)
     """A lock that may be waited for wherever Ctrl-C may interrupt. ``got``: whether it is held::
 
-        holding = runtime.Holding(lock)
+        held = runtime.interruptible_lock(lock)
         try:
-            if not holding.wait(30.0):
+            if not held.wait(30.0):
                 ...
         finally:
-            if holding.got:
-                holding.lock.release()
+            if held.got:
+                held.lock.release()
 
     The end is written out, and no call of ours: between its beginning and its first step Python would raise ``KeyboardInterrupt``, too.
     """
@@ -446,9 +454,9 @@ class Holding:
         while True:
             left_s = max(0.0, end_s - monotonic_s())
             # Ctrl-C waits for the end of each step: between having the lock and saying so, it would be held for ever.
-            with whole():
-                self.got = self.lock.acquire(timeout=min(left_s, _HOLDING_STEP_S))
-            if self.got or left_s <= _HOLDING_STEP_S:
+            with defer_interrupt():
+                self.got = self.lock.acquire(timeout=min(left_s, _INTERRUPTIBLE_STEP_S))
+            if self.got or left_s <= _INTERRUPTIBLE_STEP_S:
                 return self.got
 
 

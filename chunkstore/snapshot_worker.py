@@ -2,7 +2,7 @@
 
 Promises: the worker opens the storage by its URL and the owner's cache as one more reader, writes the snapshot of the point of
 history it finds there, reads it back, and prints its report; the owner then commits the note. A worker that fails or is
-killed leaves at most an object without a note, which nobody uses. It never claims and never changes the cache.
+killed leaves at most an unused object without a note. It never claims and never changes the cache.
 Leaves out: storages without a URL and caches in memory: there the owner writes its snapshots itself.
 """
 
@@ -15,11 +15,13 @@ import sys
 from dataclasses import asdict
 from typing import Any, Final
 
-from chunkstore.assembly import write_snapshot_beside_owner
-from chunkstore.config import RollingPolicy, Settings
+from chunkstore.config import RollingPolicy, Settings, default_cache_dir
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.journal import SnapshotReport
+from chunkstore.metadata.lmdb import open_reader
 from chunkstore.metadata.port import Position
+from chunkstore.names import ContainerNames
+from chunkstore.registry import open_storage
 
 __all__ = ["SnapshotWorker", "main"]
 
@@ -67,9 +69,7 @@ def main() -> int:
     """The worker: request as JSON on standard input, report as JSON on standard output, failure on standard error."""
     request = json.load(sys.stdin)
     try:
-        report = write_snapshot_beside_owner(
-            request["root"], request["container"], _settings(request["settings"]), epoch=request["epoch"]
-        )
+        report = _write(request["root"], request["container"], _settings(request["settings"]), request["epoch"])
     except ChunkstoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
@@ -83,6 +83,28 @@ def main() -> int:
     }
     json.dump(answer, sys.stdout)
     return 0
+
+
+def _write(root: str, container: str, settings: Settings, epoch: int) -> SnapshotReport:
+    """Write and validate a snapshot of what the owner's cache holds now; the owner of ``epoch`` commits its note."""
+    from chunkstore_journal.container import read_format
+    from chunkstore_journal.snapshot import write_snapshot
+
+    cache_dir = settings.cache_dir or default_cache_dir()
+    names = ContainerNames(container)
+    storage = open_storage(root, settings)
+    try:
+        format_ = read_format(storage, names)
+        store = open_reader(cache_dir, format_.uuid, settings=settings)
+        if store is None:
+            raise StorageUnavailable("the owner's metadata cache cannot be read", object=cache_dir)
+        try:
+            with store.view() as view:
+                return write_snapshot(storage, names, container=format_.uuid, view=view, epoch=epoch)
+        finally:
+            store.close(clean=False)
+    finally:
+        storage.close()
 
 
 def _settings(found: dict[str, Any]) -> Settings:

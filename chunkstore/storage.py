@@ -4,14 +4,14 @@ Promises
 * Names are relative paths of ``/``-separated parts (``names.check_object_name``); a name is never reused.
 * A storage is linearizable per name for ``create_if_absent``, ``read``, ``delete``, ``stat`` and ``exists``: what starts
   after another call has finished sees its effect.
-* Every operation is thread-safe. Every foreign error is translated and chained.
+* Every operation is thread-safe. Every foreign error arrives as ``StorageUnavailable``, chained.
 * Errors all operations share: ``InvalidArgument`` (before any effect), ``Closed``, ``StorageUnavailable`` (may have
   happened, for changing calls), ``StorageFull``.
 
 Leaves out: retries (a wrapper), checksums of contents (the engine keeps them in metadata), listing by anything but prefix.
 
-A binding subclasses ``BaseChunkStorage`` and writes the ``do_*`` methods; argument checks, closed checks and metrics
-live in the base. What a binding cannot do stays ``Unsupported`` and its ``Capabilities`` say so.
+A binding subclasses ``BaseChunkStorage``, which checks arguments, and writes the ``do_*`` methods. What it cannot do stays
+``Unsupported``, and its ``Capabilities`` say so.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from inspect import isfunction
 from typing import NamedTuple, TypeAlias
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, InvalidOffset, StorageUnavailable, Unsupported
-from chunkstore.names import check_object_name
+from chunkstore.names import check_object_name, check_object_text
 
 __all__ = [
     "BaseChunkStorage",
@@ -136,7 +135,7 @@ class ChunkStorage(ABC):
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
         """Create ``name`` with exactly ``data``, atomically and durably, unless it exists.
 
-        Returns True if this call created it, False if the name was taken (by anybody; compare contents to learn by whom).
+        Returns True if this call created it, False if the name was taken (compare contents to learn by which writer).
         Raises: ``Unsupported`` without the capability; ``StorageUnavailable`` when the outcome is unknown: it may still
         take effect later (protocol.md 2.3). Retry: safe with identical bytes, followed by comparing contents.
         """
@@ -259,6 +258,9 @@ def translated(error: Exception, operation: str, name: str = "") -> StorageUnava
     )
 
 
+_OURS = (ChunkstoreError, AssertionError, MemoryError)
+
+
 def _translating(method: Callable[..., object]) -> Callable[..., object]:
     operation = method.__name__.removeprefix("do_")
 
@@ -266,7 +268,7 @@ def _translating(method: Callable[..., object]) -> Callable[..., object]:
     def call(*arguments: object) -> object:
         try:
             return method(*arguments)
-        except (ChunkstoreError, AssertionError, MemoryError):
+        except _OURS:
             raise
         except Exception as error:
             name = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], str) else ""
@@ -276,37 +278,42 @@ def _translating(method: Callable[..., object]) -> Callable[..., object]:
 
 
 class BaseChunkStorage(ChunkStorage):
-    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else.
-
-    What a ``do_*`` method raises that is no ``ChunkstoreError`` arrives as ``StorageUnavailable``, chained.
-    """
+    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else."""
 
     _closed = False
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         for name, method in list(vars(cls).items()):
-            if name.startswith("do_") and isfunction(method):
+            # Two are translated where they are called: every append has four of them.
+            if name.startswith("do_") and name not in ("do_exists", "do_write"):
                 setattr(cls, name, _translating(method))
 
     def _check(self, name: str) -> None:
         if self._closed:
             raise Closed("this chunk storage")
-        check_object_name(name)
+        if type(name) is not str:
+            check_object_name(name)
+        check_object_text(name)
 
     def _check_handle(self, handle: ChunkHandle, *, writable: bool = False) -> None:
         if self._closed:
             raise Closed("this chunk storage")
-        if not isinstance(handle, ChunkHandle):
-            raise InvalidArgument(f"a ChunkHandle is needed, not {type(handle).__name__}", argument="handle")
+        if not isinstance(handle, ChunkHandle) or not isinstance(handle.name, str):
+            raise InvalidArgument(f"a ChunkHandle is needed, not {handle!r:.100}", argument="handle")
         # A handle is plain data, which anybody may have made: "../x" would leave the root.
-        check_object_name(handle.name)
+        check_object_text(handle.name)
         if writable and not handle.writable:
             raise InvalidArgument(f"the handle of {handle.name!r} is read-only; use open_write", argument="handle")
 
     def exists(self, name: str) -> bool:
         self._check(name)
-        return self.do_exists(name)
+        try:
+            return self.do_exists(name)
+        except _OURS:
+            raise
+        except Exception as error:
+            raise translated(error, "exists", name) from error
 
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
         self._check(name)
@@ -361,19 +368,28 @@ class BaseChunkStorage(ChunkStorage):
 
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         self._check_handle(handle, writable=True)
-        _whole(offset, "offset")
-        _bytes_like(data, "data")
+        if type(offset) is not int or offset < 0:
+            _whole(offset, "offset")
+        if type(data) is not bytes:
+            _bytes_like(data, "data")
         if not self.capabilities.append:
             raise Unsupported(
                 f"{self.url} cannot append to {handle.name!r}; create it with its content", feature="append"
             )
-        return self.do_write(handle.name, offset, data)
+        try:
+            return self.do_write(handle.name, offset, data)
+        except _OURS:
+            raise
+        except Exception as error:
+            raise translated(error, "write", handle.name) from error
 
     def sync(self, names: Sequence[str]) -> None:
         if self._closed:
             raise Closed("this chunk storage")
         for name in names:
-            check_object_name(name)
+            if type(name) is not str:
+                check_object_name(name)
+            check_object_text(name)
         self.do_sync(names)
 
     def harden(self, name: str) -> None:

@@ -13,19 +13,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, Self
 
 from chunkstore import runtime
-from chunkstore.checksum import BytesLike
+from chunkstore.checksum import BytesLike, check_data
+from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
-from chunkstore.operations.append import check_data
+from chunkstore.handles import SegmentHandle
 from chunkstore.runtime import Future
 
-if TYPE_CHECKING:
-    from chunkstore.engine import ChunkedSegmentStorage
-    from chunkstore.reading import SegmentHandle
-
-__all__ = ["StorageWriter", "check_buffering"]
+__all__ = ["AppendTarget", "StorageWriter", "check_buffering"]
 
 _JOIN_S: Final = 60.0
 _TIMEOUT_S_MAX: Final = 366 * 86_400
@@ -46,12 +44,38 @@ def check_buffering(flush_bytes: object, flush_s: object, buffer_bytes_max: obje
         raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
 
 
+class AppendTarget(Protocol):
+    """What a writer needs of the store it appends to."""
+
+    @property
+    def settings(self) -> Settings: ...
+    def append(
+        self,
+        segment: SegmentHandle,
+        data: BytesLike,
+        *,
+        writer_id: bytes | None,
+        event_number: int | None,
+    ) -> int: ...
+    def append_many(self, segment: SegmentHandle, buffers: Sequence[BytesLike]) -> int: ...
+    def wrap_unexpected(self, error: BaseException) -> ChunkstoreError: ...
+    def writer(
+        self,
+        segment: str,
+        *,
+        flush_bytes: int,
+        flush_s: float,
+        buffer_bytes_max: int,
+        writer_id: bytes | None,
+    ) -> StorageWriter: ...
+
+
 class StorageWriter:
     """One writer of one segment; thread-safe; a context manager whose end flushes. See the module."""
 
     def __init__(
         self,
-        store: ChunkedSegmentStorage,
+        store: AppendTarget,
         handle: SegmentHandle,
         *,
         flush_bytes: int,
@@ -88,8 +112,9 @@ class StorageWriter:
     def append(self, data: BytesLike, *, timeout_s: float | None = None) -> Future[int]:
         """Queue ``data`` (copied) and return a future of its offset, set when it is durable.
 
-        Blocks while ``buffer_bytes_max`` are waiting. Raises ``InvalidArgument``, ``Closed``, ``DeadlineExceeded`` (still full after
-        ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed future.
+        Blocks while ``buffer_bytes_max`` are waiting. Raises ``InvalidArgument``, ``Closed``, ``DeadlineExceeded`` (still full
+        after ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed
+        future with an error of the store's ``append``. Retry: behind ``resume`` only.
         """
         payload = bytes(check_data(data))
         limit_s = self._limit_s(timeout_s)
@@ -128,7 +153,11 @@ class StorageWriter:
         return timeout_s
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything appended so far is durable. Raises the writer's error, or ``DeadlineExceeded``."""
+        """Wait until everything appended so far is durable; another call goes on waiting.
+
+        Raises ``InvalidArgument``, ``DeadlineExceeded``, ``Closed`` (in a forked child), and what broke the writer: an error of
+        ``append`` of the store. Nothing behind the failure was written; go on with ``resume``.
+        """
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
@@ -146,7 +175,7 @@ class StorageWriter:
                 raise self._error.copy()
 
     def close(self) -> None:
-        """Flush and end. Raises the writer's error if something could not be written. Safe to repeat."""
+        """Flush and end. Raises as ``flush``; the writer is closed all the same. Safe to repeat."""
         with self._condition:
             already = self._closed
         try:
@@ -159,11 +188,11 @@ class StorageWriter:
             if self._task is not None:
                 self._task.join(timeout=_JOIN_S)
 
-    def resume(self, store: ChunkedSegmentStorage) -> StorageWriter:
+    def resume(self, store: AppendTarget) -> StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
 
-        ``new.event_number`` tells it: append again every event above. Needs a ``writer_id``. Raises ``InvalidArgument``
-        without one, and what opening for writing raises.
+        ``new.event_number`` says which: append again every event above. Raises ``InvalidArgument`` without a ``writer_id``, and
+        as ``ChunkedSegmentStorage.writer``. Retry: safe.
         """
         if self.writer_id is None:
             raise InvalidArgument("resume needs a writer with a writer_id", argument="writer_id")
@@ -184,7 +213,7 @@ class StorageWriter:
                         return
                 self._commit(batch)
         except BaseException as error:
-            # What calls back when a future is resolved may raise anything; nobody must wait for a thread that has gone.
+            # What calls back when a future is resolved may raise anything; no future may wait for a thread that has gone.
             if self._error is None:
                 self._break(self._store.wrap_unexpected(error), [])
             raise
@@ -243,7 +272,7 @@ class StorageWriter:
         for item in batch:
             try:
                 item.future.set_result(offset)
-            except BaseException as error:  # noqa: BLE001  (of a callback; the others are to be told all the same)
+            except BaseException as error:  # noqa: BLE001  (of a callback; the other futures are resolved all the same)
                 raised.append(error)
             offset += len(item.data)
         if raised:

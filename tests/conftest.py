@@ -151,10 +151,10 @@ def _name_fresh_seeds(reporter: pytest.TerminalReporter) -> None:
         if name == FRESH_SEED
     }
     if seeds:
-        reporter.section("fresh seeds of this run's random stories")
+        reporter.section("fresh seeds of this run's random runs")
         named = (seed if outcome == "passed" else f"{seed} FAILED" for seed, outcome in seeds.items())
         reporter.line(", ".join(named))
-        reporter.line("replay one: python -m chunkstore.testing.simulator --seed N --stories 8")
+        reporter.line("replay one: python -m tests.simulator --seed N --claims 8")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

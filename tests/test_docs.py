@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import typer
 
 import chunkstore
-from chunkstore import errors
+from chunkstore import ChunkedSegmentStorage, Replica, StorageReader, StorageWriter, errors
 from chunkstore.cli.app import app
+from chunkstore.open_session import Session
+from chunkstore.reading import ReadableContainer
+from chunkstore.sessions import SessionWriter
+from chunkstore.tables import Table
 from tests.support.documents import has_examples, run_examples
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +62,13 @@ def test_readme_begins_with_what_it_is_and_is_not() -> None:
     assert "make test" in text
 
 
+def test_readme_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(project["optional-dependencies"])
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
@@ -75,6 +88,52 @@ def test_decision_has_its_form(path: Path) -> None:
 
 def test_decisions_are_numbered_without_holes() -> None:
     assert [int(path.name[:4]) for path in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+OF_COMMITS = {
+    "Closed",
+    "NotOwner",
+    "OutcomeUnknown",
+    "StorageFull",
+    "StorageUnavailable",
+    "DeadlineExceeded",
+    "Damaged",
+}
+CHANGING = (
+    "ChunkedSegmentStorage: create write append append_many seal unseal truncate concat delete update_attributes commit session",
+    "Table: put delete",
+    "Session: end",
+)
+PUBLIC = (ChunkedSegmentStorage, Replica, Table, Session, SessionWriter, StorageWriter, StorageReader)
+OWNERS = (*PUBLIC, ReadableContainer)
+METHODS = [
+    pytest.param(kind, name, id=f"{kind.__name__}.{name}")
+    for kind in PUBLIC
+    for name, found in inspect.getmembers(kind, inspect.isfunction)
+    if not name.startswith("_")
+]
+
+
+def errors_named(kind: type, name: str) -> set[str]:
+    """Of a method's docstring, and of the methods it refers to (\"Raises as ``append``\")."""
+    text = inspect.getdoc(getattr(kind, name)) or ""
+    text = text[text.find("Raises") :] if "Raises" in text else ""
+    found = set(re.findall(r"``([A-Z]\w+)(?:\([^`]*)?``", text)) & set(errors.__all__)
+    for owner, other in re.findall(r"\bas ``(?:(\w+)\.)?(\w+)``", text):
+        found |= errors_named(next((item for item in OWNERS if item.__name__ == owner), kind), other)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS)
+def test_public_methods_name_their_errors(kind: type, name: str) -> None:
+    text = " ".join((inspect.getdoc(getattr(kind, name)) or "").split())
+    found = errors_named(kind, name)
+    assert found or "Raises nothing" in text
+    for line in CHANGING:
+        owner, verbs = line.split(": ")
+        if kind.__name__ == owner and name in verbs.split():
+            assert found >= OF_COMMITS
+            assert "etry" in text, "says nothing of a retry"
 
 
 def test_changelog_has_a_place_for_the_next_change() -> None:
@@ -121,6 +180,19 @@ def test_cited_rules_exist() -> None:
                 assert number in known, f"{named(path)} cites {citation[0]!r}: docs/protocol.md has no {number}"
                 cited += 1
     assert cited > 50
+
+
+def test_architecture_maps_rules_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.split("## Which rule is kept where")[1].split("\n## ")[0]
+    mapped = set()
+    for cell in re.findall(r"^\| ([^|]+?) \|", table, re.MULTILINE)[1:]:
+        mapped.update(cell.split(", "))
+    decisions = {path.name[:4] for path in DECISIONS}
+    assert not mapped - protocol_numbers() - decisions
+    of_operations = {"A1", "A2", "A4", "A5", "A6", "A7", "A8", "A9", "A11", "A12", "A13", "A14", "A15"}
+    of_operations |= {"3.5", "3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.13", "3.14.1", "3.14.2", "3.14.4"}
+    assert mapped >= of_operations | {"0006", "0008", "0011", "0013", "0014"}
 
 
 def test_every_amendment_and_schedule_is_there() -> None:

@@ -130,7 +130,7 @@ class MemoryChunkStorage(BaseChunkStorage):
             return not self._find(name).read_only
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
-        # The copy is made under the lock: a bytearray cannot grow while somebody looks into it.
+        # The copy is made under the lock: a bytearray cannot grow while a view of it exists.
         with self._lock, memoryview(self._find(name).data) as view:
             return bytes(view[offset : offset + length])
 
@@ -144,7 +144,9 @@ class MemoryChunkStorage(BaseChunkStorage):
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         with self._lock:
-            chunk = self._find_writable(name)
+            chunk = self._chunks.get(name)
+            if chunk is None or chunk.read_only:
+                chunk = self._find_writable(name)
             before = len(chunk.data)
             if before != offset:
                 self.check_write_offset(name, expected=before, given=offset)

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.wrapping import layers
+from chunkstore_bindings.wrappers.wrapping import layers
 
 __all__ = [
     "PROBE_RACERS",
@@ -53,7 +53,7 @@ class ProbeResult:
 
 @runtime_checkable
 class ServerBacked(Protocol):
-    """What a binding offers whose server is somebody else's: it may be replaced, or configured anew, between two opens."""
+    """What a binding offers whose server is operated by others: it may be replaced, or configured anew, between two opens."""
 
     def server_identity(self) -> Mapping[str, str]:
         """Which server, and by which way. When it changes, the probe of before says nothing any more."""
@@ -64,7 +64,7 @@ class ServerBacked(Protocol):
         ...
 
     def observe_server(self, name_prefix: str) -> Mapping[str, str]:
-        """What else the server does: recorded, required by nobody."""
+        """What else the server does: recorded, required nowhere."""
         ...
 
 
@@ -164,7 +164,7 @@ def _check_existing_name(storage: ChunkStorage, name: str) -> None:
 
 
 def _race(storage: ChunkStorage, name: str) -> list[int]:
-    """The numbers of the racers that were told they created ``name``."""
+    """The numbers of the racers whose creation of ``name`` was reported as done."""
     start = runtime.event()
     ready = runtime.condition()
     waiting = 0

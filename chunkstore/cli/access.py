@@ -1,7 +1,7 @@
 """Opening a container for a verb: as a replica that never claims, or as its owner, politely.
 
 Promises: a verb that only reads follows the journal once and leaves no trace; a verb that changes refuses a container
-whose owner looks alive (``ContainerBusy``) unless it was told to take over. Leaves out: what the verb then does.
+whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Leaves out: what the verb then does.
 """
 
 from __future__ import annotations

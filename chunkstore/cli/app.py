@@ -1,6 +1,6 @@
 """The verbs as one command, and the one place where errors become exit codes.
 
-Promises: 0 done, 1 damaged or failed, 2 misuse, 130 interrupted, 141 nobody reads our output any more; a failure is one
+Promises: 0 done, 1 damaged or failed, 2 misuse, 130 interrupted, 141 output closed by its reader; a failure is one
 line on stderr (with ``--json`` one object ``{error, message, fields}``), never a traceback for a condition that has a
 name. Leaves out: the verbs themselves.
 """
@@ -35,7 +35,7 @@ _USAGE_ERROR: type[Exception] = next(base for base in typer.BadParameter.__mro__
 
 
 class _PipeClosed(Exception):
-    """Whoever read our output is gone (typer would take a BrokenPipeError away from us)."""
+    """The reader of our output is gone (typer would take a BrokenPipeError away from us)."""
 
 
 class _Interrupted(Exception):
@@ -140,17 +140,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
-    """The library's remedy is a keyword argument, which nobody can give here."""
+    """The library's remedy is a keyword argument, which cannot be given here."""
     if not isinstance(error, ContainerNotFound):
         return error
     where = f" under {error.root}" if error.root else ""
-    told = error.copy()
+    reworded = error.copy()
     text = (
         f"no container {error.container!r}{where}: 'chunkstore containers ROOT' lists those that are there "
         "(--container chooses one); the first 'chunkstore put' makes it"
     )
-    told.args = (text,)
-    return told
+    reworded.args = (text,)
+    return reworded
 
 
 def _print_misuse(error: Exception, *, as_json: bool) -> None:

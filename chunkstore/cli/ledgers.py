@@ -15,20 +15,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 import typer
 
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, human_bytes, meter, print_facts, print_json, print_table
+from chunkstore.codec.pulsar.pip76 import ENTRY_BYTES_MAX, DataSource, Entry
+from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
-
-if TYPE_CHECKING:
-    from chunkstore.codec.pip76 import DataSource, Entry
-    from chunkstore.codec.salvage import SkippedBytes
-    from chunkstore.offload import OffloadWriter
 
 __all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
 
@@ -39,6 +36,22 @@ _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
 _DECODED = ("ledger", "entry", "length", "sha256")
 _INDEX_MAGIC_V1 = b"\xde\x47\xde\x47"
+
+
+class _Writer(Protocol):
+    """``chunkstore.pulsar.OffloadWriter``, which needs an extra."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def segments_completed(self) -> int: ...
+
+    def last_entry(self, ledger: int, /) -> int: ...
+
+    def append(self, ledger: int, entry: int, payload: bytes, /) -> object: ...
+
+    def complete(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +70,7 @@ class OffloadResult:
 
 def _need_offload() -> None:
     try:
-        import_module("chunkstore.offload")
+        import_module("chunkstore.pulsar")
     except ImportError as error:
         raise Unsupported(
             "ledgers need the extra 'offload': pip install 'chunkstore-engine[offload]'", feature="offload"
@@ -94,7 +107,7 @@ def offload(
     Entries get the ids behind the ledger's last one, from 0 on. The container is created where there is none.
     """
     _need_offload()
-    from chunkstore.offload import OffloadWriter
+    from chunkstore.pulsar import OffloadWriter
 
     with _open_file(file) as source:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
@@ -111,7 +124,7 @@ def offload(
 
 
 def _copy(
-    writer: OffloadWriter,
+    writer: _Writer,
     ledger: int,
     source: BinaryIO,
     name: str,
@@ -164,8 +177,6 @@ def _open_file(name: str) -> Iterator[BinaryIO]:
 
 def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
     """The entries in the file. Raises ``Damaged`` where one is longer than an entry may be, or cut off."""
-    from chunkstore.codec.pip76 import ENTRY_BYTES_MAX
-
     position = 0
     while True:
         if framing == "lines":
@@ -216,7 +227,7 @@ def ls(
 ) -> None:
     """List ledgers, by topic."""
     _need_offload()
-    from chunkstore.offload import LedgerReader
+    from chunkstore.pulsar import LedgerReader
 
     with access.replica(root, container, cache_dir) as store:
         reader = LedgerReader(store)
@@ -248,7 +259,7 @@ def read(
 ) -> None:
     """Write a ledger's entries to standard output."""
     _need_offload()
-    from chunkstore.offload import LedgerReader
+    from chunkstore.pulsar import LedgerReader
 
     out = sys.stdout.buffer
     with access.replica(root, container, cache_dir) as store:
@@ -313,8 +324,6 @@ def _local(name: str) -> str:
 
 
 def _source(file: BinaryIO, name: str) -> DataSource:
-    from chunkstore.codec.pip76 import DataSource
-
     def read_at(offset: int, length: int) -> bytes:
         try:
             file.seek(offset)
@@ -330,8 +339,8 @@ def _source(file: BinaryIO, name: str) -> DataSource:
 
 
 def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
-    from chunkstore.codec.pip76_index import INDEX_BYTES_MAX, read_index
-    from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
+    from chunkstore.codec.pulsar.pip76_index import INDEX_BYTES_MAX, read_index
+    from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
 
     with _open_file(_local(index_name)) as file:
         raw = _read_whole(file, INDEX_BYTES_MAX + 1)
@@ -342,7 +351,7 @@ def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
 
 
 def _salvaged(source: DataSource) -> Iterator[Entry]:
-    from chunkstore.codec.salvage import salvage_entries
+    from chunkstore.codec.pulsar.salvage import salvage_entries
 
     skipped: list[SkippedBytes] = []
     found = 0

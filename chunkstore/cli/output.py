@@ -165,7 +165,7 @@ def print_error(error: BaseException, *, as_json: bool) -> None:
 
 
 class Meter(Protocol):
-    """Something that is told about progress in bytes."""
+    """Shows progress in bytes."""
 
     def advance(self, size_bytes: int) -> None:
         """``size_bytes`` more are done."""

@@ -1,6 +1,6 @@
 """The process that the demonstration kills: it offloads the flights and tells what was acknowledged.
 
-Promises: a line is written only after the store has acknowledged what it tells. It begins when it is told to, and never gets
+Promises: a line is written only after the store has acknowledged what it says. It begins on request, and never gets
 beyond 80 % of the stream: there it waits to be killed. Leaves out: resuming (``stage``).
 """
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import chunkstore
 from chunkstore.config import KIB, MIB, RollingPolicy, Settings
 from chunkstore.demo.flights import TOPICS, events
-from chunkstore.offload import OffloadWriter
+from chunkstore.pulsar import OffloadWriter
 
 __all__ = ["Sizes", "main", "writers"]
 

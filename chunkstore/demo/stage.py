@@ -31,7 +31,7 @@ from chunkstore.demo.scribe import writers
 from chunkstore.demo.sql import count_by_spark, missing
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import TakeOverReport
-from chunkstore.offload import LedgerRange, LedgerReader, plan
+from chunkstore.pulsar import LedgerRange, LedgerReader, plan
 from chunkstore.records import LayoutChunk
 
 __all__ = ["DemoFailed", "DemoReport", "Picture", "Stage", "compare_counts"]
@@ -89,7 +89,7 @@ class DemoReport:
 
 
 class _Killed(NamedTuple):
-    """What the writer had told when it died: its epoch, what was acknowledged, in all and by ledger, and in the snapshot."""
+    """What the writer had reported when it died: its epoch, what was acknowledged, in all and by ledger, and in the snapshot."""
 
     epoch: int
     acknowledged: int
@@ -257,9 +257,9 @@ class Stage:
         return stream, killed
 
     def _follow(
-        self, writer: subprocess.Popen[bytes], stdin: IO[bytes], told: IO[bytes], kill_at: int, delay_s: float
+        self, writer: subprocess.Popen[bytes], stdin: IO[bytes], reports: IO[bytes], kill_at: int, delay_s: float
     ) -> _Killed:
-        first = told.readline().split()
+        first = reports.readline().split()
         if not first:
             raise DemoFailed("write", f"the writer ended before it began (exit code {writer.wait()})")
         stdin.write(b"go\n")
@@ -269,7 +269,7 @@ class Stage:
         last_entries: dict[tuple[str, int], int] = {}
         with self._bar("offload", 0) as (progress, task):
             killing = False
-            lines = iter(told.readline, b"")
+            lines = iter(reports.readline, b"")
             for line in lines:
                 if not line.endswith(b"\n"):
                     break  # cut short: it does not count

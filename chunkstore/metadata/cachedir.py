@@ -9,7 +9,7 @@
             data.mdb, lock.mdb  LMDB's own
             STATE               who opened it last, in which boot, and whether it was closed cleanly
             USERS               every process that has it open holds a shared lock on it
-            WRITER              whoever writes holds a lock on it, before LMDB's own: this one can be waited for with a deadline
+            WRITER              locked by the writer, before LMDB's own lock: waiting for this one can have a deadline
 
 Promises: a directory in use by any living process is never deleted, and an unused one that is not current is, at the
 next occasion. A store is trusted only if no restart of the machine can have torn it: it was opened last in this very boot
@@ -119,7 +119,7 @@ def _read_small(path: str) -> str:
 
 
 class StoreState(NamedTuple):
-    """STATE of a store: ``opener`` is a token of whoever opened it last, ``clean`` LMDB's last transaction when synced."""
+    """STATE of a store: ``opener`` is the token of the last opener, ``clean`` LMDB's last transaction when synced."""
 
     opener: str
     boot_id: str
@@ -141,7 +141,7 @@ def write_state(path: str, state: StoreState) -> None:
 
 
 class UsersLock:
-    """A shared lock on a store's USERS file: while it is held, nobody deletes the directory."""
+    """A shared lock on a store's USERS file: while it is held, the directory is not deleted."""
 
     def __init__(self, path: str, *, create: bool) -> None:
         """Take it. Raises ``OSError``, also when the directory has just been deleted or is being deleted."""
@@ -166,7 +166,7 @@ class UsersLock:
 class WriterLock:
     """An exclusive lock on a store's WRITER file, among processes; one thread of each asks at a time.
 
-    LMDB's own lock cannot be waited for with a deadline. Whoever holds this one first never waits for that, also not while
+    LMDB's own lock cannot be waited for with a deadline. The holder of this one never waits for that, also not while
     another process is stopped in the middle of its transaction.
     """
 
@@ -202,7 +202,7 @@ class WriterLock:
 
 
 def delete_unused(path: str) -> bool:
-    """Delete a store directory unless somebody uses it. Returns whether it is gone. Never raises: it is only tidying up."""
+    """Delete a store directory unless it is in use. Returns whether it is gone. Never raises: it is only tidying up."""
     try:
         users = os.open(os.path.join(path, "USERS"), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -304,7 +304,7 @@ class CacheDirectory:
             try:
                 return path, UsersLock(path, create=True)
             except (FileNotFoundError, BlockingIOError):
-                continue  # somebody swept it between the two steps
+                continue  # swept by another process between the two steps
         raise FileNotFoundError(f"{self.path}: new directories vanish at once")
 
     def make_current(self, path: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import OpCode
 from chunkstore.metadata.index import (
     COLLECT,
     INDEXED,
@@ -27,6 +28,10 @@ __all__ = ["KEY_BYTES_MAX", "fold", "may_follow"]
 
 KEY_BYTES_MAX = 511
 """LMDB's limit; the memory store keeps it too."""
+
+_APPEND = int(OpCode.APPEND)
+_NO_CHUNKS = ((),)
+"""What stands behind the lengths of an append into the last chunk, which changes nothing in the index: nearly every operation."""
 
 
 def may_follow(head: Head, commits: Sequence[Commit], owner_epoch: int | None) -> bool:
@@ -64,9 +69,8 @@ def fold(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, verify
     return Head(last.position, last.digest, head.owner_epoch)
 
 
-def _check_key(key: bytes, commit: Commit) -> None:
-    if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
-        raise Damaged(f"commit {commit.position.lsn} changes a row that cannot be", object=f"metadata row {key!r}")
+def _bad_key(key: bytes, commit: Commit) -> Damaged:
+    return Damaged(f"commit {commit.position.lsn} changes a row that cannot be", object=f"metadata row {key!r}")
 
 
 def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
@@ -74,13 +78,14 @@ def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
     collects = ops[0][0] == COLLECT if len(ops) == 1 else any(op[0] == COLLECT for op in ops)
     runs, count_max = collected_runs(txn.get, commit.rows) if collects else (set(), 0)
     for key, value in commit.rows:
-        _check_key(key, commit)
+        if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
+            raise _bad_key(key, commit)
         if value is None:
             txn.delete(key)
         else:
             txn.put(key, value)
     for op in ops:
-        if op[0] in INDEXED:
+        if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
             apply_operation(txn, op)
     if runs:
         drop_dead_extents(txn, runs, count_max)
@@ -114,7 +119,8 @@ def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, 
         runs, count_max = collected_runs(overlay.get, commit.rows) if collects else (set(), 0)
         for key, value in commit.rows:
             if key not in rows:
-                _check_key(key, commit)
+                if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
+                    raise _bad_key(key, commit)
                 if verify:
                     old = txn.get(key)
                     summands[key] = 0 if old is None else row_digest(key, old)
@@ -133,7 +139,7 @@ def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, 
                     position=commit.position.lsn,
                 )
         for op in commit.ops:
-            if op[0] in INDEXED:
+            if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
                 apply_operation(overlay, op)
         if runs:
             drop_dead_extents(overlay, runs, count_max)

@@ -64,7 +64,6 @@ _U64 = Struct(">Q")
 _PREFIX_BYTES = _PREFIX.size
 _U64_MAX = (1 << 64) - 1
 _OFFSET_MAX = (1 << 63) - 1
-_CHUNK_KIND = CHUNK[0]
 _DROP_SLACK = 64
 
 Floor: TypeAlias = Callable[[bytes], tuple[bytes, bytes] | None]

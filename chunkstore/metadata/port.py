@@ -40,7 +40,7 @@ class Position(NamedTuple):
     lsn: int
     hash: bytes
     epoch: int
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls on a position
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not used on positions
     end: int
 
 

@@ -1,12 +1,11 @@
 """Planning an append on a segment's tail: which bytes go where, and what the metadata will say (PDP-34: rollover).
 
 Promises: pure but for the clock and fresh chunk ids; the records that are given are not changed. Used by single appends, and by
-commits of several changes. Leaves out: writing, reserving (``append``, ``transact``).
+commits of several changes. Leaves out: writing, reserving (``append``, ``commit_changes``).
 """
 
 from __future__ import annotations
 
-from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
@@ -15,7 +14,7 @@ from chunkstore.layout import AppendPiece, plan_append
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
-from chunkstore.operations.core import Core
+from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records import ACTIVE, CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
 
@@ -25,7 +24,8 @@ _APPEND = int(OpCode.APPEND)
 
 
 class PlannedAppend:
-    """The records and pieces of one append: what to write where, and what the metadata will say."""
+    """The records and pieces of one append: what to write where, and what the metadata will say. Without ``pieces`` all of it
+    goes behind the tail, ``targets[0]``."""
 
     __slots__ = ("header", "pieces", "rows", "segment", "tail", "tail_name", "targets")
 
@@ -50,35 +50,40 @@ class PlannedAppend:
 
 
 def plan_on_tail(
-    core: Core, segment: SegmentRecord, last: ChunkRecord | None, growing: bool, last_name: str, data: BytesLike
+    owned: OwnedEpoch,
+    segment: SegmentRecord,
+    last: ChunkRecord | None,
+    growing: bool,
+    last_name: str,
+    data: BytesLike,
+    now_ms: int,
 ) -> PlannedAppend:
     """Plan ``data`` (not empty) behind ``segment.length``. ``last`` is the last chunk's record; ``growing``: it may be extended."""
     length = len(data)
-    now_ms = runtime.now_ms()
     size_max = segment.chunk_size_bytes_max
     if growing and last is not None and last.length + length <= size_max:
         # The short path: one piece into our own tail chunk.
         tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
-        after = segment.grown(segment.length + length, core.epoch, now_ms)
+        after = segment.grown(segment.length + length, owned.epoch, now_ms)
         return PlannedAppend(
             segment=after,
             tail=tail,
             tail_name=last_name,
             rows={segment_key(segment.name): after, chunk_key(segment.last_chunk): tail},
             header=(_APPEND, segment.id, segment.length, length, ()),
-            pieces=(AppendPiece(0, length, last.length, False),),
+            pieces=(),
             targets=(last_name,),
         )
-    return _plan_rollover(core, segment, last if growing else None, last, last_name, data, now_ms)
+    return _plan_rollover(owned, segment, last if growing else None, last, last_name, data, now_ms)
 
 
 class _Chain:
     """The end of a chunk list while an append is planned onto it."""
 
     def __init__(
-        self, core: Core, segment: SegmentRecord, last: ChunkRecord | None, last_name: str, now_ms: int
+        self, owned: OwnedEpoch, segment: SegmentRecord, last: ChunkRecord | None, last_name: str, now_ms: int
     ) -> None:
-        self._core = core
+        self._owned = owned
         self._segment = segment
         self._last_name = last_name
         self._now_ms = now_ms
@@ -88,13 +93,13 @@ class _Chain:
 
     def add(self, piece: AppendPiece, data: memoryview) -> None:
         """Extend the tail by the piece, or put a new chunk behind it."""
-        core, segment, records = self._core, self._segment, self.records
+        owned, segment, records = self._owned, self._segment, self.records
         if not piece.new:
             identity, grown = records[-1]
             records[-1] = (identity, grown.grown(grown.length + len(data), crc32c_extend(grown.crc32c or 0, data)))
             self.targets.append(self._last_name)
             return
-        identity = core.new_chunk(segment.id)
+        identity = owned.new_chunk(segment.id)
         previous = NO_CHUNK
         if records:
             previous, before = records[-1]
@@ -107,18 +112,18 @@ class _Chain:
             previous=previous,
             next=NO_CHUNK,
             segment_id=segment.id,
-            epoch=core.epoch,
-            state=ACTIVE if core.appendable else CLOSED,
+            epoch=owned.epoch,
+            state=ACTIVE if owned.appendable else CLOSED,
             kind=KIND_OBJECT,
             created_ms=self._now_ms,
         )
         records.append((identity, record))
-        self.targets.append(core.names.chunk(identity))
+        self.targets.append(owned.names.chunk(identity))
         self.added.append((segment.length + piece.start, identity))
 
 
 def _plan_rollover(
-    core: Core,
+    owned: OwnedEpoch,
     segment: SegmentRecord,
     grown: ChunkRecord | None,
     last: ChunkRecord | None,
@@ -141,7 +146,7 @@ def _plan_rollover(
         tail_length=grown.length if grown is not None else 0,
         chunk_size_bytes_max=size_max,
     )
-    chain = _Chain(core, segment, last, last_name, now_ms)
+    chain = _Chain(owned, segment, last, last_name, now_ms)
     for piece in pieces:
         chain.add(piece, view[piece.start : piece.stop])
     records, targets, added = chain.records, chain.targets, chain.added
@@ -152,7 +157,7 @@ def _plan_rollover(
         first_chunk=segment.first_chunk or records[0][0],
         last_chunk=tail_id,
         last_chunk_offset=segment.length + length - tail.length,
-        owner_epoch=core.epoch,
+        owner_epoch=owned.epoch,
         chunk_count=segment.chunk_count + len(added),
         modified_ms=now_ms,
     )

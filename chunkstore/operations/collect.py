@@ -8,6 +8,8 @@ Leaves out: pins, policies and the sweep of orphans ("Upkeep and backup").
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
@@ -18,11 +20,12 @@ from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.core import Core
-from chunkstore.operations.draft import Draft
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import find_chunk
-from chunkstore.operations.transact import transact
 from chunkstore.records import KIND_FOREIGN, GarbageRecord
+from chunkstore.storage import ChunkStorage
 
 __all__ = ["CollectReport", "collect"]
 
@@ -51,37 +54,41 @@ class _Work(NamedTuple):
     more_writers: bool
 
 
-def collect(core: Core, *, dry_run: bool) -> CollectReport:
+def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     """One synchronous collection of everything that is due, one at a time.
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
     """
-    holding = runtime.Holding(core.collecting)
+    held = runtime.interruptible_lock(container.collecting)
     try:
-        if not holding.wait(core.settings.op_deadline_s):
-            core.raise_deadline("waiting for another collection")
-        return _collect(core, dry_run=dry_run)
+        deadline = container.deadline()
+        if not held.wait(deadline.limit_s):
+            deadline.fail("waiting for another collection")
+        report = _collect(container, dry_run=dry_run)
     finally:
-        if holding.got:
-            holding.lock.release()
+        if held.got:
+            held.lock.release()
+    if not dry_run:
+        container.observer.collected(report.chunks, report.chunk_bytes)
+    return report
 
 
-def _collect(core: Core, *, dry_run: bool) -> CollectReport:
+def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     chunks = chunk_bytes = waiting = 0
     after = GARBAGE
     while True:
-        core.check_owner()
-        with core.store.view() as view:
+        container.check_owner()
+        with container.current.store.view() as view:
             found = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
             if found is None:
                 break
             key, raw = found
             garbage = decode_garbage(repr(key), raw)
-            if not _due(core, key, garbage):
+            if not _due(container, key, garbage):
                 waiting += garbage.count
                 after = key + b"\0"
                 continue
-            work = _plan(core, view, key, garbage)
+            work = _plan(container, view, key, garbage)
         chunks += len(work.ids)
         chunk_bytes += work.size_bytes
         if dry_run:
@@ -89,51 +96,50 @@ def _collect(core: Core, *, dry_run: bool) -> CollectReport:
             chunk_bytes += garbage.size_bytes - work.size_bytes
             after = key + b"\0"
             continue
-        _delete_objects(core, work.names, garbage.lsn)
-        transact(core, (), lambda draft, work=work: _forget(draft, work))  # type: ignore[misc]
-    objects, size_bytes = _collect_journal(core, dry_run=dry_run)
+        _delete_objects(container, work.names, garbage.lsn)
+        commit_changes(container, (), lambda changes, work=work: _forget(changes, work))  # type: ignore[misc]
+    objects, size_bytes = _collect_journal(container, dry_run=dry_run)
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
 
 
-def _collect_journal(core: Core, *, dry_run: bool) -> tuple[int, int]:
-    deadline_s = core.deadline_s()
+def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, int]:
+    deadline = container.deadline()
     while True:
-        core.pass_gate(deadline_s)
-        epoch = core.epoch
+        owned = container.serving(deadline)
         try:
-            return core.service.collect(head=core.store.head(), epoch=epoch, dry_run=dry_run)
+            return container.service.collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run)
         except InvalidArgument:
             # A take-over of our own came in between: collect as the owner of the new epoch.
-            if core.epoch == epoch and core.gate.is_open():
+            if container.current is owned and owned.end_reason is None:
                 raise
 
 
-def _due(core: Core, key: bytes, garbage: GarbageRecord) -> bool:
-    kept_s = max(core.settings.gc_grace_s, core.settings.pitr_horizon_s)
+def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
+    kept_s = max(container.settings.gc_grace_s, container.settings.pitr_horizon_s)
     if kept_s == 0:
         # Labels are coarser than the monotonic clock: no age is not to be measured with them.
         return True
     now_s = runtime.monotonic_s()
-    removed_s = core.opened_s + max(0, garbage.time_ms - core.opened_ms) / 1000
+    removed_s = container.current.opened_s + max(0, garbage.time_ms - container.current.opened_ms) / 1000
     if removed_s > now_s:
         # A label of the future: the clock ran ahead when it was made. The grace counts from when that is noticed.
-        removed_s = core.garbage_noticed_s.setdefault(key, now_s)
+        removed_s = container.garbage_noticed_s.setdefault(key, now_s)
     if now_s - removed_s < kept_s:
         return False
-    core.garbage_noticed_s.pop(key, None)
+    container.garbage_noticed_s.pop(key, None)
     return True
 
 
-def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
+def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
     ids: list[bytes] = []
     names: list[str] = []
     size_bytes = 0
     identity = garbage.first
     for _ in range(min(garbage.count, LIMITS.garbage_unfold_chunks_max)):
-        record = find_chunk(view, core.names, identity)
+        record = find_chunk(view, container.names, identity)
         ids.append(identity)
         if record.kind != KIND_FOREIGN:
-            names.append(record.object or core.names.chunk(identity))
+            names.append(record.object or container.names.chunk(identity))
         size_bytes += record.length
         identity = record.next
     writer_keys: list[bytes] = []
@@ -147,52 +153,43 @@ def _plan(core: Core, view: MetadataView, key: bytes, garbage: GarbageRecord) ->
     return _Work(key, garbage, ids, names, size_bytes, identity, writer_keys, more_writers)
 
 
-def _delete_objects(core: Core, names: list[str], removed_lsn: int) -> None:
+def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: int) -> None:
     # A zombie that got this far deletes only what a committed prefix removed for ever: harmless at any delay (P10).
     if names:
-        if core.journal.mode == "append" and core.journal.head.lsn == removed_lsn:
+        if container.current.journal.mode == "append" and container.current.queue.head.lsn == removed_lsn:
             # The last record of a file counts for others only when one stands behind it: a replica that met a claim first would show
             # what was before the removal, without its bytes, for as long as the claimant takes.
-            core.lifecycle.note(RecordKind.HEARTBEAT, ())
-        core.check_fence()
-    step = core.settings.io_workers * 4
+            container.note(RecordKind.HEARTBEAT, ())
+        container.check_fence()
+    step = container.settings.io_workers * 4
     for begin in range(0, len(names), step):
-        calls = [_Delete(core, name) for name in names[begin : begin + step]]
-        if not core.remote:
-            core.pool.run_all(calls)
+        calls = [partial(_delete, container.storage, name) for name in names[begin : begin + step]]
+        if not container.remote:
+            container.pool.run_all(calls)
             continue
-        with until(core.deadline_s()):
-            core.pool.run_all(calls)
+        with until(container.deadline().end_s):
+            container.pool.run_all(calls)
 
 
-class _Delete:
-    __slots__ = ("core", "name")
-
-    def __init__(self, core: Core, name: str) -> None:
-        self.core = core
-        self.name = name
-
-    def __call__(self) -> None:
-        try:
-            self.core.storage.delete(self.name)
-        except ChunkNotFound:
-            # Deleted before, by us or by an owner before us.
-            return
+def _delete(storage: ChunkStorage, name: str) -> None:
+    # Absent: deleted before, by us or by an owner before us.
+    with suppress(ChunkNotFound):
+        storage.delete(name)
 
 
-def _forget(draft: Draft, work: _Work) -> None:
+def _forget(changes: ChangeSet, work: _Work) -> None:
     garbage = work.garbage
     for identity in work.ids:
-        draft.rows[chunk_key(identity)] = None
+        changes.rows[chunk_key(identity)] = None
     for row_key in work.writer_keys:
-        draft.rows[row_key] = None
+        changes.rows[row_key] = None
     left = garbage.count - len(work.ids)
     if left or work.more_writers:
         first = work.next_first if left else b""
         last = garbage.last if left else b""
-        draft.rows[work.key] = garbage._replace(
+        changes.rows[work.key] = garbage._replace(
             first=first, last=last, count=left, size_bytes=max(0, garbage.size_bytes - work.size_bytes)
         )
     else:
-        draft.rows[work.key] = None
-    draft.headers.append((int(OpCode.COLLECT), work.key, len(work.ids)))
+        changes.rows[work.key] = None
+    changes.headers.append((int(OpCode.COLLECT), work.key, len(work.ids)))

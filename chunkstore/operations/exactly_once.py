@@ -1,4 +1,4 @@
-"""Exactly-once appends: what each writer's last committed event was (house.md section 5, protocol 3.5 last paragraph).
+"""Exactly-once appends: what each writer's last committed event was (protocol 3.5, "Retries by clients").
 
 Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 1, event number u64be, offset u64be, length u64be.
 
@@ -14,8 +14,8 @@ from struct import Struct
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import writer_key
-from chunkstore.operations.core import Core, Undecided
-from chunkstore.operations.pending import PendingOp, SegmentState
+from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Undecided
 from chunkstore.records import SegmentRecord, TableRecord
 
 __all__ = ["decode_writer_row", "known_event", "remember_event"]
@@ -33,23 +33,28 @@ def decode_writer_row(name: str, raw: bytes) -> tuple[int, int]:
     return number, offset
 
 
-def known_event(core: Core, state: SegmentState, segment: SegmentRecord, writer_id: bytes) -> tuple[int, int] | None:
+def known_event(
+    owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, writer_id: bytes
+) -> tuple[int, int] | None:
     """The writer's last event number and its offset; None for a new writer.
 
-    Called with ``state.lock`` held. Raises ``Undecided`` (that event has to be decided first), ``Damaged``.
+    Called with ``state.lock`` held. Raises ``Undecided`` (that event has to be decided first), ``Stale``, ``Damaged``.
     """
     pending = state.writers.get(writer_id)
     if pending is None:
-        raw = core.store.get(writer_key(segment.id, writer_id))
+        raw = owned.store.get(writer_key(segment.id, writer_id))
         return None if raw is None else decode_writer_row(state.name, raw)
     number, offset, op = pending
     if not op.decided:
         raise Undecided(op)
+    if op.error is not None:
+        # Its batch failed a moment ago, and this state with it.
+        raise Stale
     return number, offset
 
 
 def remember_event(
-    state: SegmentState, op: PendingOp, segment: SegmentRecord, writer_id: bytes, event_number: int, length: int
+    state: PendingSegment, op: PendingOp, segment: SegmentRecord, writer_id: bytes, event_number: int, length: int
 ) -> None:
     """Add the writer's row to the operation that appends ``length`` bytes at ``segment.length``."""
     value = _ROW.pack(_VERSION, event_number, segment.length, length)

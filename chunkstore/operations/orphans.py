@@ -3,7 +3,7 @@
 Promises: reads only, and says nothing of what may still be wanted: chunks of a session that is open, chunks of the present
 epoch unless they are a day old (an owner writes bytes before their record), and chunks that a commit or a collector dealt with while
 the listing went on (metadata is read again before anything is reported). Orphans cost space and nothing else: "info". A chunk of an
-epoch that never opened is "damage": nobody may have written it.
+epoch that never opened is "damage": no owner can have written it.
 Leaves out: sweeping them.
 """
 
@@ -52,7 +52,7 @@ def _has_session(view: MetadataView, identity: bytes) -> bool:
 
 
 def _judge(context: ReadContext, suspects: list[_Suspect], epoch: int) -> Iterator[Finding]:
-    """Read the metadata again: what was committed, attached or opened meanwhile is nobody's orphan."""
+    """Read the metadata again: what was committed, attached or opened meanwhile is no orphan."""
     context.recheck()
     shown = rest = rest_bytes = 0
     with context.store().view() as view:

@@ -1,47 +1,52 @@
 """What is reserved but not decided: pending operations, and the pending state of each segment in use.
 
-Promises (protocol A6): a segment's pending state is memory only and changes under that segment's lock; operations enter the
-commit queue in the order of their reservations; when one fails, everything reserved behind it on that segment fails with
-the same error and the pending state falls back to what is committed.
-Leaves out: committing (``committer``), planning (``append``, ``draft``).
+Promises (protocol A6): a segment's pending state is memory only, belongs to one epoch and changes under that segment's lock;
+operations enter the commit queue in the order of their reservations.
+Leaves out: committing (``commit_queue``), loading from the committed rows (``owned_epoch``), planning (the verbs).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.keys import CHUNK
+from chunkstore.metadata.keys import CHUNK, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
 
-__all__ = ["Ahead", "PendingOp", "RowRecord", "SegmentState", "SegmentStates", "Waiter", "caught_up"]
+__all__ = [
+    "NOT_LOADED",
+    "PendingOp",
+    "PendingSegment",
+    "PendingSegments",
+    "PendingTables",
+    "RowRecord",
+    "Stale",
+    "Undecided",
+    "Waiter",
+]
 
 RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | None
 
-_IDLE_STATES_MAX: Final = 32_768
-_NOTHING: Final[Mapping[bytes, RowRecord]] = {}
+_IDLE_SEGMENTS_MAX: Final = 32_768
+_PENDING_KEYS_KEPT: Final = 4_096
+NOT_LOADED: Final = 0
+"""The generation of pending fields that are not loaded."""
 
 
-class Ahead(NamedTuple):
-    """What was acknowledged of a segment whose last chunk grows without records (lazy lengths): both as they would be."""
-
-    segment: SegmentRecord
-    tail: ChunkRecord
+class Stale(Exception):
+    """Planned on a state that is gone (its epoch ended, or a batch failed); nothing happened: plan again."""
 
 
-def caught_up(segment: SegmentRecord, ahead: Ahead | None) -> Ahead | None:
-    """The committed ``segment`` with what is acknowledged beyond it, and its last chunk; None if it says everything itself."""
-    if ahead is None:
-        return None
-    newer = ahead.segment
-    if newer.id != segment.id or newer.last_chunk != segment.last_chunk or newer.length <= segment.length:
-        return None
-    return Ahead(segment.grown(newer.length, newer.owner_epoch, newer.modified_ms), ahead.tail)
+class Undecided(Exception):
+    """An earlier operation has to be decided first: wait for ``op``, then plan again."""
+
+    def __init__(self, op: PendingOp) -> None:
+        super().__init__("undecided")
+        self.op = op
 
 
 class Waiter:
@@ -65,29 +70,26 @@ class Waiter:
 class PendingOp:
     """One operation between reservation and decision.
 
-    ``rows`` are the records as they shall be; the committer encodes them, so that ten appends to one segment in one batch
-    cost one row. Table rows and garbage get the record's lsn there. ``sync_names`` are the chunk objects to be made
-    durable first. ``epoch`` is the epoch it was planned in: chunks of one epoch are never committed by another (0: no chunks,
-    any epoch will do). ``decided`` is set last; ``error`` is None then for a committed operation.
+    ``rows`` are the records as they shall be; the record builder encodes them, so that ten appends to one segment in one
+    batch cost one row. Table rows and garbage get the record's lsn there. ``sync_names`` are the chunk objects to be made
+    durable first. ``generation`` is the queue's at planning. ``written``: its data is in the storage, so that it may be
+    committed. ``decided`` is set last; ``error`` is None then for a committed operation.
     """
 
     __slots__ = (
-        "abandoned",
         "decided",
-        "entered",
-        "epoch",
         "error",
         "garbage",
+        "generation",
         "headers",
         "kind",
-        "leads",
         "lsn",
         "notes",
         "rows",
-        "states",
+        "segments",
         "sync_names",
         "table_keys",
-        "waiter",
+        "waiters",
         "written",
     )
 
@@ -95,37 +97,24 @@ class PendingOp:
         self,
         headers: list[Op],
         rows: dict[bytes, RowRecord],
-        states: tuple[SegmentState, ...],
+        segments: tuple[PendingSegment, ...],
         sync_names: tuple[str, ...],
-        epoch: int,
+        generation: int,
     ) -> None:
-        self.epoch = epoch
         self.kind = RecordKind.OPS
         self.notes: tuple[object, ...] = ()
         self.headers = headers
         self.rows = rows
-        self.states = states
+        self.segments = segments
         self.sync_names = sync_names
+        self.generation = generation
         self.garbage: list[GarbageRecord] = []
         self.table_keys: tuple[bytes, ...] = ()
-        self.written = False
-        self.entered = False
+        self.written = True
         self.decided = False
         self.error: ChunkstoreError | None = None
         self.lsn = 0
-        self.waiter: Waiter | None = None
-        self.leads = False
-        self.abandoned = False
-
-    def poison(self) -> None:
-        """Remember that chunks this operation wrote may hold more, or less, than their records will say (protocol A2)."""
-        if not self.sync_names:
-            return
-        written = {key[1:] for key in self.rows if key[:1] == CHUNK}
-        for state in self.states:
-            while state.twin is not None:
-                state = state.twin
-            state.poisoned = written if state.poisoned is None else state.poisoned | written
+        self.waiters: tuple[Waiter, ...] = ()
 
     def size_bytes_estimate(self) -> int:
         """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""
@@ -140,123 +129,147 @@ class PendingOp:
         return total
 
 
-class SegmentState:
-    """The pending state of one segment name. All fields change under ``lock``.
+class PendingSegment:
+    """The pending state of one segment name in one epoch. All fields change under ``lock``.
 
-    ``dead`` says that the pending fields are not to be used before they are loaded again from the committed state.
-    ``segment`` is None while no segment of this name exists. ``tail`` is the last chunk's pending record (None without
-    chunks). ``growing`` says that this process may extend the tail: it is ours, of this epoch, and never failed.
-    ``poisoned`` names chunks whose last write did not succeed: they are never written again (protocol A2).
-    ``turn`` is taken before ``lock`` by whoever wants to reserve, and kept by changes of structure while they wait, without
-    ``lock``, until nothing is undecided: appends queue up behind them instead of overtaking them for ever, and a take-over,
-    which needs only ``lock``, is never in anybody's way.
-    ``writing`` are the rows of what was written last under the lock. If that hangs, others go on with a ``twin`` (which is set
-    under the committer's lock), and what is planned on this state enters the queue no more.
-    ``reserved`` holds operations whose data is still being written, in order (only storages without append let several
-    of them write at once). ``last`` is the newest operation that entered the commit queue.
+    ``generation``: the commit queue's when the fields below were loaded or last advanced; they hold only while it is the
+    same. ``segment`` is None while no segment of this name exists. ``tail`` is the last chunk's pending record (None
+    without chunks); ``growing``: this process may extend it (ours, of this epoch, and every write of it succeeded).
+    ``writing``: the rows of the data write under way, during which nothing is loaded; if it does not succeed, its chunks are
+    never written again (protocol A2), which ``unwritable`` remembers. ``last`` is the newest operation that entered the commit queue.
+    ``turn`` is taken before ``lock``. Changes of structure keep it while they wait, without ``lock``, until nothing is undecided:
+    appends wait behind them instead of overtaking them for ever.
     """
 
     __slots__ = (
-        "dead",
+        "generation",
         "growing",
+        "key",
         "last",
         "lock",
         "name",
-        "poisoned",
-        "reserved",
         "segment",
         "tail",
         "tail_name",
         "turn",
-        "twin",
-        "users",
+        "unwritable",
         "writers",
         "writing",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.twin: SegmentState | None = None
-        self.writing: Mapping[bytes, RowRecord] = _NOTHING
+        self.key = segment_key(name)
         self.lock = runtime.lock()
         self.turn = runtime.lock()
+        self.generation = NOT_LOADED
         self.segment: SegmentRecord | None = None
         self.tail: ChunkRecord | None = None
         self.tail_name = ""
         self.growing = False
-        self.poisoned: set[bytes] | None = None
-        self.dead = True
-        self.users = 0
+        self.writing: Mapping[bytes, RowRecord] | None = None
+        self.unwritable: frozenset[bytes] = frozenset()
         self.last: PendingOp | None = None
-        # A list, not a deque: it is short, and there may be 25,000 of these.
-        self.reserved: list[PendingOp] = []
         self.writers: dict[bytes, tuple[int, int, PendingOp]] = {}
+
+    def unload(self) -> None:
+        """Forget the pending fields: the next operation loads the committed rows."""
+        self.generation = NOT_LOADED
+        self.writers.clear()
+
+    def settle_write(self) -> None:
+        """Remember the chunks of a data write that did not succeed."""
+        if self.writing is not None:
+            self.unwritable |= {key[1:] for key in self.writing if key[:1] == CHUNK}
+            self.writing = None
+
+    def advance(
+        self, segment: SegmentRecord | None, tail: ChunkRecord | None, tail_name: str, growing: bool, generation: int
+    ) -> None:
+        """The operation that leads here has entered the queue, and its data was written."""
+        self.segment = segment
+        self.tail = tail
+        self.tail_name = tail_name
+        self.growing = growing
+        self.writing = None
+        self.generation = generation
 
     def undecided(self) -> PendingOp | None:
         """The newest operation that is not decided yet, or None when the pending state is the committed one."""
-        if self.reserved:
-            return self.reserved[-1]
         last = self.last
         return last if last is not None and not last.decided else None
 
+    def guards_tail(self) -> bool:
+        """With nothing undecided: whether the last chunk may be one that must not be written again, which no metadata says."""
+        if not self.unwritable:
+            return False
+        if self.generation == NOT_LOADED or self.last is None or self.last.error is not None:
+            return True
+        return self.segment is not None and self.segment.last_chunk in self.unwritable
 
-class SegmentStates:
-    """The pending states in use, by name. Idle ones are forgotten, least recently used first.
 
-    ``kept``: states of a former registry that stay in use.
-    """
+class PendingSegments:
+    """The pending states of one epoch. Idle ones are forgotten, oldest first."""
 
-    def __init__(self, kept: Iterable[SegmentState] = ()) -> None:
+    def __init__(self) -> None:
         self._lock = runtime.lock()
-        self._states: OrderedDict[str, SegmentState] = OrderedDict((state.name, state) for state in kept)
+        self.by_name: dict[str, PendingSegment] = {}
+        """Read without a lock: after locking a state, check that it is still the one stored here."""
 
-    def acquire(self, name: str) -> SegmentState:
-        """The state of ``name``, protected from being forgotten until ``release``. Not loaded yet if it is ``dead``."""
-        with self._lock:
-            state = self._states.get(name)
-            if state is None:
-                state = self._states[name] = SegmentState(name)
-                if len(self._states) > _IDLE_STATES_MAX:
-                    self._forget_idle()
-            else:
-                self._states.move_to_end(name)
-            state.users += 1
+    def find(self, name: str) -> PendingSegment:
+        """The state of ``name``, perhaps not loaded yet. It may be forgotten until its lock is held."""
+        state = self.by_name.get(name)
+        if state is not None:
             return state
-
-    def release(self, state: SegmentState) -> None:
-        """End the protection that ``acquire`` gave."""
         with self._lock:
-            state.users -= 1
+            state = self.by_name.get(name)
+            if state is None:
+                state = self.by_name[name] = PendingSegment(name)
+                if len(self.by_name) > _IDLE_SEGMENTS_MAX:
+                    self._forget_idle(state)
+        return state
 
-    def peek(self, name: str) -> SegmentState | None:
-        """The state of ``name`` if there is one, unprotected."""
-        return self._states.get(name)
-
-    def all(self) -> list[SegmentState]:
-        """Every state in use, for take-overs."""
+    def all(self) -> list[PendingSegment]:
+        """Every state in use."""
         with self._lock:
-            return list(self._states.values())
+            return list(self.by_name.values())
 
-    def replace(self, state: SegmentState, twin: SegmentState) -> None:
-        """Whoever asks for the name from now on gets ``twin``."""
-        with self._lock:
-            if self._states.get(state.name) is state:
-                self._states[state.name] = twin
-
-    def _forget_idle(self) -> None:
-        for _ in range(16):
-            name, state = next(iter(self._states.items()))
-            if _must_stay(state):
-                self._states.move_to_end(name)
+    def _forget_idle(self, newest: PendingSegment) -> None:
+        for name in list(self.by_name)[:16]:
+            state = self.by_name.pop(name)
+            if state is not newest and _is_idle(state):
+                state.lock.release()
             else:
-                del self._states[name]
-                if len(self._states) <= _IDLE_STATES_MAX:
-                    return
+                self.by_name[name] = state
 
 
-def _must_stay(state: SegmentState) -> bool:
-    if state.users or state.undecided() is not None:
-        return True
-    # A poisoned tail must be remembered: nothing in the metadata says yet that its chunk is closed for ever. No other chunk grows.
-    poisoned, segment = state.poisoned, state.segment
-    return poisoned is not None and (state.dead or (segment is not None and segment.last_chunk in poisoned))
+def _is_idle(state: PendingSegment) -> bool:
+    """Whether nothing would be lost with it; then its lock is held."""
+    if state.turn.locked() or not state.lock.acquire(False):
+        return False
+    if state.undecided() is not None or state.writing is not None or state.guards_tail():
+        state.lock.release()
+        return False
+    return True
+
+
+class PendingTables:
+    """Which table rows and sessions have undecided changes. ``lock`` orders planning and entering of such changes."""
+
+    def __init__(self) -> None:
+        self.lock = runtime.lock()
+        self._newest: dict[bytes, PendingOp] = {}
+
+    def remember(self, op: PendingOp) -> None:
+        """With ``lock`` held, before ``op`` enters the queue."""
+        newest = self._newest
+        if len(newest) > _PENDING_KEYS_KEPT:
+            self._newest = newest = {key: item for key, item in newest.items() if not item.decided}
+        for key in op.table_keys:
+            newest[key] = op
+
+    def check(self, key: bytes) -> None:
+        """With ``lock`` held: raise ``Undecided`` while a change of the key is."""
+        op = self._newest.get(key)
+        if op is not None and not op.decided:
+            raise Undecided(op)

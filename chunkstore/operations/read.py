@@ -1,4 +1,4 @@
-"""Reading: one consistent view, slices of chunks, straight into the caller's buffer (house.md section 6).
+"""Reading: one consistent view, slices of chunks, straight into the caller's buffer (docs/architecture.md, "One read").
 
 Promises: a read sees one point of history; it is short only at the segment's end; a whole chunk that is read is verified
 against its CRC; a chunk that vanished because defrag or truncate won is looked up once more, and still referenced means
@@ -11,29 +11,27 @@ Leaves out: read-ahead (``chunkstore.reader``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.checksum import crc32c
 from chunkstore.deadline import until
-from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
 from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
-from chunkstore.operations.core import decode_found_chunk
-from chunkstore.operations.pending import Ahead, caught_up
+from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["ReadContext", "ReadPlan", "check_buffer", "find_acknowledged", "plan_read", "read", "read_into"]
+__all__ = ["ReadContext", "ReadPlan", "find_segment", "plan_read", "read", "read_into"]
 
 T = TypeVar("T")
 _READ_WAYS = 2
-_NOTHING: Final[Mapping[str, Ahead]] = {}
 
 
 class ReadContext(NamedTuple):
@@ -44,7 +42,7 @@ class ReadContext(NamedTuple):
     pool: runtime.Pool
     parallel_read_bytes_min: int
     op_deadline_s: float
-    """A remote storage is told to have answered by then (``chunkstore.deadline``)."""
+    """The deadline of calls to a remote storage (``chunkstore.deadline``)."""
     store: Callable[[], MetadataStore]
     check_open: Callable[[], None]
     """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
@@ -54,10 +52,7 @@ class ReadContext(NamedTuple):
     """Whether ``check`` asks a storage behind a network: it then runs beside the reading of chunks."""
     recheck: Callable[[], None]
     """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner (of any
-    ``read_fence``) makes sure that it is one, because who lags may well hold a list of chunks that were collected."""
-    ahead: Mapping[str, Ahead] = _NOTHING
-    """Tails that are acknowledged and not in the metadata yet (lazy lengths). Looked up before a view is opened: an entry goes
-    when the metadata have it."""
+    ``read_fence``) makes sure that it is one, because a list of chunks that lags may hold chunks that were collected."""
 
 
 class ReadPlan(NamedTuple):
@@ -78,18 +73,6 @@ def find_segment(view: MetadataView, name: str, identity: int | None) -> Segment
     return segment
 
 
-def find_acknowledged(
-    view: MetadataView, name: str, identity: int | None, ahead: Ahead | None
-) -> tuple[SegmentRecord, ChunkRecord | None]:
-    """The segment as it is acknowledged, and its last chunk where the view does not have it so. Raises ``SegmentNotFound``.
-
-    ``ahead`` was looked up before the view was opened.
-    """
-    segment = find_segment(view, name, identity)
-    newer = caught_up(segment, ahead)
-    return (segment, None) if newer is None else newer
-
-
 def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> ChunkRecord:
     """A chunk's record. Raises ``Damaged``."""
     return decode_found_chunk(names, identity, view.get(chunk_key(identity)))
@@ -102,13 +85,12 @@ def plan_read(
     identity: int | None,
     offset: int,
     length: int,
-    ahead: Ahead | None = None,
 ) -> ReadPlan:
-    """The slices for up to ``length`` bytes from ``offset``. ``ahead``: see ``find_acknowledged``.
+    """The slices for up to ``length`` bytes from ``offset``.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` below the start, ``BadOffset`` beyond the length.
     """
-    segment, tail = find_acknowledged(view, name, identity, ahead)
+    segment = find_segment(view, name, identity)
     if offset < segment.start_offset:
         raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
     if offset > segment.length:
@@ -130,7 +112,7 @@ def plan_read(
             raise Damaged(
                 "the chunk list ends before the segment does; run check", object=f"segment {name}", position=position
             )
-        record = tail if tail is not None and chunk == segment.last_chunk else find_chunk(view, names, chunk)
+        record = find_chunk(view, names, chunk)
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
             raise Damaged(
@@ -155,10 +137,9 @@ def plan_read(
 def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
     """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
     left_to_fetch = False
-    ahead = context.ahead.get(name)
     try:
         with context.store().view() as view:
-            plan = plan_read(view, context.names, name, identity, offset, length, ahead)
+            plan = plan_read(view, context.names, name, identity, offset, length)
         left_to_fetch = context.check_beside and bool(plan.slices)
         return plan
     finally:
@@ -168,16 +149,9 @@ def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: 
 
 
 def _fetch(context: ReadContext, calls: Sequence[Callable[[], None]]) -> None:
-    """Read what was planned, and check the fence if that is still to be done: who is deposed hears that, and nothing else."""
-    # The first failure in order is the one that is told.
+    """Read what was planned, and check the fence if that is still to be done: a deposed owner raises ``NotOwner``, and nothing else."""
+    # The first failure in order is the one that is raised.
     context.pool.run_all([context.check, *calls] if context.check_beside else calls)
-
-
-def check_range(offset: object, length: object) -> None:
-    """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
-    for value, argument in ((offset, "offset"), (length, "length")):
-        if type(value) is not int or value < 0:
-            raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
@@ -200,7 +174,7 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
 
 
 def _carry_out(context: ReadContext, plan: Callable[[], ReadPlan], take: Callable[[ReadContext, ReadPlan], T]) -> T:
-    """Plan, and let ``take`` read what is planned. A remote storage is told by when (``chunkstore.deadline``)."""
+    """Plan, and let ``take`` read what is planned, on a remote storage by the deadline (``chunkstore.deadline``)."""
     if not context.storage.capabilities.remote:
         return _carry_out_anew(context, plan, take)
     with until(runtime.monotonic_s() + context.op_deadline_s):
@@ -224,18 +198,6 @@ def _carry_out_anew(
         raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
 
 
-def check_buffer(buffer: object) -> memoryview:
-    """A view of the bytes of a writable, contiguous buffer. Raises ``InvalidArgument``."""
-    if not isinstance(buffer, (bytearray, memoryview)):
-        raise InvalidArgument(
-            f"buffer must be a bytearray or a memoryview, not {type(buffer).__name__}", argument="buffer"
-        )
-    view = memoryview(buffer)
-    if view.readonly or not view.c_contiguous:
-        raise InvalidArgument("buffer must be writable and contiguous", argument="buffer")
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
-
-
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
 
@@ -253,7 +215,7 @@ def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> No
     if plan.length >= context.parallel_read_bytes_min:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
     if context.check_beside:
-        _fetch(context, [_SliceRead(context.storage, piece, target) for piece in slices])
+        _fetch(context, [partial(_read_slice, context.storage, piece, target) for piece in slices])
         return
     if len(slices) == 1:
         _read_slice(context.storage, slices[0], target)
@@ -263,19 +225,7 @@ def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> No
         for piece in slices:
             _read_slice(context.storage, piece, target)
         return
-    _fetch(context, [_SliceRead(context.storage, piece, target) for piece in slices])
-
-
-class _SliceRead:
-    __slots__ = ("piece", "storage", "target")
-
-    def __init__(self, storage: ChunkStorage, piece: ReadSlice, target: memoryview) -> None:
-        self.storage = storage
-        self.piece = piece
-        self.target = target
-
-    def __call__(self) -> None:
-        _read_slice(self.storage, self.piece, self.target)
+    _fetch(context, [partial(_read_slice, context.storage, piece, target) for piece in slices])
 
 
 def _read_piece(storage: ChunkStorage, piece: ReadSlice) -> bytes:

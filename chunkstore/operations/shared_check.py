@@ -1,8 +1,8 @@
-"""One look at the fence for many reads (protocol 3.13): who comes while one is under way shares the next.
+"""One look at the fence for many reads (protocol 3.13): callers that come while one is under way share the next.
 
 Promises: a check that answers for a caller has begun after that caller came, so after the local part of its read; a failed
-check answers for nobody but who made it. At most ``_MOMENT_S`` of waiting for the check before, so that one that hangs holds
-up nobody. Leaves out: what a check is.
+check answers only for the caller that made it. Waits for the check before for ``_MOMENT_S`` at most, so that one that hangs
+holds up no others. Leaves out: what a check is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Round:
 class SharedCheck:
     """Callable in place of ``check``, which raises where all is not well. Thread-safe.
 
-    Arguments: ``check``; ``wait_s``: how long one who came later waits for the shared one, before it asks by itself.
+    Arguments: ``check``; ``wait_s``: how long a caller waits for a shared check before it makes its own.
     """
 
     def __init__(self, check: Callable[[], None], wait_s: float) -> None:
@@ -40,7 +40,7 @@ class SharedCheck:
 
     def __call__(self) -> None:
         """Raises what ``check`` raises."""
-        with runtime.whole():
+        with runtime.defer_interrupt():
             self._join()
 
     def _join(self) -> None:
@@ -55,10 +55,10 @@ class SharedCheck:
             self._lead(mine, before)
         elif not mine.ended.wait(left_s(self._wait_s)) or not mine.passed:
             with self._lock:
-                # Whoever was to lead it may have been interrupted before.
+                # Its leader may have been interrupted before.
                 if self._gathering is mine:
                     self._gathering = None
-            # Nobody else's failure is ours: its time may have been up, not ours.
+            # Another caller's failure is not ours: its deadline may have passed, not ours.
             self._check()
 
     def _lead(self, mine: _Round, before: _Round | None) -> None:
@@ -66,7 +66,7 @@ class SharedCheck:
             if before is not None:
                 before.ended.wait(left_s(_MOMENT_S))
             with self._lock:
-                # The check begins now: who comes from here on has missed it.
+                # The check begins now: callers that come from here on share the next.
                 self._gathering, self._under_way = None, mine
             self._check()
             mine.passed = True

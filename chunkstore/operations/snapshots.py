@@ -2,20 +2,18 @@
 
 Promises: one at a time, beside commits; the note is committed after the snapshot was read back, and LATEST points to it after
 that. What is due is taken in a task of its own, since it may take an hour; after a failure ever longer pauses are made.
-Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), who asks (``lifecycle``).
+Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), when to ask (``maintenance``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.journal import RecordKind, SnapshotReport
-
-if TYPE_CHECKING:
-    from chunkstore.operations.core import Core
+from chunkstore.operations.container import OwnedContainer
 
 __all__ = ["Snapshots"]
 
@@ -33,21 +31,20 @@ _PAUSE_S_MAX: Final = 600.0
 
 
 class Snapshots:
-    """The snapshots of one core. ``note`` commits a record without operations and returns its lsn.
+    """The snapshots of one container. ``former_bytes``: journal bytes of our epochs that have ended. ``worker``: writes a snapshot
+    of the present state in another process, given our epoch; None: the owner does it itself. ``failure``: why the last one
+    failed; empty after one that succeeded."""
 
-    ``former_bytes``: journal bytes committed in streams of ours that ended since this store was opened. ``failure``: why the
-    last one failed; empty after one that succeeded.
-    """
-
-    def __init__(self, core: Core, note: Callable[[RecordKind, tuple[object, ...]], int]) -> None:
-        self._core = core
-        self._note = note
+    def __init__(self, container: OwnedContainer, former_bytes: Callable[[], int]) -> None:
+        self._container = container
+        self._former_bytes = former_bytes
+        self.worker: Callable[[int], SnapshotReport] | None = None
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
-        self._records_at_last = self._changes_at_last = 0
+        self._lsn_at_last = container.current.queue.head.lsn
+        self._digest_at_last = container.current.store.head().digest
         self._bytes_at_last = 0
-        self.former_bytes = 0
         self._wanted = self._replayed_much()
         self.failure = ""
         self._pause_s = _PAUSE_S_MIN
@@ -66,7 +63,7 @@ class Snapshots:
             raise
 
     def _take_in_background(self) -> None:
-        # Nobody waits for it; ``take`` has written down why it failed.
+        # No caller waits for it; ``failure`` says why it failed.
         with suppress(Exception):
             self.take()
 
@@ -85,68 +82,68 @@ class Snapshots:
 
         Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
         """
-        holding = runtime.Holding(self._lock)
+        held = runtime.interruptible_lock(self._lock)
         try:
-            if not holding.wait(self._core.settings.op_deadline_s):
-                self._core.raise_deadline("waiting for another snapshot")
+            deadline = self._container.deadline()
+            if not held.wait(deadline.limit_s):
+                deadline.fail("waiting for another snapshot")
             try:
                 return self._take()
             except Exception as error:
                 self._failed(error)
                 raise
         finally:
-            if holding.got:
-                holding.lock.release()
+            if held.got:
+                held.lock.release()
 
     def _take(self) -> SnapshotReport:
-        core = self._core
-        records, changes = core.committer.records_committed, core.committer.changes_committed
+        container = self._container
         size_bytes = self._journal_bytes()
         report = self._write()
-        self._note(RecordKind.SNAPSHOT_NOTE, report.note)
-        core.service.publish_latest(report, epoch=core.epoch)
+        container.note(RecordKind.SNAPSHOT_NOTE, report.note)
+        container.service.publish_latest(report, epoch=container.current.epoch)
         # Its own note stands behind it, and is no reason for another one.
-        self._records_at_last = records + 1
-        self._changes_at_last = changes
+        self._lsn_at_last = report.position.lsn + 1
+        self._digest_at_last = report.digest
         self._bytes_at_last = size_bytes
         self._size_bytes = report.size_bytes
         self._taken_s = runtime.monotonic_s()
         self._wanted = False
         self.failure = ""
         self._pause_s = _PAUSE_S_MIN
+        container.observer.snapshot_taken(report)
         return report
 
     def due(self) -> bool:
         """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""
-        core = self._core
+        current, settings = self._container.current, self._container.settings
         if self._wanted:
             return True
-        size_bytes = self._size_bytes or core.store.entry_count() * _BYTES_PER_ENTRY
-        if core.journal.mode == "slot" and core.committer.records_committed - self._records_at_last >= max(
-            core.settings.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
+        size_bytes = self._size_bytes or current.store.entry_count() * _BYTES_PER_ENTRY
+        if current.journal.mode == "slot" and current.queue.head.lsn - self._lsn_at_last >= max(
+            settings.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
         ):
             return True
-        if core.committer.changes_committed <= self._changes_at_last:
+        if current.store.head().digest == self._digest_at_last:
             return False
-        if self._journal_bytes() - self._bytes_at_last > max(core.settings.snapshot_bytes_min, size_bytes // 2):
+        if self._journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
             return True
         return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
 
     def _journal_bytes(self) -> int:
         """Journal bytes committed since this store was opened."""
-        return self.former_bytes + self._core.journal.bytes_written
+        return self._former_bytes() + self._container.current.journal.bytes_written
 
     def _replayed_much(self) -> bool:
         """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
-        settings, report = self._core.settings, self._core.report
-        if self._core.journal.mode == "slot":
-            return report.replayed_records > settings.snapshot_slots_min / 10
-        return report.replayed_bytes > settings.snapshot_bytes_min / 10
+        current, settings = self._container.current, self._container.settings
+        if current.journal.mode == "slot":
+            return current.report.replayed_records > settings.snapshot_slots_min / 10
+        return current.report.replayed_bytes > settings.snapshot_bytes_min / 10
 
     def _write(self) -> SnapshotReport:
-        core = self._core
-        worker = core.snapshot_worker
-        if worker is not None and core.store.entry_count() > _WORKER_ENTRIES_MIN:
+        current = self._container.current
+        if self.worker is not None and current.store.entry_count() > _WORKER_ENTRIES_MIN:
             # A large state is written by another process: in this one it would take the interpreter from the commits.
-            return worker(core.epoch)
-        return core.service.write_snapshot(core.store, epoch=core.epoch)
+            return self.worker(current.epoch)
+        return self._container.service.write_snapshot(current.store, epoch=current.epoch)

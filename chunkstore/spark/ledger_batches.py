@@ -1,7 +1,7 @@
 """From the blocks of offloaded ledgers to Arrow record batches, on an executor.
 
 Promises: entries come in order, once each, and only those that are wanted; the chunks under the blocks are read to their ends,
-so that they are verified. Leaves out: which blocks (``plan``), their bytes (``chunkstore.codec``).
+so that they are verified. Leaves out: which blocks (``plan``), their bytes (``chunkstore.codec.pulsar``).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from chunkstore.codec.offload_metadata import LedgerInfo
-from chunkstore.codec.pip76 import DataSource
-from chunkstore.codec.pip76_arrow import read_batches
-from chunkstore.codec.pip76_index import BlockRef, LedgerGroup, SegmentIndex
-from chunkstore.codec.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
+from chunkstore.codec.pulsar.pip76 import DataSource
+from chunkstore.codec.pulsar.pip76_arrow import read_batches
+from chunkstore.codec.pulsar.pip76_index import BlockRef, LedgerGroup, SegmentIndex
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader, RunBytes
 from chunkstore.spark.plan import LedgerRun

@@ -1,6 +1,6 @@
 """The options of ``spark.read.format("chunkstore")``, checked before anything is opened.
 
-Promises: an option nobody knows is refused by name, so that a misspelt one cannot change an answer silently; names are
+Promises: an unknown option is refused by name, so that a misspelt one cannot change an answer silently; names are
 case-insensitive, as Spark's are. Leaves out: whether container, segments and ledgers exist (``plan`` finds out).
 """
 

@@ -78,7 +78,7 @@ class PieceReader:
         return self._chunk == piece.chunk and self._checked_to == piece.start
 
     def _check_beginning(self, piece: Piece) -> None:
-        """Take what lies before the piece into the CRC; other tasks, or nobody, read it for its own sake."""
+        """Take what lies before the piece into the CRC; if it is wanted, other tasks read it."""
         self._chunk, self._checked_to, self._crc = piece.chunk, 0, 0
         while self._checked_to < piece.start:
             stop = min(piece.start, self._checked_to + self._fetch_bytes)
@@ -140,7 +140,7 @@ class RunBytes:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Read what nobody asked for, so that the chunks are verified to their ends."""
+        """Read what was not asked for, so that the chunks are verified to their ends."""
         self._held.clear()
         for _ in self._spans:
             pass

@@ -1,29 +1,27 @@
 """From one metadata snapshot to partitions: which ranges of which chunks each task reads. Runs in the driver, without a JVM.
 
-Promises: everything comes from one point of history (a replica that nobody refreshes meanwhile), so that a read that runs
+Promises: everything comes from one point of history (a replica that is not refreshed meanwhile), so that a read that runs
 beside writers sees one snapshot; the tasks are plain data (names, ranges, CRCs) and need no metadata. Every chunk whose
 readable bytes are all wanted is verified by exactly one task: by the one that reads its last byte.
 
 A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first
 byte, and a row never spans two chunks. Partitions are cut between chunks; inside chunks (at ends of rows) only where there
-are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batches``), what ledgers are (``chunkstore.offload``).
+are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batches``), what ledgers are (``chunkstore.pulsar``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, SegmentTruncated, Unsupported
-from chunkstore.reading import ReadingHalf
+from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.options import ReadOptions
-
-if TYPE_CHECKING:
-    from chunkstore.offload.planning import Block, LedgerRange  # raw segments need neither it nor the codec
 
 __all__ = [
     "PARTITION_BYTES",
@@ -45,7 +43,7 @@ ROW_BYTES: Final = 1 * MIB
 
 
 class LedgerPlanner(Protocol):
-    """Finds the parts of a topic's ledgers by reading tables and index segments of one snapshot: ``chunkstore.offload.plan``."""
+    """Finds the parts of a topic's ledgers by reading tables and index segments of one snapshot: ``chunkstore.pulsar.plan``."""
 
     def __call__(self, replica: Replica, topic: str, ledgers: Sequence[int] | None, /) -> Sequence[LedgerRange]:
         """The parts of these ledgers (None: all of the topic's), in the order rows are wanted: by ledger, then by entry.
@@ -137,7 +135,7 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return groups
 
 
-def plan_segments(replica: ReadingHalf, segments: Iterable[str], min_partitions: int) -> list[list[SegmentRun]]:
+def plan_segments(replica: ReadableContainer, segments: Iterable[str], min_partitions: int) -> list[list[SegmentRun]]:
     """Partitions over whole raw segments, in the order given. Raises as ``plan_read``."""
     pieces: list[tuple[str, Piece]] = []
     for name in segments:
@@ -183,7 +181,7 @@ def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
 class _Stored:
     """A segment and its chunks, as the snapshot has them."""
 
-    def __init__(self, replica: ReadingHalf, name: str) -> None:
+    def __init__(self, replica: ReadableContainer, name: str) -> None:
         self.info: SegmentInfo = replica.info(name)
         self._chunks: list[LayoutChunk] = [chunk for chunk in replica.layout(name) if chunk.length]
         self._offsets = [chunk.offset for chunk in self._chunks]
@@ -245,7 +243,7 @@ class _Stored:
 
 
 def _plan_ledgers(
-    replica: ReadingHalf, topic: str, parts: Sequence[LedgerRange], min_partitions: int
+    replica: ReadableContainer, topic: str, parts: Sequence[LedgerRange], min_partitions: int
 ) -> list[list[LedgerRun]]:
     """Partitions over blocks of ledgers; a block is never cut."""
     stored: dict[str, _Stored] = {}

@@ -105,7 +105,7 @@ class Reader(DataSourceReader):
 
     def ledger_planner(self) -> LedgerPlanner:
         """What finds the blocks of a topic's ledgers: the offload layer."""
-        from chunkstore.offload import plan
+        from chunkstore.pulsar import plan
 
         return plan
 

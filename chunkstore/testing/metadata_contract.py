@@ -251,7 +251,7 @@ class MetadataStoreContract(MetadataBasics):
         cache.make_current(first)
         assert second.apply([History().commit([(b"Sa", b"2")])], owner_epoch=None, verify=True)
         cache.make_current(second)
-        assert first.head().position == GENESIS  # who has it open goes on with it
+        assert first.head().position == GENESIS  # an open store stays usable
         first.close(clean=True)
         second.close(clean=True)
         found = cache.open_current()

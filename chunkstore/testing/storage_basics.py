@@ -398,7 +398,7 @@ class StorageBasics(ABC):
             lambda: storage.harden(bad),
             lambda: storage.sync([bad]),
         ]
-        # Handles are plain data: anybody can make one.
+        # Handles are plain data: any caller can make one.
         forged = ChunkHandle(bad, writable=True)
         calls += [
             lambda: storage.read(forged, 0, 1),

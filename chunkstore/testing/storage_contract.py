@@ -73,7 +73,7 @@ class ChunkStorageContract(StorageBasics):
         assert self.raw_read(name) == self.stored(contents[winners[0]])
 
     def test_created_content_is_never_seen_in_part(self, storage: ChunkStorage) -> None:
-        """A name that exists has all of its content (create_if_absent, put), whoever looks and whenever."""
+        """A name that exists has all of its content (create_if_absent, put), for every reader at any time."""
         sizes = (200_000, 300_000)
         name, hint = self.name("whole"), self.name("hint")
         storage.put(hint, b"a" * sizes[0])

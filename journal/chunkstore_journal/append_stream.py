@@ -33,7 +33,7 @@ class AppendStream(OwnedStream):
     def _commit(self, data: bytes) -> int:
         storage = self._storage
         start = self.head.end
-        # C0: for the error's sake only. Seen now, nothing was written and the caller hears "did not happen".
+        # C0: for the error's sake only. Seen now, nothing was written and the outcome is "did not happen".
         try:
             fenced = storage.exists(self._fence_name)
         except ChunkstoreError as error:
@@ -44,7 +44,7 @@ class AppendStream(OwnedStream):
         try:
             storage.write(self._handle, start, data)
         except (StorageFull, InvalidOffset) as error:
-            # Nothing, or a part: an incomplete record never becomes valid, because nobody writes here again.
+            # Nothing, or a part: an incomplete record never becomes valid, because nothing is written here again.
             failure = error if isinstance(error, StorageFull) else _unavailable(error, self._log)
             raise self._broken(failure, happened=False) from error
         except ChunkstoreError as error:
@@ -55,15 +55,15 @@ class AppendStream(OwnedStream):
             # What reached the disk is unknown for ever, and a later sync may lie (protocol 2.3): never again here.
             raise self._broken(_unavailable(error, self._log), happened=None) from error
         # C4, never before C3: checking first would let a successor read the tail between check and write.
-        if self._claimed_after_write():
+        try:
+            fenced = storage.exists(self._fence_name)
+        except ChunkstoreError as error:
+            fenced = self._claimed_after_write(error)
+        if fenced:
             raise self._unknown(self.epoch + 1)
         return start + len(data)
 
-    def _claimed_after_write(self) -> bool:
-        try:
-            return self._storage.exists(self._fence_name)
-        except ChunkstoreError as error:
-            failure = error
+    def _claimed_after_write(self, failure: ChunkstoreError) -> bool:
         # Asking is free of effects, so it may be repeated; the record stays unacknowledged meanwhile.
         backoff = Backoff(self._deadline_s)
         while isinstance(failure, StorageUnavailable) and backoff.pause():

@@ -106,7 +106,7 @@ def find_top(storage: ChunkStorage, names: ContainerNames, hint: int) -> int:
 
 
 def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadline_s: float) -> ClaimAttempt:
-    """T1 for an opener: claim ``top + 1``, climbing past whoever was faster.
+    """T1 for an opener: claim ``top + 1``, climbing past faster claimants.
 
     Raises: ``StorageFull``, ``StorageUnavailable`` (the claim may still land; then it stays unused and is voided).
     """
@@ -114,7 +114,7 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
     epoch = top + 1
     while True:
         if epoch > 1:
-            # P6: whoever made the claim below may have died before it was durable; the sequence must survive without holes.
+            # P6: the maker of the claim below may have died before it was durable; the sequence must survive without holes.
             storage.harden(names.epoch(epoch - 1))
         attempt = new_attempt(epoch)
         try:
@@ -123,7 +123,7 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
             raise undecided.error.copy() from undecided
         if isinstance(decision, Mine):
             return attempt
-        # Somebody else claims at this very moment: duels cost only time, and the pause ends them.
+        # Another process claims at the same time: duels cost only time, and the pause ends them.
         if not backoff.pause():
             raise StorageUnavailable(f"lost every race for epochs up to {epoch}", object=names.epoch(epoch))
         epoch = probe_dense(lambda n: storage.exists(names.epoch(n)), epoch) + 1
@@ -167,7 +167,7 @@ def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | 
             decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)
             found = streams.decode_slot0(epoch, data if isinstance(decision, Mine) else decision.data)
         else:
-            # P6: we are about to rely on an OPEN or a void that somebody else wrote, so it must survive a power cut.
+            # P6: we are about to rely on an OPEN or a void that another process wrote, so it must survive a power cut.
             storage.harden(names.slot(epoch, 0))
         if isinstance(found, Opened):
             break

@@ -90,7 +90,7 @@ class Collector:
         horizon_ms = runtime.now_ms() - int(self._settings.pitr_horizon_s * 1000)
         for snapshot in reversed(stored):
             if snapshot.lsn > newest:
-                continue  # being written, or nobody has vouched for it yet: left alone
+                continue  # being written, or not named by a record yet: left alone
             enough = kept >= self._settings.snapshots_kept
             if enough and self._settings.pitr_horizon_s > 0:
                 # Restoring to any time within the horizon needs one snapshot from before it.

@@ -1,6 +1,6 @@
 """Containers: made once, found again, refused where they could not be served safely (protocol 3.1, 2.2, A13).
 
-Promises: FORMAT is put-if-absent, so a container has one uuid and one journal mode for ever, whoever creates it first.
+Promises: FORMAT is put-if-absent, so a container has one uuid and one journal mode for ever, whichever process creates it first.
 Leaves out: deleting containers; the probe itself (a binding's, passed in).
 """
 
@@ -53,15 +53,17 @@ def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: 
             f"{storage.url} has no atomic put-if-absent, so nobody can own a container there; open it read-only",
             feature="create_if_absent",
         )
+    if container.mode == "append" and not capabilities.append:
+        raise Unsupported(
+            f"container {container.name!r} has an APPEND journal, and {storage.url} cannot append: open it read-only, and copy "
+            "what it holds into a new container",
+            feature="append_journal",
+        )
     if container.mode == "append" and not capabilities.append_journal and settings.journal_mode != "append":
         raise Unsupported(
             f"container {container.name!r} has an APPEND journal, which is not safe on {capabilities.medium or 'this storage'}; "
             "open it read-only, or say journal_mode='append' if you know better",
             feature="append_journal",
-        )
-    if container.mode == "append" and not capabilities.append:
-        raise Unsupported(
-            f"container {container.name!r} has an APPEND journal, and {storage.url} cannot append", feature="append"
         )
 
 
@@ -90,7 +92,7 @@ def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
 def create_container(
     storage: ChunkStorage, names: ContainerNames, settings: Settings, *, probe: Probe | None = None
 ) -> ContainerFormat:
-    """Make the container, or return the FORMAT of whoever was first. Atomic, durable, safe to repeat.
+    """Make the container, or return the FORMAT of the first creator. Atomic, durable, safe to repeat.
 
     Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
     ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also when claims
@@ -102,7 +104,7 @@ def create_container(
             f"{storage.url} has no atomic put-if-absent; no container can be made there", feature="create_if_absent"
         )
     if storage.list(names.epoch_prefix(), limit=1).items and not storage.exists(names.format):
-        # Asked in this order: whoever makes a container at this moment puts FORMAT before the first claim.
+        # Asked in this order: a concurrent creator puts FORMAT before the first claim.
         raise Damaged(
             f"container {names.container!r} was owned before, but its FORMAT is gone: the storage lost names. Restore it",
             object=names.format,

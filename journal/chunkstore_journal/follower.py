@@ -128,7 +128,7 @@ class Follower:
     def _drop_if_retired(self, error: ChunkstoreError) -> None:
         """An empty store instead of the retired one would show an empty container: say why there is nothing to show."""
         if self._store is None or any(store is self._store for _, store in self._retired):
-            # In this order: whoever looks meanwhile must not find neither.
+            # In this order: a concurrent reader always finds one of the two.
             self._lost = error
             self._store = None
 
@@ -207,7 +207,7 @@ class Follower:
             if last.lsn > committed.lsn:
                 self._storage.harden(name)
                 if not self._storage.exists(self._names.epoch(epoch + 1)):
-                    # Durable, and unclaimed after that: whoever claims later must read it (P5, case 1).
+                    # Durable, and unclaimed after that: every later claimant must read it (P5, case 1).
                     committed = last
         except ChunkNotFound:
             if start.end or last.index > start.index:

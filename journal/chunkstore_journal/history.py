@@ -17,13 +17,14 @@ from chunkstore.metadata.port import Position
 from chunkstore.names import ContainerNames
 from chunkstore.runtime import Pool
 from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore_journal.container import read_format
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import OpenPayload, SealPayload, decode_open, decode_ops, decode_seal
 from chunkstore_journal.record import LogReader, Record, RecordHeader, decode_slot
 from chunkstore_journal.slots import read_if_present, read_whole
 from chunkstore_journal.wire import HASH_BYTES
 
-__all__ = ["ZERO_HASH", "Leg", "Opened", "Sealed", "StreamEnd", "Streams", "check_link", "probe_dense"]
+__all__ = ["ZERO_HASH", "Leg", "Opened", "Sealed", "StreamEnd", "Streams", "check_link", "open_streams", "probe_dense"]
 
 ZERO_HASH = bytes(HASH_BYTES)
 _OPENED_KEPT_MAX = 256
@@ -276,3 +277,8 @@ class Streams:
         except ChunkNotFound:
             return None
         return tail == position.hash if len(tail) == HASH_BYTES else None
+
+
+def open_streams(storage: ChunkStorage, names: ContainerNames) -> Streams:
+    """The streams of a stored container. Raises as ``read_format``."""
+    return Streams(storage, names, read_format(storage, names))

@@ -270,7 +270,7 @@ def _check_records(streams: Streams, newest: int, head: Head | None) -> Iterator
 
 
 def _listed_snapshot(streams: Streams) -> str | None:
-    """A snapshot that only a list shows and that can be read to its end: whoever opens the container finds it so, too."""
+    """A snapshot that only a list shows and that can be read to its end, as an opener will find it, too."""
     for stored in reversed(list_snapshots(streams.storage, streams.names)):
         with suppress(ChunkstoreError):
             verify_snapshot(streams.storage, stored.name, container=streams.container)
@@ -309,7 +309,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     try:
         reachable = bool(usable) or has_beginning(streams)
     except Damaged:
-        return  # reported with invariant 2 or 6; where history begins cannot be told before that is mended
+        return  # reported with invariant 2 or 6; where history begins is unknown until that is repaired
     if not reachable:
         listed = _listed_snapshot(streams)
         if listed is None:

@@ -26,7 +26,7 @@ _RENEWED_LATE_S = 1.0
 
 
 def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None:
-    """The lease hint; None when there is none, or it cannot be read (then nobody is being polite)."""
+    """The lease hint; None when there is none, or it cannot be read (then openers do not wait)."""
     try:
         data = read_if_present(storage, names.lease, size_max=LIMITS.small_object_bytes_max)
         return None if data is None else decode_lease(data, object=names.lease)
@@ -45,7 +45,7 @@ def write_lease(storage: ChunkStorage, names: ContainerNames, *, epoch: int, cou
 
 
 def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, lease_s: float) -> None:
-    """Return when nobody seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
+    """Return when no owner seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
 
     An owner that has nothing to do moves its lease only, every ``lease_s`` (0: not known). So ``wait_s`` is lengthened to
     about two of these periods: a shorter look says nothing.

@@ -209,9 +209,8 @@ def _flaw(ops: Sequence[object], rows: Sequence[object]) -> str | None:
     return None
 
 
-def _check_changes(ops: Sequence[Op], rows: Sequence[RowChange]) -> None:
-    if flaw := _flaw(ops, rows):
-        raise InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
+def _unreadable(flaw: str) -> InvalidArgument:
+    return InvalidArgument(f"this could not be read again: {flaw}", argument="ops")
 
 
 def _changes(ops: object, rows: object, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
@@ -228,7 +227,8 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange]) -> bytes:
     Raises: ``InvalidArgument`` for an operation that is not as ``OpCode`` documents it, a key that is not 1 to 511
     bytes, or a value longer than ``LIMITS.row_bytes_max``: what readers would refuse must not be written.
     """
-    _check_changes(ops, rows)
+    if flaw := _flaw(ops, rows):
+        raise _unreadable(flaw)
     return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
 
 
@@ -251,7 +251,8 @@ def encode_note(
     ``notes`` is a ``SnapshotLink`` for SNAPSHOT_NOTE, a ``GcNote`` for GC_NOTE (or plain tuples of the same fields), and
     any tuple of ints, text, bytes and tuples for the other kinds. Raises ``InvalidArgument``.
     """
-    _check_changes(ops, rows)
+    if flaw := _flaw(ops, rows):
+        raise _unreadable(flaw)
     body: object = notes
     try:
         if kind == RecordKind.SNAPSHOT_NOTE:
@@ -321,7 +322,8 @@ def _base(value: object, object: str, position: int) -> BaseLink:
 
 def encode_open(payload: OpenPayload) -> bytes:
     """The payload of OPEN. Raises ``InvalidArgument`` for what ``decode_open`` would refuse."""
-    _check_changes(payload.ops, payload.rows)
+    if flaw := _flaw(payload.ops, payload.rows):
+        raise _unreadable(flaw)
     if payload.mode not in MODE_NUMBERS:
         raise InvalidArgument(f"mode must be 'slot' or 'append', not {payload.mode!r}", argument="mode")
     raw = pack(

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore.checksum import BytesLike, crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import RecordKind
@@ -136,12 +136,12 @@ def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
     try:
         raw = _HEADER.pack(
             MAGIC, FORMAT_VERSION, kind, CRC32C_ALGORITHM, flags, len(payload), 0, container, epoch, index, lsn,
-            committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms, crc32c(payload),
+            committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms, crc32c_of_bytes(payload),
         )  # fmt: skip
     except (struct.error, OverflowError) as error:
         raise InvalidArgument(f"a field of a record's header is out of range: {error}", argument="header") from error
     front, rest = raw[:_HEADER_CRC_AT], raw[_BEHIND_HEADER_CRC:]
-    raw = front + _U32.pack(crc32c_extend(crc32c(front), rest)) + rest
+    raw = front + _U32.pack(crc32c_of_more(crc32c_of_bytes(front), rest)) + rest
     state = blake2b(raw, digest_size=HASH_BYTES)
     state.update(payload)
     identity = state.digest()
@@ -160,7 +160,9 @@ def _decode(data: bytes, offset: int, container: bytes | None) -> Record:
         raise _Flaw("no record begins here")
     behind_header = offset + HEADER_BYTES
     if (
-        crc32c_extend(crc32c(data[offset : offset + _HEADER_CRC_AT]), data[offset + _BEHIND_HEADER_CRC : behind_header])
+        crc32c_of_more(
+            crc32c_of_bytes(data[offset : offset + _HEADER_CRC_AT]), data[offset + _BEHIND_HEADER_CRC : behind_header]
+        )
         != header_crc
     ):
         raise _Flaw("the record's header has a wrong CRC")
@@ -182,7 +184,7 @@ def _decode(data: bytes, offset: int, container: bytes | None) -> Record:
     if end > len(data):
         raise _Short(end - offset)
     payload = data[behind_header:behind_payload]
-    if crc32c(payload) != payload_crc:
+    if crc32c_of_bytes(payload) != payload_crc:
         raise _Flaw("the record's payload has a wrong CRC")
     identity = data[behind_payload:end]
     if blake2b(data[offset:behind_payload], digest_size=HASH_BYTES).digest() != identity:
@@ -333,7 +335,7 @@ def _intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeade
     (
         _, _, number, _, flags, _, header_crc, cid, epoch, index, lsn, committed_lsn, previous_hash, digest, token, time_ms, _,
     ) = _HEADER.unpack(raw)  # fmt: skip
-    if crc32c_extend(crc32c(raw[:_HEADER_CRC_AT]), raw[_BEHIND_HEADER_CRC:]) != header_crc:
+    if crc32c_of_more(crc32c_of_bytes(raw[:_HEADER_CRC_AT]), raw[_BEHIND_HEADER_CRC:]) != header_crc:
         return None
     if container is not None and cid != container:
         return None

@@ -62,7 +62,7 @@ class Progress:
 class Materialised(NamedTuple):
     """A store at the asked point, and how it got there.
 
-    ``snapshot``: where it began, if somebody vouches for it; ``damaged`` names snapshots that must not be relied on.
+    ``snapshot``: where it began, if a note or an OPEN names it; ``damaged`` names snapshots that must not be relied on.
     """
 
     store: MetadataStore
@@ -285,8 +285,8 @@ class _Search:
     ) -> Progress | None:
         """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot.
 
-        ``keep``: it is not discarded, because somebody may read it. An error that says nothing about it (the storage does not
-        answer) passes through and leaves it as it is, at some point of history: whoever tries again goes on from there.
+        ``keep``: it is not discarded, because it may have readers. An error that says nothing about it (the storage does not
+        answer) passes through and leaves it as it is, at some point of history: the next try goes on from there.
         """
         progress = Progress()
         discard = not keep
@@ -318,12 +318,12 @@ class _Search:
     def from_snapshots(self) -> Materialised | None:
         latest = read_latest(self.streams.storage, self.streams.names)
         links = [latest.snapshot if latest is not None else None, self.leg.opened.payload.snapshot]
-        told = {link.name: link for link in links if link is not None}
-        found = self._first_usable(sorted(told.values(), key=lambda link: -link.lsn))
+        named = {link.name: link for link in links if link is not None}
+        found = self._first_usable(sorted(named.values(), key=lambda link: -link.lsn))
         if found is None:
-            # Only now: a LIST is slow, may lag, and shows snapshots that nobody vouches for.
+            # Only now: a LIST is slow, may lag, and shows snapshots that no record names.
             # What died before it was synced may be read back today and be gone tomorrow: a good start, and never to be relied on.
-            found = self._first_usable(self._listed(set(told)))
+            found = self._first_usable(self._listed(set(named)))
             found = None if found is None else found._replace(snapshot=None)
         return found
 
@@ -341,11 +341,11 @@ class _Search:
                 return self.result(store, "snapshot", progress, link)
         return None
 
-    def _listed(self, told: set[str]) -> Iterator[SnapshotLink]:
+    def _listed(self, named: set[str]) -> Iterator[SnapshotLink]:
         storage, names = self.streams.storage, self.streams.names
         for stored in reversed(list_snapshots(storage, names)):
             name = stored.name
-            if name in told or not stored.has_main:
+            if name in named or not stored.has_main:
                 continue
             try:
                 yield read_snapshot_header(storage, name, container=self.streams.container).link(name)

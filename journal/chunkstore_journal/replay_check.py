@@ -98,7 +98,7 @@ def _read(streams: Streams, name: str, lsn: int) -> _File | None:
 
 
 class _Replay:
-    """One replay, from where ``store`` stands. Remembers hash and digest at the lsns of snapshots, and who is vouched for."""
+    """One replay, from where ``store`` stands. Remembers hash and digest at the lsns of snapshots, and which of them are named."""
 
     def __init__(self, streams: Streams, store: MetadataStore, watched: set[int]) -> None:
         self._streams = streams

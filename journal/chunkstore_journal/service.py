@@ -71,7 +71,7 @@ class ContainerJournal(JournalService):
         except NotOwner:
             self._attempt = None
             raise
-        # The attempt stays: who was interrupted before he adopted what he has asks again, and gets the same.
+        # The attempt stays: a caller interrupted before it adopted the result asks again, and gets the same.
         journal = ownership.journal
         assert isinstance(journal, OwnedStream)
         self._owned = journal

@@ -46,7 +46,7 @@ class SlotStream(OwnedStream):
             else:
                 owner = record.header.epoch
         except Damaged as damage:
-            # Not readable as anybody's: it may be our own record, rotten. Only a take-over can say, and it will be loud.
+            # Not readable as any writer's: it may be our own record, damaged. A take-over decides, and reports it.
             return self._broken(damage, happened=None)
         if record.header.kind != RecordKind.SEAL and owner == self.epoch:
             # A record of ours that we thought had not happened: this one has not, and only a take-over can say how many more.
@@ -69,7 +69,7 @@ def seal_stream(
     storage, names, epoch = streams.storage, streams.names, opened.epoch
     last = known if known is not None else opened.position
     while True:
-        # Asked again after every lost race: who is a thousand slots behind must not climb them one by one.
+        # Asked again after every lost race: a sealer a thousand slots behind must not climb them one by one.
         found = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), last.index - 1)
         if found > last.index - 1:
             record = _read(streams, epoch, found, attempt)
@@ -80,7 +80,7 @@ def seal_stream(
         index = last.index
         name = names.slot(epoch, index)
         if storage.exists(names.slot(epoch, index + 1)) and not storage.exists(name):
-            # Asked in this order: who writes slot after slot has the lower one there before the higher one.
+            # Asked in this order: a writer's lower slots are there before its higher ones.
             raise Damaged(
                 "the next record is there, but this one is gone: the storage lost names. Restore it", object=name
             )

@@ -32,7 +32,7 @@ class Mine(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """The name holds these bytes of somebody else, for ever: ours are not, and never will be, stored there."""
+    """The name holds these bytes of another writer, for ever: ours are not, and never will be, stored there."""
 
     data: bytes
 
@@ -90,7 +90,7 @@ def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: fl
     """Create ``name`` with ``data`` unless it exists, and learn for certain who holds it.
 
     Raises: ``StorageFull``, or another answer of the storage to the first attempt (certainly did not happen); ``Undecided``
-    (may still happen: keep the bytes, ask again, or let somebody else occupy the name); ``Damaged`` (the name is taken, by
+    (may still happen: keep the bytes, ask again, or let another writer occupy the name); ``Damaged`` (the name is taken, by
     what cannot be read). Repeating the call with the same bytes is always safe.
     """
     backoff = Backoff(deadline_s)

@@ -1,10 +1,10 @@
 """Snapshots: the whole state at one point of history, in one self-certifying object (protocol 3.11, A8).
 
 Promises
-* A snapshot is written from one consistent view, in key order, and read back in full before anybody is told of it;
+* A snapshot is written from one consistent view, in key order, and read back in full before it is named anywhere;
   what fails that is deleted again. Names are unique, nothing is ever overwritten.
 * Reading uses bounded memory (one block), and believes nothing before its checksum: blocks have CRCs; row count, state
-  digest and the hash of all bytes are compared at the end. Whoever consumes the pairs must reach that end (``verified``)
+  digest and the hash of all bytes are compared at the end. The consumer of the pairs must reach that end (``verified``)
   before using them; ``load_snapshot`` does.
 
 Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the
@@ -216,7 +216,7 @@ def write_snapshot(
     """Write everything ``view`` shows into a new snapshot, make it durable, read it all back, and report it.
 
     ``container`` is the 16-byte uuid, ``epoch`` the writer's. Memory: a few blocks; on storages without append about
-    twice ``part_bytes``. Atomicity: until it returns nobody knows the name; after any error the objects are deleted as far as
+    twice ``part_bytes``. Atomicity: until it returns the name is not known elsewhere; after any error the objects are deleted as far as
     that is possible. Retry: safe (a new name each time).
 
     Raises: ``Damaged`` (the view's rows do not have its digest, or what was read back differs), and what the storage
@@ -265,7 +265,7 @@ def delete_snapshot(storage: ChunkStorage, name: str) -> int:
 
 
 def list_snapshots(storage: ChunkStorage, names: ContainerNames) -> list[StoredSnapshot]:
-    """The snapshots that a LIST shows, oldest first. Nobody vouches for them, and none may be whole. Raises what ``list`` raises."""
+    """The snapshots that a LIST shows, oldest first. No record names them, and they may be incomplete. Raises what ``list`` raises."""
     found: dict[str, StoredSnapshot] = {}
     for info in iter_listing(storage, names.snapshot_prefix()):
         name = main_name(info.name)

@@ -1,7 +1,7 @@
 """Reading snapshots: frames, blocks and the verdict at the end (protocol 3.11).
 
 Promises: bounded memory (one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
-checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. Whoever consumes
+checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. The consumer of
 the pairs must reach that end (``verified``) before using them.
 Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the chain).
 """

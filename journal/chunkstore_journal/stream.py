@@ -21,6 +21,7 @@ from chunkstore_journal.record import RecordHeader, encode_record
 
 __all__ = ["OwnedStream", "encode_batch"]
 
+_make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
 _PLAIN_KINDS = frozenset((RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE))
 
 
@@ -74,16 +75,19 @@ class OwnedStream(Journal):
         head = self.head
         time_ms = max(batch.time_ms, self._time_ms)
         data, identity = encode_record(
-            RecordHeader(
-                batch.kind, 0, self._container, self.epoch, head.index, head.lsn + 1, head.lsn, head.hash,
-                batch.digest, self._token, time_ms,
+            _make(
+                RecordHeader,
+                (
+                    batch.kind, 0, self._container, self.epoch, head.index, head.lsn + 1, head.lsn, head.hash,
+                    batch.digest, self._token, time_ms,
+                ),
             ),
             payload,
         )  # fmt: skip
         end_byte = self._commit(data)
         self._time_ms = time_ms
         self._bytes_written += len(data)
-        self.head = position = Position(head.lsn + 1, identity, self.epoch, head.index + 1, end_byte)
+        self.head = position = _make(Position, (head.lsn + 1, identity, self.epoch, head.index + 1, end_byte))
         return position
 
     @abstractmethod
@@ -94,7 +98,7 @@ class OwnedStream(Journal):
         """Raise ``NotOwner`` if a newer epoch has been claimed.
 
         Sound only where ``Capabilities.fence_by_stat``; elsewhere a fenced read commits a HEARTBEAT instead (A13).
-        May run while ``append`` does. During a self-take-over our own claim looks like anybody's: ask the new stream.
+        May run while ``append`` does. During a self-take-over our own claim looks like a foreign one: ask the new stream.
         """
         if isinstance(self._end, NotOwner):
             raise self._end.copy()

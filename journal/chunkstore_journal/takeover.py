@@ -184,13 +184,13 @@ class TakeOver:
             closed = ClosedStream(end)
         last_lsn = closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn
         for what, position in witnesses:
-            # A torn tail is a torn tail only if nobody has seen more (protocol 3.2).
+            # A tail counts as torn only if no more of it was ever seen (protocol 3.2).
             if position.lsn > last_lsn and (what or closed.tail_cut is not None):
                 raise self._lost(previous, what or "snapshot LATEST", position)
         return closed
 
     def _witnesses(self, previous: Opened) -> list[tuple[str, Position]]:
-        """Points of the former stream that somebody remembers; with an empty name, the LATEST snapshot's."""
+        """Known points of the former stream; with an empty name, the LATEST snapshot's."""
         epoch = previous.epoch
         found = []
         if self._store is not None:
@@ -336,7 +336,7 @@ class TakeOver:
         try:
             self._storage.sync([log])
         except ChunkstoreError:
-            # In doubt for ever: the storage refuses to write to it. Nobody knows of it yet, so the next try makes a new one.
+            # In doubt for ever: the storage refuses to write to it. It is not referred to yet, so the next try makes a new one.
             self._forget_log(log)
             raise
         attempt.log_is_durable = True

@@ -63,7 +63,7 @@ def named_snapshots(streams: Streams, newest: int) -> list[SnapshotLink]:
 
 
 def collected_max(streams: Streams, newest: int) -> int:
-    """The lsn up to which records may be gone: a snapshot that somebody vouched for stands there."""
+    """The lsn up to which records may be gone: a snapshot named by a note or an OPEN stands there."""
     return max((link.lsn for link in named_snapshots(streams, newest)), default=0)
 
 
@@ -179,7 +179,7 @@ def _holds_record(streams: Streams, epoch: int, index: int) -> bool:
     except ChunkNotFound:
         return False
     except Damaged:
-        return True  # it is there; whoever reads the stream says what is wrong with it
+        return True  # it is there; reading the stream reports what is wrong with it
 
 
 def first_kept(streams: Streams, leg: Leg) -> Position:

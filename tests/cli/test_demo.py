@@ -17,7 +17,7 @@ from chunkstore.demo import flights, stage
 from chunkstore.demo.report import draw
 from chunkstore.demo.stage import DemoFailed, Picture, compare_counts
 from chunkstore.errors import Damaged, Unsupported
-from chunkstore.offload import Block, LedgerRange, LedgerReader
+from chunkstore.pulsar import Block, LedgerRange, LedgerReader
 from tests.cli.conftest import Call
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

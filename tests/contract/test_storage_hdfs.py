@@ -12,11 +12,9 @@ from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
 from chunkstore.testing.storage_contract import ChunkStorageContract
 from tests.faults.ground import FULL_RUN
-from tests.support.data import pattern
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import hdfs_or_end
 
-APPENDS = "?append=yes"
 # HDFS takes no colon, and would sort letters beyond ASCII first.
 WRITTEN = {":": ";0", ";": ";1", "~": "~0", "\x7f": "~1"}
 
@@ -45,46 +43,12 @@ class TestHdfs(ChunkStorageContract):
 
     def test_capabilities(self, storage: ChunkStorage) -> None:
         offered = storage.capabilities
-        # Both would open a closed file again.
-        appends = self.options == APPENDS
-        assert (offered.append, offered.truncate) == (appends, appends)
-        assert not offered.append_journal
+        # All would open a closed file again.
+        assert not (offered.append or offered.truncate or offered.append_journal)
         assert offered.create_if_absent
         assert offered.concat
         assert offered.set_read_only
         assert offered.medium == "hdfs"
-
-
-class WithoutWhatIsTheSame:
-    """Costly tests that meet no append: once for each server is enough."""
-
-    test_create_if_absent_has_one_winner = None
-    test_create_has_one_winner = None
-    test_created_content_is_never_seen_in_part = None
-    test_list_in_order_with_pages = None
-    test_large_content = None
-
-
-class TestHdfsThatAppends(WithoutWhatIsTheSame, TestHdfs):  # type: ignore[misc]
-    options = APPENDS
-
-    def test_reads_beside_appends_see_a_prefix(self, storage: ChunkStorage) -> None:
-        """Here they take turns.
-
-        A reader that meets a data node while it re-opens or closes a block (append, truncate) makes Hadoop 3.3.6 delete the
-        replica, acknowledged bytes and all (HDFS-16985, HDFS-17342; docs/hdfs.md). So nothing over the real servers reads what is
-        being appended to. The model, which loses nothing, is read and appended to at once.
-        """
-        source = pattern(0, 6_000)
-        handle = storage.create(self.name())
-        reader = storage.open_read(handle.name)
-        for start in range(0, 6_000, 300):
-            storage.write(handle, start, source[start : start + 300])
-            assert storage.read(reader, 0, 100_000) == source[: start + 300]
-            buffer = bytearray(1_000)
-            begin = max(0, start - 200)
-            assert storage.read_into(reader, begin, buffer) == start + 300 - begin
-            assert buffer[: start + 300 - begin] == source[begin : start + 300]
 
 
 class TestFakeHdfs(TestHdfs):
@@ -114,13 +78,9 @@ class TestFakeHdfs(TestHdfs):
             file.data, file.open = data, False
 
 
-class TestFakeHdfsThatAppends(WithoutWhatIsTheSame, TestFakeHdfs):  # type: ignore[misc]
-    options = APPENDS
-
-
 if FULL_RUN:
 
-    class TestGatewayWithoutFileNumbers(TestFakeHdfsThatAppends):
+    class TestGatewayWithoutFileNumbers(TestFakeHdfs):
         numbers = False
 
     class TestFakeHdfsThatConsumes(TestFakeHdfs):

@@ -10,7 +10,7 @@ from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.storage import ChunkStorage
 from chunkstore.testing.storage_contract import ChunkStorageContract
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.length_only import LengthOnlyChunkStorage
+from chunkstore_bindings.wrappers.length_only import LengthOnlyChunkStorage
 
 
 class TestLengthOnly(ChunkStorageContract):

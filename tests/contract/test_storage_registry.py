@@ -14,9 +14,9 @@ from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.retrying import RetryingChunkStorage
-from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits
-from chunkstore_bindings.wrapping import layers
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage
+from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
+from chunkstore_bindings.wrappers.wrapping import layers
 from tests.support.clock import stopped_clock
 from tests.support.flaky import Flaky
 

@@ -10,10 +10,10 @@ import pytest
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
-from chunkstore_bindings.metered import MeteredChunkStorage
-from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
-from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits
-from chunkstore_bindings.wrapping import layers
+from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
+from chunkstore_bindings.wrappers.wrapping import layers
 from tests.contract import test_storage_filesystem, test_storage_memory
 from tests.support.flaky import Flaky
 

@@ -18,6 +18,7 @@ from chunkstore.operations.check import CheckLevel
 from chunkstore.storage import ListPage
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding
+from tests.support.hooked import replace_steps
 from tests.support.worlds import World
 
 LEVELS: tuple[CheckLevel, CheckLevel] = ("exists", "deep")
@@ -183,14 +184,13 @@ def test_the_levels_of_the_journals_invariants(world: World) -> None:
     store = world.open()
     store.create("a")
     store.append("a", b"one")
-    journal, before = store._core.journal, store._core.journal.append
 
     def lying(batch: Batch) -> Any:
-        return before(batch._replace(digest=batch.digest ^ 1))
+        return before.append(batch._replace(digest=batch.digest ^ 1))
 
-    journal.append = lying  # type: ignore[method-assign]
+    before = replace_steps(store, append=lying)
     store.append("a", b"two")
-    journal.append = before  # type: ignore[method-assign]
+    replace_steps(store, append=before.append)
     assert store.check("exists") == []
     assert (10, "damage") in found(store.check("deep"))
 
@@ -198,11 +198,11 @@ def test_the_levels_of_the_journals_invariants(world: World) -> None:
 def test_a_cache_beside_history(world: World) -> None:
     store = world.open()
     store.create("a")
-    real = store._core.store.head
+    real = store._container.current.store.head
 
     def elsewhere() -> Head:
         head = real()
         return head._replace(position=head.position._replace(lsn=head.position.lsn + 3))
 
-    store._core.store.head = elsewhere  # type: ignore[method-assign]
+    store._container.current.store.head = elsewhere  # type: ignore[method-assign]
     assert (12, "damage") in found(store.check("quick"))

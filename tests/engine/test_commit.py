@@ -34,7 +34,7 @@ from chunkstore.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from chunkstore.operations.session import SessionChunk
+from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused, run_threads
 from tests.support.worlds import World
 
@@ -69,7 +69,7 @@ def test_mixed_changes(world: World) -> None:
     prepare(store)
     entry = store.table("t").get(b"k")
     assert entry is not None
-    lsn = store._core.journal.head.lsn
+    lsn = store._container.current.journal.head.lsn
     results = store.commit(
         [
             Create("new", SMALL, {"made": "here"}),
@@ -92,7 +92,7 @@ def test_mixed_changes(world: World) -> None:
         ]
     )
     assert results == [None, 0, 6, 10, None, None, None, 10, None, 10, *[None] * 4, 0, None, None]
-    assert store._core.journal.head.lsn == lsn + 1
+    assert store._container.current.journal.head.lsn == lsn + 1
     expected = {
         "a": pattern(0, 17) + pattern(0, 9),
         "b": b"x",
@@ -144,7 +144,7 @@ def test_one_failing_change_changes_nothing(world: World, position: str) -> None
     store.truncate("truncated", 1)
     store.seal("truncated")
     before = everything(store)
-    lsn = store._core.journal.head.lsn
+    lsn = store._container.current.journal.head.lsn
     fine: list[Change] = [
         Append("a", pattern(10, 9)),
         Create("new", SMALL),
@@ -158,7 +158,7 @@ def test_one_failing_change_changes_nothing(world: World, position: str) -> None
         changes: Sequence[Change] = [change, *fine] if position == "first" else [*fine, change]
         refused(error, lambda: store.commit(changes))  # noqa: B023
         assert everything(store) == before, change
-    assert store._core.journal.head.lsn == lsn
+    assert store._container.current.journal.head.lsn == lsn
     assert problems(store.check("deep")) == []
     # What a refused commit planned must not stay in the pending state either.
     assert store.append("a", pattern(10, 3)) == 10
@@ -175,12 +175,12 @@ def test_nothing_to_do(world: World) -> None:
     store = world.open()
     world.still(store)
     prepare(store)
-    lsn = store._core.journal.head.lsn
+    lsn = store._container.current.journal.head.lsn
     assert store.commit([]) == []
     assert store.commit((Append("a", b""), Seal("sealed"), Truncate("b", 1), TableDelete("t", b"absent"))) == [
         10, None, None, None,
     ]  # fmt: skip
-    assert store._core.journal.head.lsn == lsn
+    assert store._container.current.journal.head.lsn == lsn
 
 
 def test_truncate_behind_appends_and_concats_of_the_same_commit(world: World) -> None:

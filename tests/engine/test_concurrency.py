@@ -96,14 +96,14 @@ def test_group_commit_shares_records(world: World) -> None:
     store = world.open(wrap=wrap)
     for thread in range(16):
         store.create(f"s{thread}")
-    before = store._core.journal.head.lsn
+    before = store._container.current.journal.head.lsn
 
     def work(thread: int) -> None:
         for _ in range(20):
             store.append(f"s{thread}", b"x" * 100)
 
     run_threads(16, work)
-    assert store._core.journal.head.lsn - before < 160
+    assert store._container.current.journal.head.lsn - before < 160
 
 
 @pytest.mark.parametrize("writers", [4, 16])

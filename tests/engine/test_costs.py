@@ -13,7 +13,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.metered import MeteredChunkStorage
+from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first
 
@@ -25,7 +25,7 @@ def opened() -> Iterator[tuple[ChunkedSegmentStorage, MeteredChunkStorage, Hooke
     metered = MeteredChunkStorage(gate)
     settings = Settings(lease_s=0, default_rolling=RollingPolicy(chunk_size_bytes_max=10))
     with open_store_on(metered, settings=settings) as store:
-        store._core.lifecycle._stopping.set()  # else the keeper's looks for a newer claim would count on a slow day
+        store._maintenance._stopping.set()  # else the keeper's looks for a newer claim would count on a slow day
         yield store, metered, gate
     forget_memory(url)
 
@@ -62,7 +62,7 @@ def test_a_group_shares_its_record(opened: tuple[ChunkedSegmentStorage, MeteredC
         assert under_way.wait(30)
         for thread in threads[1:]:
             thread.start()
-        while len(store._core.committer._queue) < 7:
+        while len(store._container.current.queue._queue) < 7:
             threads[1].join(0.001)
         go.set()
         for thread in threads:

@@ -23,7 +23,7 @@ from chunkstore.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from chunkstore.reading import SegmentHandle
+from chunkstore.handles import SegmentHandle
 from tests.support.data import problems
 from tests.support.worlds import World
 

@@ -91,7 +91,7 @@ def test_rows_of_ended_segments_are_collected(world: World, chunks: int, ending:
         store.seal("a")
         store.concat("target", 0, "a")
     store.collect()
-    with store._core.store.view() as view:
+    with store._container.current.store.view() as view:
         assert [key for key, _ in view.scan(b"T", b"U")] == []
     assert store.check("deep") == []
 

@@ -96,14 +96,14 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
     for name, call in {**CHANGES, **NO_CHANGES, **READS}.items():
         # Whoever deposed the one before is the next who does not know yet.
         old, new = new, world.open()
-        before = [*new.segments()], [*new.table("t").scan()], new._core.journal.head.lsn
+        before = [*new.segments()], [*new.table("t").scan()], new._container.current.journal.head.lsn
         with pytest.raises(NotOwner) as caught:
             call(old)
             pytest.fail(f"{name} was answered")
         assert (caught.value.epoch, caught.value.owner) == (old.epoch, new.epoch), name
         # And ever after.
         refused(NotOwner, lambda: old.append("a", b"x"), lambda: old.read("a", 0, 1))  # noqa: B023
-        assert ([*new.segments()], [*new.table("t").scan()], new._core.journal.head.lsn) == before, name
+        assert ([*new.segments()], [*new.table("t").scan()], new._container.current.journal.head.lsn) == before, name
         world.crash(old)
     new.close()
     last = world.open()

@@ -6,7 +6,7 @@ import pytest
 
 from chunkstore import changes
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.support.data import pattern, problems
 from tests.support.flaky import Flaky
 from tests.support.worlds import World
@@ -88,7 +88,7 @@ def test_take_over(world: World, weather: Weather) -> None:
         store.append("log", b"!")
         content += b"!"
         epoch = store.epoch
-        store._core.lifecycle.maintain()
+        store._maintenance._recovery.roll()
         assert store.epoch == epoch + 1
         assert store.read("log", 0, 1 << 20) == content
         world.crash(store)

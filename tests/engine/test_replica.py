@@ -23,7 +23,7 @@ def test_it_follows_everything(world: World) -> None:
     replica = world.replica()
     assert world.objects() == objects
     assert replica.container == "default"
-    assert replica.lsn == store._core.journal.head.lsn and replica.epoch == store.epoch
+    assert replica.lsn == store._container.current.journal.head.lsn and replica.epoch == store.epoch
     assert replica.read("a", 0, 99) == pattern(0, 30)
     assert replica.info("a") == store.info("a")
     assert [*replica.layout("a")] == [*store.layout("a")]
@@ -148,7 +148,7 @@ def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
         # The store's view is one point of history; several calls may see several. So look from one view.
         with replica._follower.store.view() as view:
             from chunkstore.operations.read import find_segment
-            from chunkstore.operations.table import scan_entries
+            from chunkstore.operations.tables import scan_entries
 
             x, y = find_segment(view, "x", None), find_segment(view, "y", None)
             rows = {entry.key: entry.value for entry in scan_entries(view, "t", b"", None)}

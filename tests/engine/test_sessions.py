@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
 from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
-from chunkstore.operations.session import SessionChunk, SessionWriter
+from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 import chunkstore
-from chunkstore.assembly import open_store_on
+from chunkstore.assembly import open_replica_on, open_store_on
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import StorageUnavailable
+from chunkstore.errors import StorageUnavailable, Unsupported
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 
 
@@ -90,3 +90,18 @@ def test_verbs_work_the_same() -> None:
         store.truncate("a", 4)
         assert store.read("a", 4, 100) == b"334444tail"
         assert store.check("deep") == []
+
+
+def test_an_append_journal_opens_read_only_where_nothing_can_grow() -> None:
+    url = "memory://append-journal"
+    forget_memory(url)
+    with open_store_on(MemoryChunkStorage(url), settings=chunkstore.Settings(journal_mode="append")) as store:
+        store.create("s")
+        store.append("s", b"kept")
+    storage = MemoryChunkStorage(url, append=False)
+    for mode in ("auto", "append"):
+        with pytest.raises(Unsupported, match="cannot append: open it read-only"):
+            open_store_on(storage, settings=chunkstore.Settings(journal_mode=mode))
+    with open_replica_on(storage) as replica:
+        assert replica.read("s", 0, 9) == b"kept"
+    forget_memory(url)

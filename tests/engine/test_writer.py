@@ -100,10 +100,10 @@ def test_a_batch_is_flushed_by_bytes_by_time_and_by_hand(world: World) -> None:
         assert time.monotonic() - began < 10
     with store.writer("a", flush_bytes=1 << 20, flush_s=3_600) as writer:
         writer.flush()
-        lazy = writer.append(b"?")
+        waiting = writer.append(b"?")
         time.sleep(0.1)
-        assert not lazy.done(), "a flush of nothing must not hurry what comes later"
-    assert lazy.result(0) == 48
+        assert not waiting.done(), "a flush of nothing must not hurry what comes later"
+    assert waiting.result(0) == 48
     assert store.info("a").length == 49
 
 

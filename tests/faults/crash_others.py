@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, SegmentTruncated, StorageUnavailable
-from chunkstore.offload import LedgerReader, OffloadWriter
+from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.replica import Replica
 from tests.faults.crash_runs import END, Case, Interrupted, mend, perform
 from tests.faults.ground import TABLES, Ground, Place

@@ -157,7 +157,7 @@ class Interrupted(ABC):
         """The power goes when all is said and done."""
         wire.kill()
         for store in stores:
-            if not store._core.closed:
+            if not store._container.closed:
                 self.ground.abandon(store)
         self.ground.power_cut(case.outcome, case.number)
 
@@ -190,7 +190,7 @@ class OperationRun(Interrupted):
         wire = self.ground.wire
         wire.inject(*first)
         perform(lambda: self.act(self.store))
-        if not wire.dead and not self.store._core.closed:
+        if not wire.dead and not self.store._container.closed:
             perform(lambda: mend(self.store))
         found = wire.trace[wire.fired_at + 1 :] if wire.fired and not wire.dead else []
         wire.heal()
@@ -201,7 +201,7 @@ class OperationRun(Interrupted):
         ground, wire, store = self.ground, self.ground.wire, self.store
         self.arm(wire, case)
         promise, error = perform(lambda: self.act(store))
-        if case.first is not None and not (wire.dead or wire.fired_twice or store._core.closed):
+        if case.first is not None and not (wire.dead or wire.fired_twice or store._container.closed):
             perform(lambda: mend(store))
         if case.call is END:
             self.end_by_power(wire, case, [store])
@@ -235,7 +235,7 @@ class OperationRun(Interrupted):
     def go_on(self, promise: Promise, before: State, after: State) -> State:
         """The owner survived: it knows the state, and can do everything it could before."""
         store = self.store
-        if store._core.closed:
+        if store._container.closed:
             return self.take_over(False, promise, before, after)
         try:
             if promise is EITHER:

@@ -63,7 +63,7 @@ def observe(store: ChunkedSegmentStorage) -> State:
         event = store.last_event_number(info.name, WRITER)
         segments[info.name] = SegmentView(info.start_offset, data, info.sealed, dict(info.attributes), event)
     rows = {(name, entry.key): entry.value for name in TABLES for entry in store.table(name).scan()}
-    with store._core.store.view() as view:
+    with store._container.current.store.view() as view:
         sessions = sum(1 for _ in view.scan(SESSION, bytes((SESSION[0] + 1,))))
     return State(segments, rows, sessions)
 
@@ -127,8 +127,6 @@ class Ground:
         self.folder = folder
         self.world = DiskWorld(mode, folder) if kind == "disk" else World(kind, mode, folder)
         self.world.defaults = {**self.world.defaults, **FAST, **settings}
-        if not self.world.appends:
-            self.world.defaults.pop("lengths", None)  # lazy lengths need a storage that appends
         self.wire = self.new_wire()
 
     def new_wire(self) -> Wire:
@@ -147,13 +145,13 @@ class Ground:
 
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """What the end of a process does: no call, no write, but threads end and the cache is let go, not marked clean."""
-        lifecycle = store._core.lifecycle
-        lifecycle._stopping.set()
-        if lifecycle._keeper is not None:
-            lifecycle._keeper.join(5)
-        store._core.pool.close()
-        store._core.closed = True
-        for item in (store._core.store, *(retired for _, retired in store._core._retired)):
+        maintenance = store._maintenance
+        maintenance._stopping.set()
+        if maintenance._keeper is not None:
+            maintenance._keeper.join(5)
+        store._container.pool.close()
+        store._container.closed = True
+        for item in (store._container.current.store, *(retired for _, retired in store._container._retired)):
             item.close(clean=False)
         if store in self.world._open:
             self.world._open.remove(store)

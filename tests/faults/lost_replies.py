@@ -107,12 +107,12 @@ class Loss:
 
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """The process ends: nothing is closed or written."""
-        core = store._core
-        core.lifecycle._stopping.set()
-        if core.lifecycle._keeper is not None:
-            core.lifecycle._keeper.join(30)
-        core.pool.close()
-        core.closed = True
+        maintenance, container = store._maintenance, store._container
+        maintenance._stopping.set()
+        if maintenance._keeper is not None:
+            maintenance._keeper.join(30)
+        container.pool.close()
+        container.closed = True
         self._stores.remove(store)
         self.forget_cache()
 
@@ -185,7 +185,7 @@ def _void(loss: Loss, store: ChunkedSegmentStorage) -> None:
     epoch = store.epoch + 1
     loss.abandon(store)
     raw = loss.ground.direct()
-    names = store._core.names
+    names = store._container.names
     assert raw.create_if_absent(names.epoch(epoch), new_attempt(epoch).data)
     raw.close()
     loss.open()
@@ -193,7 +193,7 @@ def _void(loss: Loss, store: ChunkedSegmentStorage) -> None:
 
 def _roll(loss: Loss, store: ChunkedSegmentStorage) -> None:
     """A take-over from itself: SEAL or cut, claim and OPEN by a living owner."""
-    store._core.lifecycle.maintain()
+    store._maintenance._recovery.roll()
 
 
 WORKS: tuple[Work, ...] = (
@@ -251,6 +251,10 @@ class LostReplies:
         if kind.name == "first-open":
             return None
         store = loss.open()
+        # Else its looks for a newer claim count among the requests on a slow day.
+        store._maintenance._stopping.set()
+        assert store._maintenance._keeper is not None
+        store._maintenance._keeper.join(30)
         kind.prepare(loss, store)
         return store
 
@@ -300,7 +304,7 @@ class LostReplies:
     def go_on(loss: Loss, told: Told, before: State, after: State) -> State:
         """The newest owner, if there is one, knows what happened, and works on."""
         store = loss._stores[-1] if loss._stores else None
-        if store is None or store._core.closed or store._core.fenced is not None:
+        if store is None or store._container.closed or store._container.fence.error is not None:
             store = loss.open()
         try:
             # What is undecided, and a broken journal, are settled by the next change.

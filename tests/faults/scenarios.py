@@ -11,7 +11,7 @@ import pytest
 
 from chunkstore import changes
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.operations.session import SessionChunk
+from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
 from tests.support.faulty import Dead, Outcome, When
 
@@ -75,7 +75,7 @@ def _session(store: ChunkedSegmentStorage) -> tuple[int, tuple[SessionChunk, ...
     _fill(store)
     session = store.session("a writer elsewhere")
     writer = session.writer()
-    storage = store._core.storage
+    storage = store._container.storage
     return session.id, tuple(writer.write_chunk(storage, number, b"part %d;" % number) for number in range(3))
 
 
@@ -130,14 +130,8 @@ def is_opening(operation: str, name: str) -> bool:
     return operation == "create_if_absent" and "/j/" in name and name.endswith(SLOT_0)
 
 
-def is_sync_of_log(operation: str, name: str) -> bool:
-    """Whether a call syncs a stream's file."""
-    return operation == "sync" and name.endswith("/log.a")
-
-
 SMALL: dict[str, object] = {"rolling": 32}
 LAST_WORDS = b"the last words"
-LAZY: dict[str, object] = {"lengths": "lazy"}
 ROLL: dict[str, object] = {"log_roll_bytes": 1024, "slot_roll_records": 2, "roll_interval_s_min": 0.0}
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -150,10 +144,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("append-many", lambda store, _: store.append_many("log", [b"x" * 9] * 5), _fill, SMALL),
     Operation("append-once", _append_for_writer, _fill),
     Operation("write", lambda store, _: store.write("log", 10, b"written"), _fill),
-    # One byte: of more, a part may be there after a crash, and these are judged by all or nothing.
-    Operation("append-lazily", lambda store, _: store.append("log", b"!"), _fill, LAZY),
-    Operation("append-lazily-rolls-over", lambda store, _: store.append("log", b"r" * 100), _fill, {**SMALL, **LAZY}),
-    Operation("seal-lazy", lambda store, _: store.seal("log"), _chunks, {**SMALL, **LAZY}),
     Operation("truncate", lambda store, _: store.truncate("log", 45), _chunks, SMALL),
     Operation("truncate-all", lambda store, _: store.truncate("log", 97), _chunks, SMALL),
     Operation("seal", lambda store, _: store.seal("log"), _chunks, SMALL),

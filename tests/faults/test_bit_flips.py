@@ -195,7 +195,7 @@ def test_every_object_removed_from_a_closed_container(mode: Mode) -> None:
             cache = tiny.LazyCache(storage, MemoryShelf())
             try:
                 with open_store_on(storage, settings=settings(mode), cache=cache) as store:
-                    if tiny.rows_of(store._core.store) != made.state:
+                    if tiny.rows_of(store._container.current.store) != made.state:
                         silent.append(name)
             except LOUD:
                 continue

@@ -144,12 +144,24 @@ class Shop:
 
     def kill(self) -> None:
         """End the store's threads without a word to the storage."""
-        self.store._core.lifecycle._stopping.set()
-        keeper = self.store._core.lifecycle._keeper
+        self.store._maintenance._stopping.set()
+        keeper = self.store._maintenance._keeper
         assert keeper is not None
         keeper.join(10)
-        self.store._core.closed = True
-        self.store._core.store.close(clean=False)
+        self.store._container.closed = True
+        self.store._container.current.store.close(clean=False)
+
+    def die_and_come_back(self, disk: SmallDisk) -> None:
+        """Killed while the disk is full, opened on the full disk, and then where there is space again."""
+        self.kill()
+        with contextlib.suppress(StorageFull):
+            self.store = self.open()
+            self.verify()
+        self.kill()
+        disk.free()
+        self.store = self.open()
+        self.verify()
+        self.settle()
 
     def close(self) -> None:
         with contextlib.suppress(ChunkstoreError):
@@ -251,15 +263,7 @@ def test_journal_disk(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: i
         here.settle()
         disk.fill()
         here.append_until_full(size_bytes)
-        here.kill()
-        with contextlib.suppress(StorageFull):
-            here.store = here.open()
-            here.verify()
-        here.kill()
-        disk.free()
-        here.store = here.open()
-        here.verify()
-        here.settle()
+        here.die_and_come_back(disk)
 
 
 def test_cache_disk_nearly_full(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
@@ -277,15 +281,7 @@ def test_cache_disk_nearly_full(disk: SmallDisk, mode: Mode, tmp_path: Path) -> 
         disk.fill(leave_bytes=3 * MIB)
         time.sleep(0.1)
         here.append_until_full(50)
-        here.kill()
-        with contextlib.suppress(StorageFull):
-            here.store = here.open()
-            here.verify()
-        here.kill()
-        disk.free()
-        here.store = here.open()
-        here.verify()
-        here.settle()
+        here.die_and_come_back(disk)
 
 
 def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:

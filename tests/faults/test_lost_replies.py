@@ -11,7 +11,7 @@ import pytest
 
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.faults.lost_replies import LossGround, LostReplies, Told, Work
 from tests.support.faulty import Call, FaultyChunkStorage, Outcome, outcomes_of
 

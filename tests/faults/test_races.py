@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
+from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, StorageUnavailable
+from chunkstore.errors import Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.journal import RecordKind
+from chunkstore.operations.exactly_once import known_event
+from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.operations.pending import PendingOp, PendingSegment
 from tests.faults.scenarios import is_opening, is_record
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
@@ -66,7 +71,7 @@ def test_a_failure_behind_a_commit_under_way_does_not_hide_it(world: World) -> N
     with in_background(lambda: store.append("log", b"first ")) as first:
         assert stop.reached.wait(30)
         with in_background(lambda: store.append("log", b"second ")) as second:
-            while not store._core.committer._queue:
+            while not store._container.current.queue._queue:
                 time.sleep(0.001)
 
             def fail(operation: str, names: tuple[str, ...]) -> None:
@@ -92,37 +97,33 @@ def test_a_failure_behind_a_commit_under_way_does_not_hide_it(world: World) -> N
 
 def test_reads_during_a_roll_of_our_own_are_answered(world: World) -> None:
     """The next epoch is claimed, by ourselves: that is no reason to call ourselves deposed."""
-    store, wire = hooked(world, log_roll_bytes=1024, slot_roll_records=2, roll_interval_s_min=0.0)
+    store, wire = hooked(world)
     store.create("log")
+    store.append("log", b"x" * 100)
     stop = wire.before = Stop(is_opening)
-    with in_background(lambda: [store.append("log", b"x" * 100) for _ in range(12)]) as appended:
+    with in_background(store._maintenance._recovery.roll) as rolled:
         assert stop.reached.wait(30)
         assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
-        with in_background(lambda: store.read("log", 0, 5)) as read:
-            time.sleep(0.05)
+        with in_background(lambda: store.append("log", b"waits")) as appended:
+            assert store.read("log", 0, 5) == b"xxxxx"
+            assert not appended
             stop.released.set()
-    assert read == [b"xxxxx"]
-    assert not isinstance(appended[0], Exception)
-    assert store.epoch > 1
+    assert (rolled, appended, store.epoch) == ([True], [100], 2)
 
 
 def test_reads_go_on_while_a_take_over_of_our_own_cannot_be_finished(world: World) -> None:
     """A roll got as far as its claim; then there was no answer for a while. Reads are served, and the next change mends."""
-    store, wire = hooked(
-        world, log_roll_bytes=1024, slot_roll_records=2, roll_interval_s_min=0.0, op_deadline_s=0.1, undecided_s_max=0.1
-    )
+    store, wire = hooked(world, op_deadline_s=0.1, undecided_s_max=0.1)
     store.create("log")
+    written = b"0123456789" * 10
+    store.append("log", written)
 
     def no_opening(operation: str, names: tuple[str, ...]) -> None:
         if any(is_opening(operation, name) for name in names):
             raise StorageUnavailable("injected")
 
     wire.before = no_opening
-    written = b""
-    while store._core.broken is None:
-        store.append("log", b"0123456789" * 10)
-        written += b"0123456789" * 10
-        assert len(written) < 10_000
+    assert not store._maintenance._recovery.roll()
     assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
     assert store.read("log", 0, 10_000) == written
     with pytest.raises(StorageUnavailable):
@@ -135,7 +136,7 @@ def test_reads_go_on_while_a_take_over_of_our_own_cannot_be_finished(world: Worl
 
 def after_the_view_was_opened(store: ChunkedSegmentStorage, stop: Stop, first: list[object]) -> None:
     """Lets the commit that ``stop`` holds end just before the next operation looks at what is pending."""
-    tables = store._core.tables
+    tables = store._container.current.tables
     check = tables.check
     called: list[bytes] = []
 
@@ -192,3 +193,70 @@ def test_an_attach_sees_that_its_session_ended_while_it_was_planned(world: World
             store.commit([changes.Attach("log", session.id, (chunk,))])
     assert ended == [None]
     assert store.info("log").length == 0
+
+
+def test_a_roll_does_not_wait_for_itself(world: World) -> None:
+    """An operation that nobody waits for falls into doubt while a roll drains: the take-over needs what the roll holds."""
+    store, wire = hooked(world, op_deadline_s=2.0)
+    owned = store._container.current
+    op = PendingOp([], {}, (), (), owned.queue.generation)
+    op.kind = RecordKind.HEARTBEAT
+    owned.queue.enter(op)
+
+    def fail(operation: str, names: tuple[str, ...]) -> None:
+        if owned.end_reason is None and any(is_record(operation, name) for name in names):
+            raise StorageUnavailable("injected")
+
+    wire.before = fail
+    store._maintenance._recovery.roll()
+    assert owned.queue.wait_decided(op, Deadline(30.0))
+    assert not isinstance(op.error, OutcomeUnknown)
+    store.create("log")
+    assert store.append("log", b"after") == 0
+
+
+def test_an_event_whose_batch_fails_is_not_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails just when its repetition is about to be answered from what is pending."""
+    store, wire = hooked(world)
+    store.create("log")
+    stop = Stop(is_record)
+
+    def full(operation: str, names: tuple[str, ...]) -> None:
+        if not stop.reached.is_set():
+            stop(operation, names)
+            if stop.reached.is_set():
+                raise StorageFull("injected")
+
+    def late(owned: OwnedEpoch, state: PendingSegment, *arguments: Any) -> tuple[int, int] | None:
+        stop.released.set()
+        if (op := state.undecided()) is not None:
+            assert owned.queue.wait_decided(op, Deadline(30.0))
+        return known_event(owned, state, *arguments)
+
+    def event() -> int:
+        return store.append("log", b"event", writer_id=b"w", event_number=1)
+
+    wire.before = full
+    with in_background(event) as first:
+        assert stop.reached.wait(30)
+        monkeypatch.setattr("chunkstore.operations.append.known_event", late)
+        assert event() == 0
+    assert isinstance(first[0], StorageFull)
+    assert store.read("log", 0, 100) == b"event"
+
+
+def test_an_epoch_that_ends_beside_a_commit_deposes_nobody(world: World) -> None:
+    """Who is interrupted while entering ends it. The take-over waits for the leader, who would take our claim for a stranger's."""
+    store, wire = hooked(world)
+    store.create("log")
+    stop = wire.before = Stop(is_record)
+    with in_background(lambda: store.append("log", b"beside ")) as beside:
+        assert stop.reached.wait(30)
+        store._container.current.end(StorageUnavailable("interrupted"))
+        with in_background(lambda: store.append("log", b"after ")) as after:
+            time.sleep(0.05)
+            assert not after
+            stop.released.set()
+    assert (beside, after, store.epoch) == ([0], [7], 2)
+    assert store.append("log", b"more") == 13
+    assert problems(store.check("deep")) == []

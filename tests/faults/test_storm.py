@@ -32,6 +32,7 @@ from tests.faults.ground import FULL_RUN, Ground, fast_folder
 from tests.support.data import problems
 from tests.support.faulty import Outcome
 from tests.support.hooked import within
+from tests.support.segment_model import State, apply
 from tests.support.worlds import VARIANT_IDS, VARIANTS, Kind, Mode
 
 SEEDS = range(30) if FULL_RUN else range(2)
@@ -213,8 +214,12 @@ def test_nothing_is_lost_or_doubled_in_bad_weather(
     print(f"{'-'.join(variant)} seed {seed}: {len(log.done)} appends, {dict(log.errors)}")
 
 
-Model = dict[str, tuple[int, bytes, bool]]
-"""Segments of one client: start offset, bytes, sealed."""
+Seen = dict[str, tuple[int, bytes, bool]]
+"""Segments of one client: start offset, bytes from there on, sealed."""
+
+
+def seen_of(state: State) -> Seen:
+    return {name: (each.start, each.data[each.start :], each.sealed) for name, each in state.segments.items()}
 
 
 class Builder:
@@ -225,48 +230,39 @@ class Builder:
         self.number = number
         self.names = (f"{number}-x", f"{number}-y")
         self.store = store
-        self.model: Model = {}
+        self.state = State()
         self.count = 0
         self.errors: Counter[str] = Counter()
         self.wrong: list[BaseException] = []
 
-    def plan(self) -> tuple[list[changes.Change], Model]:
+    def plan(self) -> tuple[list[changes.Change], State]:
         """One or two changes that are right, and what they lead to."""
-        model = dict(self.model)
         planned: list[changes.Change] = []
+        after = self.state.copy()
         for _ in range(self.chance.choice((1, 1, 2))):
-            change = self._one(model)
-            if change is not None:
+            change = self._one(after)
+            if apply(after, change) is None:
                 planned.append(change)
-        return planned, model
+        return planned, after
 
-    def _one(self, model: Model) -> changes.Change | None:
-        name = self.chance.choice(self.names)
-        if name not in model:
-            model[name] = (0, b"", False)
+    def _one(self, state: State) -> changes.Change:
+        chance = self.chance
+        name, other = chance.sample(self.names, 2)
+        segment = state.segments.get(name)
+        if segment is None:
             return changes.Create(name)
-        start, data, sealed = model[name]
         self.count += 1
-        kind = self.chance.choice(("append", "append", "append", "truncate", "seal", "concat", "delete"))
-        other = self.names[name == self.names[0]]
-        if kind == "append" and not sealed:
-            more = b"[%d.%d]" % (self.number, self.count) * self.chance.choice((1, 3, 40))
-            model[name] = (start, data + more, False)
-            return changes.Append(name, more, expected_offset=start + len(data))
-        if kind == "truncate" and data:
-            cut = self.chance.randrange(len(data) + 1)
-            model[name] = (start + cut, data[cut:], sealed)
-            return changes.Truncate(name, start + cut)
+        kind = chance.choice(("append", "append", "append", "truncate", "seal", "concat", "delete"))
+        if kind == "truncate":
+            return changes.Truncate(name, chance.randint(segment.start, len(segment.data)))
         if kind == "seal":
-            model[name] = (start, data, not sealed)
-            return changes.Unseal(name) if sealed else changes.Seal(name)
-        if kind == "concat" and not sealed and other in model and model[other][2] and model[other][0] == 0:
-            model[name] = (start, data + model.pop(other)[1], False)
+            return changes.Unseal(name) if segment.sealed else changes.Seal(name)
+        if kind == "concat":
             return changes.Concat(name, other)
-        if kind == "delete" and self.chance.random() < 0.3:
-            del model[name]
+        if kind == "delete" and chance.random() < 0.3:
             return changes.Delete(name)
-        return None
+        more = b"[%d.%d]" % (self.number, self.count) * chance.choice((1, 3, 40))
+        return changes.Append(name, more, expected_offset=len(segment.data))
 
     def run(self, until_s: float) -> None:
         try:
@@ -278,24 +274,24 @@ class Builder:
             self.wrong.append(error)
             raise
 
-    def commit(self, planned: list[changes.Change], after: Model) -> None:
+    def commit(self, planned: list[changes.Change], after: State) -> None:
         try:
             self.store.commit(planned)
-            self.model = after
+            self.state = after
         except OutcomeUnknown:
             self.errors["OutcomeUnknown"] += 1
             settle(self.store)
             found = self.look()
-            assert found in (self.model, after), (planned, found)
-            self.model = found
+            assert found in (seen_of(self.state), seen_of(after)), (planned, found)
+            self.state = after if found == seen_of(after) else self.state
         except (StorageUnavailable, StorageFull, DeadlineExceeded) as error:
             self.errors[type(error).__name__] += 1
             time.sleep(0.002)
 
-    def look(self) -> Model:
+    def look(self) -> Seen:
         while True:
             try:
-                found: Model = {}
+                found: Seen = {}
                 for info in self.store.segments(prefix=f"{self.number}-"):
                     data = self.store.read(info.name, info.start_offset, info.length - info.start_offset)
                     found[info.name] = (info.start_offset, data, info.sealed)
@@ -332,9 +328,9 @@ def test_changes_of_structure_in_bad_weather(variant: tuple[Kind, Mode], seed: i
         for builder in builders:
             if builder.wrong:
                 raise builder.wrong[0]
-        store._core.settings = dataclasses.replace(store._core.settings, op_deadline_s=30.0)  # as above
+        store._container.settings = dataclasses.replace(store._container.settings, op_deadline_s=30.0)  # as above
         settle(store)
-        assert [builder.look() for builder in builders] == [builder.model for builder in builders]
+        assert [builder.look() for builder in builders] == [seen_of(builder.state) for builder in builders]
         assert problems(store.check("deep")) == []
         store.collect()
         assert problems(store.check("deep")) == []
@@ -344,7 +340,7 @@ def test_changes_of_structure_in_bad_weather(variant: tuple[Kind, Mode], seed: i
         with ground.open() as successor:
             for builder in builders:
                 builder.store = successor
-                assert builder.look() == builder.model
+                assert builder.look() == seen_of(builder.state)
             assert problems(successor.check("deep")) == []
     finally:
         ground.close()

@@ -82,11 +82,11 @@ def objects_of(storage: MemoryChunkStorage) -> dict[str, bytes]:
 
 def abandon(store: ChunkedSegmentStorage) -> None:
     """End the threads of a store that is not closed."""
-    store._core.lifecycle._stopping.set()
-    keeper = store._core.lifecycle._keeper
+    store._maintenance._stopping.set()
+    keeper = store._maintenance._keeper
     if keeper is not None:
         keeper.join(5)
-    store._core.pool.close()
+    store._container.pool.close()
 
 
 def make(mode: Mode, *, closed: bool) -> Tiny:
@@ -100,7 +100,7 @@ def make(mode: Mode, *, closed: bool) -> Tiny:
             return open_store_on(storage, settings=settings(mode), cache=uuid_cache)
 
         def note(store: ChunkedSegmentStorage) -> None:
-            states.append(rows_of(store._core.store))
+            states.append(rows_of(store._container.current.store))
 
         store = open_it()
         note(store)
@@ -124,7 +124,7 @@ def make(mode: Mode, *, closed: bool) -> Tiny:
             store.close()
         else:
             abandon(store)
-        state = rows_of(store._core.store) if not closed else states[-1]
+        state = rows_of(store._container.current.store) if not closed else states[-1]
         return Tiny(mode, objects_of(storage), state, tuple(states), content, shelf)
 
 

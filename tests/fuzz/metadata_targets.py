@@ -15,7 +15,7 @@ from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, Position
 from chunkstore.names import ContainerNames, chunk_id
-from chunkstore.offload import contexts
+from chunkstore.pulsar import contexts
 from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
 from tests.fuzz.chance import Chance, Tree, mangled, wire
 from tests.fuzz.target import Gate, Spy, Target

@@ -9,8 +9,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from chunkstore.codec import offload_metadata, pip76_index, pip76_reader, salvage
-from chunkstore.codec.offload_metadata import (
+from chunkstore.codec.pulsar import offload_metadata, pip76_index, pip76_reader, salvage
+from chunkstore.codec.pulsar.offload_metadata import (
     DriverMetadata,
     LedgerInfo,
     OffloadContext,
@@ -20,12 +20,12 @@ from chunkstore.codec.offload_metadata import (
     encode_ledger_info,
     encode_offload_context,
 )
-from chunkstore.codec.pip76 import BLOCK_HEADER_BYTES, Entry
-from chunkstore.codec.pip76_arrow import read_batches
-from chunkstore.codec.pip76_index import read_index
-from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
-from chunkstore.codec.pip76_writer import SegmentEncoder
-from chunkstore.codec.salvage import SkippedBytes, salvage_entries
+from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, Entry
+from chunkstore.codec.pulsar.pip76_arrow import read_batches
+from chunkstore.codec.pulsar.pip76_index import read_index
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
 from tests.fuzz.target import Gate, Spy, Target

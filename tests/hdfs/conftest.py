@@ -1,4 +1,4 @@
-"""The engine's world over a real Hadoop (``world``, in SLOT mode unless a test asks for ``append``), and a model of its servers."""
+"""The engine's world over a real Hadoop (``world``), and a model of its servers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from chunkstore.config import Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings import hdfs as hdfs_binding
 from chunkstore_bindings.hdfs import HdfsChunkStorage
+from chunkstore_bindings.hdfs import storage as hdfs_binding
 from tests.hdfs.model import EndingPauses, made
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import HdfsCluster, hdfs, hdfs_or_end
-from tests.support.worlds import Mode, World
+from tests.support.worlds import World
 
 __all__ = ["HdfsWorld", "ends_soon", "fake", "hdfs", "storage", "world"]
 
@@ -26,14 +26,13 @@ _numbers = itertools.count(1)
 class HdfsWorld(World):
     """One folder of HDFS, several processes and machines; storages as production makes them."""
 
-    def __init__(self, cluster: HdfsCluster, mode: Mode, tmp_path: Path) -> None:
-        super().__init__("hdfs", mode, tmp_path)
-        # An APPEND journal needs files that grow. Nothing here reads what is being appended to: see docs/hdfs.md.
-        self.url = cluster.root(f"world-{next(_numbers)}") + ("?append=yes" if mode == "append" else "")
+    def __init__(self, cluster: HdfsCluster, tmp_path: Path) -> None:
+        super().__init__("hdfs", "slot", tmp_path)
+        self.url = cluster.root(f"world-{next(_numbers)}")
 
     @property
     def appends(self) -> bool:
-        return self.mode == "append"
+        return False
 
     def raw_storage(self) -> ChunkStorage:
         storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"]))
@@ -50,7 +49,7 @@ def fake() -> Iterator[FakeWebHdfs]:
 
 @pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
-    """One over the model that may append."""
+    """One over the model."""
     storage = made(fake)
     yield storage
     storage.close()
@@ -63,10 +62,9 @@ def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HdfsWorld]:
+def world(tmp_path: Path) -> Iterator[HdfsWorld]:
     """A fresh world; closed at the end of the test."""
-    mode: Mode = getattr(request, "param", "slot")
-    made = HdfsWorld(hdfs_or_end(), mode, tmp_path)
+    made = HdfsWorld(hdfs_or_end(), tmp_path)
     try:
         yield made
     finally:

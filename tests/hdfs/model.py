@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.hdfs_atomic import pauses
+from chunkstore_bindings.hdfs.atomic import pauses
 from tests.support.fake_webhdfs import FakeWebHdfs
 
-__all__ = ["APPENDS", "ELAPSED_S_MAX", "FOLDER", "PATIENT_S", "SHORT_S", "EndingPauses", "made", "temporaries"]
+__all__ = ["ELAPSED_S_MAX", "FOLDER", "PATIENT_S", "SHORT_S", "EndingPauses", "made", "temporaries"]
 
 FOLDER = "/root/.chunkstore-tmp"
-APPENDS = "?append=yes"
 PATIENT_S = 30.0
 """The deadline of what must succeed; a server may be silent for a third of it, which no busy machine's is."""
 ELAPSED_S_MAX = 15.0
@@ -31,7 +30,7 @@ class EndingPauses(pauses):
         return super().__call__()
 
 
-def made(fake: FakeWebHdfs, query: str = APPENDS, *, deadline_s: float = PATIENT_S) -> HdfsChunkStorage:
+def made(fake: FakeWebHdfs, query: str = "", *, deadline_s: float = PATIENT_S) -> HdfsChunkStorage:
     return HdfsChunkStorage(fake.root(query=query), deadline_s=deadline_s)
 
 

@@ -16,9 +16,8 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.hdfs_atomic import Temporary
+from chunkstore_bindings.hdfs.atomic import Temporary
 from chunkstore_bindings.in_time import Deadline
 from tests.hdfs.model import ELAPSED_S_MAX, FOLDER, SHORT_S, made, temporaries
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -163,11 +162,6 @@ def test_a_shorter_file_is_noticed_even_when_the_data_node_says_created(
     with pytest.raises(StorageUnavailable, match="arrived instead of"):
         storage.create_if_absent("a", b"whole")
     assert "/root/a" not in fake.files
-    monkeypatch.undo()
-    storage.create("b", b"0123")
-    monkeypatch.setattr(fake_webhdfs, "_end_write", lambda fake, file, data: real_end(fake, file, data[:-1]))
-    with pytest.raises(StorageUnavailable, match="write a new chunk"):
-        storage.write(ChunkHandle("b", True), 4, b"4567")
 
 
 @pytest.mark.parametrize("where", ["namenode", "datanode"])
@@ -185,11 +179,9 @@ def test_a_shorter_file_is_noticed_even_when_the_data_node_says_created(
     ],
 )
 def test_full_is_full(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, message: str, where: str) -> None:
-    storage.create("there", b"0")
     calls: list[tuple[str, Callable[[], object]]] = [
         ("CREATE", lambda: storage.create_if_absent("a", b"x")),
         ("CREATE", lambda: storage.put("a", b"x")),
-        ("APPEND", lambda: storage.write(ChunkHandle("there", True), 1, b"x")),
     ]
     if where == "namenode":
         calls.append(("RENAME", lambda: storage.create_if_absent("a", b"x")))

@@ -15,9 +15,9 @@ from chunkstore.errors import ChunkExists, ChunkstoreError, Damaged, StorageUnav
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.storage import ConcatArgument, ReadRange
-from chunkstore_bindings import hdfs_rest
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.hdfs_rest import Body, Pieces
+from chunkstore_bindings.hdfs import rest as hdfs_rest
+from chunkstore_bindings.hdfs.rest import Body, Pieces
 from chunkstore_bindings.in_time import Deadline
 from chunkstore_bindings.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format

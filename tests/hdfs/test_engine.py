@@ -1,6 +1,6 @@
 """A share of the engine's own tests, unchanged, over a real Hadoop. (All of them run in the four worlds of ``tests/engine``.)
 
-With ``CHUNKSTORE_FAULTS=full`` the share is larger, and both kinds of journal take part in all of it.
+With ``CHUNKSTORE_FAULTS=full`` the share is larger.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from tests.support.worlds import World
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def suite(module: ModuleType, *names: str, mode: str = "slot") -> type:
+def suite(module: ModuleType, *names: str) -> type:
     """Functions of a module (default, and in a full run: all) as a class of tests, in the world of this folder."""
     chosen = [name for name in vars(module) if name.startswith("test_") and (not names or FULL_RUN or name in names)]
     tests = {name: staticmethod(getattr(module, name)) for name in chosen}
-    marks = [pytest.mark.parametrize("world", [mode], indirect=True)]
-    return type(module.__name__, (), {**tests, "pytestmark": marks})
+    return type(module.__name__, (), tests)
 
 
 TestBasic = suite(test_basic)
@@ -41,25 +40,16 @@ TestRecovery = suite(
     test_recovery.test_bytes_without_a_record_are_cut_off.__name__,
 )
 
-# All eight combinations run in the worlds of tests/engine. Here each kind of journal meets half of the values' pairs.
-QUARTERS = [
-    ("slot", "lost", "crashed", 0),
-    ("slot", "kept", "closed", 1),
-    ("append", "kept", "crashed", 0),
-    ("append", "lost", "closed", 1),
-]
 
-
-@pytest.mark.parametrize(("world", "cache", "end", "snapshots"), QUARTERS, indirect=["world"])
+# All eight combinations run in the worlds of tests/engine. Here each value is met once.
+@pytest.mark.parametrize(("cache", "end", "snapshots"), [("lost", "crashed", 0), ("kept", "closed", 1)])
 def test_everything_is_there_again(world: World, cache: str, end: str, snapshots: int) -> None:
     test_recovery.test_everything_is_there_again(world, cache, end, snapshots)
 
 
 if FULL_RUN:
-    TestRecoveryAppend = suite(test_recovery, mode="append")
     TestConcat = suite(test_concat)
     TestRollover = suite(test_rollover)
     TestTables = suite(test_tables)
     TestTruncate = suite(test_truncate)
     TestUpkeep = suite(test_upkeep)
-    TestBasicAppend = suite(test_basic, mode="append")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, InvalidOffset, StorageUnavailable
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -25,7 +25,7 @@ PATIENT_S = 30.0
 
 @pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
-    storage = HdfsChunkStorage(fake.root(query="?append=yes"), deadline_s=PATIENT_S)
+    storage = HdfsChunkStorage(fake.root(), deadline_s=PATIENT_S)
     storage.create("a", b"0123")
     yield storage
     storage.close()
@@ -66,10 +66,8 @@ def test_nonsense_is_never_taken_for_an_absent_chunk(fake: FakeWebHdfs, storage:
         with pytest.raises(StorageUnavailable):
             call("a")
     with pytest.raises(StorageUnavailable):
-        storage.write(HANDLE, 4, b"x")
-    with pytest.raises(StorageUnavailable):
         storage.create_if_absent("b", b"xy")
-    assert said.fired >= 6
+    assert said.fired >= 5
     assert "/root/b" not in fake.files
     assert fake.asked("DELETE") <= 2, "of temporaries"
     assert "/root/a" in fake.files
@@ -118,12 +116,11 @@ NOWHERE += ["http://127.0.0.1:0/x", "http://127.0.0.1:99999/x", "http://" + "x" 
 @pytest.mark.parametrize("location", NOWHERE)
 def test_data_nodes_that_cannot_be(fake: FakeWebHdfs, storage: HdfsChunkStorage, location: object) -> None:
     body = json.dumps({"Location": location}).encode()
-    for op in ("OPEN", "CREATE", "APPEND"):
+    for op in ("OPEN", "CREATE"):
         fake.say(op, body, times=1000)
     calls: list[Callable[[], object]] = [
         lambda: storage.read(HANDLE, 0, 4),
         lambda: storage.create_if_absent("b", b"x"),
-        lambda: storage.write(HANDLE, 4, b"x"),
     ]
     for call in calls:
         began = time.monotonic()
@@ -146,14 +143,13 @@ def test_data_nodes_that_cannot_be(fake: FakeWebHdfs, storage: HdfsChunkStorage,
     ids=lambda body: body[:40].decode("latin-1"),
 )
 def test_refusals_that_say_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage, body: bytes) -> None:
-    for op in ("GETFILESTATUS", "LISTSTATUS_BATCH", "OPEN", "CREATE", "APPEND", "RENAME"):
+    for op in ("GETFILESTATUS", "LISTSTATUS_BATCH", "OPEN", "CREATE", "RENAME"):
         fake.say(op, body, status=404, times=1000)
     calls: list[Callable[[], object]] = [
         lambda: storage.exists("a"),
         storage.list,
         lambda: storage.read(HANDLE, 0, 4),
         lambda: storage.create_if_absent("b", b"x"),
-        lambda: storage.write(HANDLE, 4, b"x"),
     ]
     for call in calls:
         with pytest.raises(StorageUnavailable) as caught:
@@ -162,7 +158,7 @@ def test_refusals_that_say_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage,
 
 
 def test_an_answer_without_end(fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore_bindings.hdfs_rest._ANSWER_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr("chunkstore_bindings.hdfs.rest._ANSWER_BYTES_MAX", 1 << 16)
     fake.say("GETFILESTATUS", b" " * (1 << 22), times=1000)
     with pytest.raises(StorageUnavailable, match="longer than 65536 bytes"):
         storage.exists("a")
@@ -205,10 +201,6 @@ def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
         assert storage.read(HANDLE, offset, 10) == b""
         assert storage.read_into(HANDLE, offset, bytearray(3)) == 0
     assert storage.read(HANDLE, 1, 1 << 200) == b"123"
-    with pytest.raises(InvalidOffset):
-        storage.write(HANDLE, 1 << 200, b"x")
-    with pytest.raises(InvalidArgument):
-        storage.truncate(HANDLE, 1 << 200)
     storage.create("b", b"x")
     with pytest.raises(InvalidArgument):
         storage.concat([ConcatArgument("a", 1 << 200), ConcatArgument("b", 0)])
@@ -219,7 +211,7 @@ def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
 def test_a_token_file_that_vanishes(fake: FakeWebHdfs, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("HAAEcm9vdA")
-    storage = HdfsChunkStorage(fake.root(query=f"?append=yes&token_file={token}"), deadline_s=PATIENT_S)
+    storage = HdfsChunkStorage(fake.root(query=f"?token_file={token}"), deadline_s=PATIENT_S)
     storage.create("a", b"0123")
     token.unlink()
     calls: list[Callable[[], object]] = [
@@ -228,8 +220,6 @@ def test_a_token_file_that_vanishes(fake: FakeWebHdfs, tmp_path: Path) -> None:
         lambda: storage.read(HANDLE, 0, 4),
         lambda: storage.create_if_absent("b", b"x"),
         lambda: storage.put("hint", b"x"),
-        lambda: storage.write(HANDLE, 4, b"x"),
-        lambda: storage.truncate(HANDLE, 1),
         lambda: storage.delete("a"),
     ]
     for call in calls:

@@ -1,4 +1,4 @@
-"""Every reply of HDFS lost once: RENAME, CREATE, APPEND, DELETE, MKDIRS (protocol 2.3, #46).
+"""Every reply of HDFS lost once: RENAME, CREATE, DELETE, MKDIRS (protocol 2.3, #46).
 
 Over the model: every changing request of short kinds of work, and every conditional one (the renames that make FORMAT,
 claims, OPEN, SEAL and records) of some others; with ``CHUNKSTORE_FAULTS=full`` every changing request of all. Over the real
@@ -11,14 +11,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
 
 import pytest
 
 from chunkstore.config import Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.faults.ground import FULL_RUN
 from tests.faults.lost_replies import WORKS, LossGround, LostReplies, Told, Work
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -30,18 +29,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _numbers = itertools.count(1)
 QUICK = RetryPolicy(tries_max=6, budget_s=10.0, pause_s_first=0.005, pause_s_max=0.05)
-APPENDS = "?append=yes"
 CONDITIONAL = ("/FORMAT", "/epoch/", "/j/")
 
 
 class WireGround(LossGround):
     """Processes reach the servers through one pair of proxies; ``direct`` goes around them."""
 
-    def __init__(self, wire: HdfsWire, port: int, path: str, *, query: str, conditional_only: bool) -> None:
+    def __init__(self, wire: HdfsWire, port: int, path: str, *, conditional_only: bool) -> None:
         self._wire = wire
         self._port = port
         self._path = path
-        self._query = query
         self._conditional_only = conditional_only
         self._lock = threading.Lock()
         self._seen: list[str] = []
@@ -54,10 +51,10 @@ class WireGround(LossGround):
         return replace(super().settings(), lease_s=3600.0)
 
     def storage(self) -> ChunkStorage:
-        return RetryingChunkStorage(self._wire.storage(self._path, self.settings(), self._query), QUICK)
+        return RetryingChunkStorage(self._wire.storage(self._path, self.settings()), QUICK)
 
     def direct(self) -> ChunkStorage:
-        return open_storage(f"hdfs://127.0.0.1:{self._port}{self._path}{self._query}", self.settings())
+        return open_storage(f"hdfs://127.0.0.1:{self._port}{self._path}", self.settings())
 
     def _counts(self, request: Request) -> bool:
         if not changes(request):
@@ -123,35 +120,15 @@ class Acknowledged(LostReplies):
         return ("acknowledged",)
 
 
-class OverTheModel(Acknowledged):
-    mode: ClassVar[Literal["slot", "append"]] = "slot"
-    query = ""
+@pytest.mark.parametrize("kind", WORKS if FULL_RUN else [*SHORT, *OTHERS], ids=lambda kind: kind.name)
+class TestModel(Acknowledged):
+    test_every_reply_is_lost_once = plain_test
 
     @pytest.fixture
     def ground(self, kind: Work) -> Iterator[LossGround]:
         conditional_only = kind not in SHORT and not FULL_RUN
         with FakeWebHdfs() as fake, HdfsWire(fake.port, fake.datanode_port) as wire:
-            ground = WireGround(wire, fake.port, "/lost", query=self.query, conditional_only=conditional_only)
-            ground.mode = self.mode
-            yield ground
-
-
-@pytest.mark.parametrize("kind", WORKS if FULL_RUN else [*SHORT, *OTHERS], ids=lambda kind: kind.name)
-class TestModel(OverTheModel):
-    test_every_reply_is_lost_once = plain_test
-
-
-@pytest.mark.parametrize("kind", WORKS if FULL_RUN else of("append"), ids=lambda kind: kind.name)
-class TestModelThatAppends(OverTheModel):
-    query = APPENDS
-    test_every_reply_is_lost_once = plain_test
-
-
-if FULL_RUN:
-
-    class TestModelAppendJournal(OverTheModel):
-        mode = "append"
-        query = APPENDS
+            yield WireGround(wire, fake.port, "/lost", conditional_only=conditional_only)
 
 
 REAL = of("commit")
@@ -165,4 +142,4 @@ class TestRealServers(Acknowledged):
     def ground(self) -> Iterator[LossGround]:
         cluster = hdfs_or_end()
         with HdfsWire(cluster.port, cluster.datanode_port) as wire:
-            yield WireGround(wire, cluster.port, f"/lost-{next(_numbers)}", query="", conditional_only=True)
+            yield WireGround(wire, cluster.port, f"/lost-{next(_numbers)}", conditional_only=True)

@@ -211,8 +211,6 @@ def test_another_data_node_is_asked_for() -> None:
         fake.stop_datanode(0)
         assert storage.read(handle, 0, 10) == b"0123"
         assert storage.create_if_absent("b", b"x")
-        assert storage.write(handle, 4, b"45") == 2
-        assert fake.asked("APPEND", "datanode") == 1
         storage.close()
 
 
@@ -225,7 +223,6 @@ def test_no_data_node_left() -> None:
             lambda: storage.read(handle, 0, 4),
             lambda: storage.read_into(handle, 0, bytearray(4)),
             lambda: storage.read_ranges(handle, [ReadRange(0, 1), ReadRange(1, 1)]),
-            lambda: storage.write(handle, 4, b"x"),
             lambda: storage.create_if_absent("b", b"x"),
             lambda: storage.put("c", b"x"),
         ]

@@ -61,13 +61,12 @@ class Cluster:
         statuses = listing["partialListing"]["FileStatuses"]["FileStatus"]
         return [status["pathSuffix"] for status in statuses], listing["remainingEntries"]
 
-    def begin(self, path: str, op: str, size: int) -> socket.socket:
-        """Send the head of a CREATE or APPEND of ``size`` bytes to the data node, and nothing of the body yet."""
-        method = "PUT" if op == "CREATE" else "POST"
-        parts = urlsplit(self.place(method, path, op))
+    def begin(self, path: str, size: int) -> socket.socket:
+        """Send the head of a CREATE of ``size`` bytes to the data node, and nothing of the body yet."""
+        parts = urlsplit(self.place("PUT", path, "CREATE"))
         assert parts.port is not None
         wire = socket.create_connection((parts.hostname, parts.port), timeout=30)
-        head = f"{method} {parts.path}?{parts.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+        head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
         wire.sendall(head.encode() + b"Content-Type: application/octet-stream\r\n\r\n")
         return wire
 
@@ -95,7 +94,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         server = hdfs_or_end()
         yield Cluster(server.port, server.root().rpartition(str(server.port))[2])
         return
-    with FakeWebHdfs(truncate_s=0.5) as fake:
+    with FakeWebHdfs() as fake:
         yield Cluster(fake.port, "/semantics")
 
 
@@ -108,7 +107,7 @@ def test_create_is_exclusive(cluster: Cluster) -> None:
 
 
 def test_a_client_that_dies_leaves_a_shorter_file_that_looks_complete(cluster: Cluster) -> None:
-    wire = cluster.begin("/torn", "CREATE", 1_000_000)
+    wire = cluster.begin("/torn", 1_000_000)
     wire.sendall(b"x" * 300_000)
     wire.close()
     deadline = time.monotonic() + 30
@@ -123,26 +122,8 @@ def test_a_client_that_dies_leaves_a_shorter_file_that_looks_complete(cluster: C
     assert len(cluster.read("/torn").content) == length
 
 
-def test_one_writer_at_a_time(cluster: Cluster) -> None:
-    cluster.create("/a")
-    wire = cluster.begin("/a", "APPEND", 10)
-    wire.sendall(b"01234")
-    deadline = time.monotonic() + 30
-    # Begun is not yet arrived; a second one that came first, or was under way meanwhile, would say nothing about the rule.
-    while not cluster.ask("GET", "/a", "GET_BLOCK_LOCATIONS").json()["LocatedBlocks"]["isUnderConstruction"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    second = said(cluster.send("POST", "/a", "APPEND", b"second"))
-    assert second in ("AlreadyBeingCreatedException", "RecoveryInProgressException")
-    assert cluster.ask("GET", "/a", "GET_BLOCK_LOCATIONS").json()["LocatedBlocks"]["isUnderConstruction"] is True
-    wire.sendall(b"56789")
-    assert final(wire).startswith(b"HTTP/1.1 200")
-    assert cluster.read("/a").content.endswith(b"0123456789")
-    assert said(cluster.send("POST", "/none", "APPEND", b"x")) == "FileNotFoundException"
-
-
 def test_a_file_being_created_has_its_name_and_no_length(cluster: Cluster) -> None:
-    wire = cluster.begin("/a", "CREATE", 10)
+    wire = cluster.begin("/a", 10)
     deadline = time.monotonic() + 30
     while cluster.ask("GET", "/a", "GETFILESTATUS").status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -216,31 +197,6 @@ def test_delete(cluster: Cluster) -> None:
     assert said(cluster.ask("DELETE", "/f", "DELETE")) == "PathIsNotEmptyDirectoryException"
     assert cluster.ask("DELETE", "/f/a", "DELETE").json() == {"boolean": True}
     assert cluster.ask("DELETE", "/f", "DELETE").json() == {"boolean": True}
-
-
-def test_truncate_inside_a_block_is_pending_first(cluster: Cluster) -> None:
-    cluster.create("/a", b"012345")
-    assert said(cluster.ask("POST", "/a", "TRUNCATE", newlength=9)) == "HadoopIllegalArgumentException"
-    assert cluster.ask("POST", "/a", "TRUNCATE", newlength=6).json() == {"boolean": True}
-    for attempt in range(10):
-        name = f"/pending-{attempt}"
-        cluster.create(name, b"012345")
-        assert cluster.ask("POST", name, "TRUNCATE", newlength=3).json() == {"boolean": False}
-        meanwhile = [said(cluster.send("POST", name, "APPEND", b"x"))]
-        meanwhile.append(said(cluster.ask("POST", name, "TRUNCATE", newlength=2)))
-        # The data nodes agree within a second: whoever asked later than that asks about another file.
-        if meanwhile == ["RecoveryInProgressException", "AlreadyBeingCreatedException"]:
-            break
-    else:
-        pytest.fail(f"nothing was ever pending: {meanwhile}")
-    assert cluster.ask("POST", "/a", "TRUNCATE", newlength=3).json() == {"boolean": False}
-    deadline = time.monotonic() + 30
-    while cluster.ask("GET", "/a", "GET_BLOCK_LOCATIONS").json()["LocatedBlocks"]["isUnderConstruction"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert cluster.status("/a")["length"] == 3
-    assert cluster.read("/a").content == b"012"
-    assert said(cluster.send("POST", "/a", "APPEND", b"x")) == "200"
 
 
 def test_concat_consumes_its_sources(cluster: Cluster) -> None:

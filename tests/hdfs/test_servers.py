@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -27,7 +26,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
-from chunkstore_bindings.metered import MeteredChunkStorage
+from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.faults.test_two_owners import Duel
 from tests.support.data import pattern
@@ -94,28 +93,9 @@ class Writer:
         assert set(self.acknowledged) <= set(numbers) <= set(range(1, self.tried + 1))
 
 
-def wait_until_all_is_closed(hdfs: HdfsCluster, root: str) -> None:
-    """Until nobody writes any file of the store any more, and the name node has closed those of the dead."""
-    folder = "/" + root.partition("?")[0].rpartition("/")[2]
-    storage = HdfsChunkStorage(root, deadline_s=60)
-    names = [item.name for item in storage.list(limit=100_000).items]
-    storage.close()
-    assert names
-
-    def is_closed(name: str) -> bool:
-        blocks = hdfs.ask("GET", f"{folder}/{name}", "GET_BLOCK_LOCATIONS").json().get("LocatedBlocks")
-        return blocks is not None and not blocks["isUnderConstruction"]
-
-    for name in names:
-        wait_until(partial(is_closed, name), deadline_s=60, what=f"the end of the lease of {name}")
-
-
-@pytest.mark.parametrize("query", ["", "?append=yes"] if FULL_RUN else [""], ids=lambda query: query or "default")
-def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_path: Path, query: str) -> None:
-    root = hdfs.root() + query
-    # Where chunks grow, nothing may be read before all is closed (docs/hdfs.md), also not to see what became of a lost append.
-    changes = {"retry_s_max": 0.0} if query else {}
-    with chunkstore.open(root, settings=settings(tmp_path, **changes)) as store:
+def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_path: Path) -> None:
+    root = hdfs.root()
+    with chunkstore.open(root, settings=settings(tmp_path)) as store:
         writers = [Writer(store, f"w{number}") for number in range(4)]
         for _ in range(3 if FULL_RUN else 1):
             before = [len(writer.acknowledged) for writer in writers]
@@ -136,8 +116,6 @@ def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_
         )
         for writer in writers:
             writer.finish()
-        if query:
-            wait_until_all_is_closed(hdfs, root)
         for writer in writers:
             writer.verify(store)
     with chunkstore.open(root, settings=settings(tmp_path / "elsewhere")) as store:
@@ -237,17 +215,14 @@ def wire(hdfs: HdfsCluster) -> Any:
 
 
 def test_silence_ends_at_the_deadline(hdfs: HdfsCluster, wire: HdfsWire) -> None:
-    patient = wire.storage("/silence", Settings(op_deadline_s=60), "?append=yes")
-    storage = wire.storage("/silence", Settings(op_deadline_s=1.5), "?append=yes")
+    patient = wire.storage("/silence", Settings(op_deadline_s=60))
+    storage = wire.storage("/silence", Settings(op_deadline_s=1.5))
     handle = patient.create("a", b"0123")
-    # Never read: an append that the proxy lets go later must not meet a reader (docs/hdfs.md).
-    growing = patient.create("b", b"0123")
     for proxy in (wire.namenode, wire.datanode):
         proxy.set(black_hole=True)
         calls: list[Callable[[], object]] = [
             lambda: storage.create_if_absent("c", b"x"),
             lambda: storage.read(handle, 0, 4),
-            lambda: storage.write(growing, 4, b"x"),
         ]
         for call in calls:
             began = time.monotonic()
@@ -286,22 +261,17 @@ def test_a_slow_link_is_only_slow(hdfs: HdfsCluster, wire: HdfsWire) -> None:
     storage.close()
 
 
-@pytest.mark.parametrize(("op", "at_datanode"), [("RENAME", False), ("CREATE", True), ("APPEND", True)])
+@pytest.mark.parametrize(("op", "at_datanode"), [("RENAME", False), ("CREATE", True)])
 def test_real_replies_lost(hdfs: HdfsCluster, wire: HdfsWire, op: str, at_datanode: bool) -> None:
-    storage = wire.storage(f"/lost-{op}", Settings(op_deadline_s=60), "?append=yes")
-    handle = storage.create("a", b"0123")
+    storage = wire.storage(f"/lost-{op}", Settings(op_deadline_s=60))
     rule = wire.lose_reply(op, at_datanode=at_datanode)
     if op == "RENAME":
         assert storage.create_if_absent("b", b"mine") is True
     else:
         with pytest.raises(StorageUnavailable):
-            storage.create_if_absent("b", b"mine") if op == "CREATE" else storage.write(handle, 4, b"4567")
+            storage.create_if_absent("b", b"mine")
     assert rule.fired == 1
-    if op == "APPEND":
-        # It happened all the same, and nobody was told that it counts. (The answer was swallowed, so the block is closed.)
-        assert storage.read(handle, 0, 10) == b"01234567"
-    else:
-        assert storage.create_if_absent("b", b"mine") is (op == "CREATE")
+    assert storage.create_if_absent("b", b"mine") is (op == "CREATE")
     storage.close()
 
 
@@ -328,7 +298,7 @@ def test_a_group_commit_costs_one_record_and_its_data(hdfs: HdfsCluster, tmp_pat
 
 
 def test_what_each_call_costs_in_requests(hdfs: HdfsCluster) -> None:
-    storage = open_hdfs(hdfs.root() + "?append=yes", Settings())
+    storage = open_hdfs(hdfs.root(), Settings())
     sent: list[str] = []
     send = storage._rest.session.send
 
@@ -350,9 +320,8 @@ def test_what_each_call_costs_in_requests(hdfs: HdfsCluster) -> None:
     assert cost(lambda: storage.create_if_absent("d/a", b"x")) == [*create, "DELETE"]
     assert cost(lambda: storage.put("d/hint", b"x")) == create
     assert cost(lambda: storage.create("new/a", b"x")) == [*create, "MKDIRS", "RENAME"]
-    assert cost(lambda: storage.write(handle, 1, b"y")) == ["GETFILESTATUS", "APPEND", "APPEND", "GETFILESTATUS"]
-    assert cost(lambda: storage.read(handle, 0, 2)) == ["OPEN", "OPEN"]
-    assert cost(lambda: storage.read(handle, 0, 3)) == ["OPEN", "OPEN", "GETFILESTATUS"]
+    assert cost(lambda: storage.read(handle, 0, 1)) == ["OPEN", "OPEN"]
+    assert cost(lambda: storage.read(handle, 0, 2)) == ["OPEN", "OPEN", "GETFILESTATUS"]
     assert cost(lambda: storage.exists("d/a")) == ["GETFILESTATUS"]
     assert cost(lambda: storage.sync(["d/a"])) == []
     assert cost(lambda: storage.harden("d/a")) == ["GET_BLOCK_LOCATIONS"]

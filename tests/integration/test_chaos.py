@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.chaos.run import Options, run_chaos
+from tests.chaos.run import Options, run_chaos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -37,7 +37,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[
 
 SLOW = """
 import sys, time
-if any(part.startswith("chunkstore.testing.chaos.") for part in sys.orig_argv):
+if any(part.startswith("tests.chaos.") for part in sys.orig_argv):
     time.sleep(5)
 """
 
@@ -94,7 +94,7 @@ def test_an_owner_that_does_not_look_is_caught(tmp_path: Path) -> None:
     figures = tmp_path / "chaos.json"
     options = f"--seconds 120 --kills 40 --mode append --full-disk no --check-every 6 --rate 400 --json {figures}"
     done = subprocess.run(
-        [sys.executable, "-m", "chunkstore.testing.chaos", *options.split(), "--root", str(tmp_path / "run")],
+        [sys.executable, "-m", "tests.chaos", *options.split(), "--root", str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,

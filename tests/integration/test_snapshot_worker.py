@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore import assembly, snapshot_worker
+from chunkstore import snapshot_worker
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.operations import snapshots
 from chunkstore.registry import open_storage
@@ -75,7 +75,7 @@ def test_a_worker_finds_the_cache_that_is_in_use(tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_has_all_the_owners_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits of what the storage is asked for hold for whoever works for the owner, too."""
+    """Limits of what the storage is asked for hold in the worker, too."""
     monkeypatch.setattr(snapshots, "_WORKER_ENTRIES_MIN", 0)
     settings = chunkstore.Settings(
         cache_dir=str(tmp_path / "cache"),
@@ -99,7 +99,7 @@ def test_a_worker_has_all_the_owners_settings(tmp_path: Path, monkeypatch: pytes
 
     with chunkstore.open(f"file://{tmp_path}/root", settings=settings) as store:
         store.create("a")
-        monkeypatch.setattr(assembly, "open_storage", opening)
+        monkeypatch.setattr(snapshot_worker, "open_storage", opening)
         monkeypatch.setattr(subprocess, "run", run)
         assert store.snapshot().rows > 0
     assert seen == [settings]

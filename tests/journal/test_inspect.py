@@ -16,15 +16,7 @@ def history(world: World) -> Process:
     owner = world.process().open()
     owner.put("a")
     owner.put("b")
-    dead = world.process()
-
-    def die(operation: str, name: str) -> None:
-        if operation == "create_if_absent" and name == world.names.slot(2, 0):
-            raise KeyboardInterrupt
-
-    dead.wire.before = die
-    with pytest.raises(KeyboardInterrupt):
-        dead.open()
+    world.process().die_at_open(2)
     owner = world.process().open()
     owner.put("c")
     owner.snapshot()

@@ -2,7 +2,7 @@
 
 Each storage call of one process may be the moment at which another one acts, fails or dies. Interleavings are nested
 (the other process finishes its step first), which reaches the directed schedules of protocol 3.18 and their mixtures.
-``CHUNKSTORE_FAULTS=full`` tells thirty times as many stories; ``make simulate`` tells those of the whole engine.
+``CHUNKSTORE_FAULTS=full`` runs thirty times as many; ``make simulate`` runs those of the whole engine.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Virtual(runtime._Production):
     def monotonic_s(self) -> float:
         return self.time_s
 
-    def now_ms(self) -> int:
-        return int(self.time_s * 1000)
+    def now_ns(self) -> int:
+        return int(self.time_s * 1_000_000_000)
 
     def sleep_s(self, seconds: float) -> None:
         self.time_s += seconds
@@ -74,8 +74,8 @@ class Crash(BaseException):
 
 
 class Actor:
-    def __init__(self, story: Story, process: Process) -> None:
-        self.story = story
+    def __init__(self, schedule: Schedule, process: Process) -> None:
+        self.schedule = schedule
         self.process = process
         self.busy = False
         self.dead = False
@@ -89,23 +89,23 @@ class Actor:
         self.chaos(name)
 
     def chaos(self, name: str) -> None:
-        story = self.story
-        if story.calm:
+        schedule = self.schedule
+        if schedule.calm:
             return
-        dice = story.random.random()
+        dice = schedule.random.random()
         if dice < 0.02:
             raise StorageUnavailable("fault", object=name)
         if dice < 0.025:
             raise Crash
-        if dice < 0.10 and story.depth < 4:
-            story.step()
+        if dice < 0.10 and schedule.depth < 4:
+            schedule.step()
 
     def act(self) -> None:
-        story, process = self.story, self.process
+        schedule, process = self.schedule, self.process
         self.busy = True
-        story.depth += 1
+        schedule.depth += 1
         try:
-            dice = story.random.random()
+            dice = schedule.random.random()
             if process.ownership is None:
                 process.open()
             elif dice < 0.70:
@@ -128,28 +128,28 @@ class Actor:
         except Crash:
             self.dead = True
         finally:
-            story.depth -= 1
+            schedule.depth -= 1
             self.busy = False
 
     def put(self) -> None:
-        story, process = self.story, self.process
-        story.count += 1
-        key = f"k{story.count}"
+        schedule, process = self.schedule, self.process
+        schedule.count += 1
+        key = f"k{schedule.count}"
         batch = process.batch(key, b"v")
-        story.unknown.add(key)
+        schedule.unknown.add(key)
         try:
             self.commit(batch)
         except NotOwner:
-            story.unknown.discard(key)
-            story.refused.add(key)
+            schedule.unknown.discard(key)
+            schedule.refused.add(key)
             raise
         except JournalBroken as broken:
             if broken.happened is False:
-                story.unknown.discard(key)
-                story.refused.add(key)
+                schedule.unknown.discard(key)
+                schedule.refused.add(key)
             raise
-        story.unknown.discard(key)
-        story.acknowledged.add(key)
+        schedule.unknown.discard(key)
+        schedule.acknowledged.add(key)
 
     def commit(self, batch: Batch) -> None:
         """What the engine does: commit, then apply; a deposed owner's apply does nothing, and it halts (A12)."""
@@ -176,7 +176,7 @@ class Actor:
             self.dead = True
 
 
-class Story:
+class Schedule:
     def __init__(self, seed: int, mode: Literal["slot", "append"]) -> None:
         self.random = random.Random(seed)
         self.calm = False
@@ -186,7 +186,7 @@ class Story:
         self.refused: set[str] = set()
         self.unknown: set[str] = set()
         settings = Settings(journal_mode=mode, op_deadline_s=0.02, snapshots_kept=self.random.choice([1, 2, 3]))
-        self.world = World(MemoryChunkStorage(f"memory://story-{mode}-{seed}-{id(self)}"), mode, settings)
+        self.world = World(MemoryChunkStorage(f"memory://schedule-{mode}-{seed}-{id(self)}"), mode, settings)
         self.shelves = [MemoryShelf() for _ in range(2)]
         self.actors: list[Actor] = []
         self.follower = self.world.follower()
@@ -210,23 +210,23 @@ class Story:
 
 @pytest.mark.parametrize("mode", ["slot", "append"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_story(seed: int, mode: Literal["slot", "append"]) -> None:
-    story = Story(seed, mode)
+def test_schedule(seed: int, mode: Literal["slot", "append"]) -> None:
+    schedule = Schedule(seed, mode)
     for _ in range(STEPS):
-        story.step()
-    story.calm = True
-    heir = story.world.process().open()
+        schedule.step()
+    schedule.calm = True
+    heir = schedule.world.process().open()
     found = heir.keys()
-    assert story.acknowledged <= found, f"lost: {story.acknowledged - found}"
-    assert not found & story.refused, f"refused, yet there: {found & story.refused}"
-    assert found <= story.acknowledged | story.unknown
+    assert schedule.acknowledged <= found, f"lost: {schedule.acknowledged - found}"
+    assert not found & schedule.refused, f"refused, yet there: {found & schedule.refused}"
+    assert found <= schedule.acknowledged | schedule.unknown
     heir.put("last")
-    head = story.follower.catch_up()
+    head = schedule.follower.catch_up()
     assert head.position == heir.journal.head
-    assert keys_of(story.follower.store) == heir.keys()
-    streams = Streams(story.world.storage, story.world.names, story.world.format)
+    assert keys_of(schedule.follower.store) == heir.keys()
+    streams = Streams(schedule.world.storage, schedule.world.names, schedule.world.format)
     assert [finding for finding in check_journal(streams) if finding.severity == "error"] == []
-    for actor in story.actors:
+    for actor in schedule.actors:
         if actor.process.ownership is not None and not actor.dead:
             with pytest.raises((ChunkstoreError, JournalBroken)):
                 actor.process.put("zombie")

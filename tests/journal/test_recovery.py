@@ -313,15 +313,7 @@ def test_bootstrap_while_the_old_owner_collects(world: World) -> None:
 def test_power_cut_between_the_log_file_and_open(append_world: World) -> None:
     world = append_world
     filled(world)
-    dead = world.process()
-
-    def die(operation: str, name: str) -> None:
-        if operation == "create_if_absent" and name == world.names.slot(2, 0):
-            raise KeyboardInterrupt
-
-    dead.wire.before = die
-    with pytest.raises(KeyboardInterrupt):
-        dead.open()
+    world.process().die_at_open(2)
     heir = world.process().open()
     assert world.storage.exists(world.names.log(2))
     assert (heir.report.previous_epoch, heir.keys()) == (1, KEYS)

@@ -168,15 +168,7 @@ def test_third_owner_reads_a_longer_tail(world: World) -> None:
     """#4: the second claimant dies before its OPEN; only the third one's cut counts."""
     zombie = world.process().open()
     zombie.put("a")
-    dead = world.process()
-
-    def die(operation: str, name: str) -> None:
-        if operation == "create_if_absent" and name == world.names.slot(2, 0):
-            raise KeyboardInterrupt
-
-    dead.wire.before = die
-    with pytest.raises(KeyboardInterrupt):
-        dead.open()
+    world.process().die_at_open(2)
     with pytest.raises((NotOwner, OutcomeUnknown)):
         zombie.put("b")
     third = world.process().open()

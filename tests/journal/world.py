@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -15,13 +16,14 @@ from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Commit, MetadataStore, Position, RowChange
 from chunkstore.names import ContainerNames
-from chunkstore.storage import Capabilities, ChunkHandle, ChunkInfo, ChunkStorage, ConcatArgument, ListPage, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.follower import Follower
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.service import ContainerJournal
+from tests.support.forwarding import Forwarding
 
 Hook = Callable[[str, str], None]
 """Called with (operation, name); may raise."""
@@ -39,11 +41,11 @@ def let_pass(_operation: str, _name: str, _data: BytesLike) -> bool | None:
     """An override that overrides nothing."""
 
 
-class Wire(ChunkStorage):
+class Wire(Forwarding):
     """One process's way to the storage: counts requests, and lets a test act before or after any of them."""
 
     def __init__(self, inner: ChunkStorage) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: list[tuple[str, str]] = []
         self.before: Hook = nothing
         self.after: Hook = nothing
@@ -52,81 +54,20 @@ class Wire(ChunkStorage):
     def count(self, operations: frozenset[str] = COUNTED) -> int:
         return sum(operation in operations for operation, _ in self.calls)
 
-    def _call(self, operation: str, name: str, call: Callable[[], T]) -> T:
-        self.calls.append((operation, name))
-        self.before(operation, name)
+    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+        self.calls.append((operation, names[0]))
+        self.before(operation, names[0])
         result = call()
-        self.after(operation, name)
+        self.after(operation, names[0])
         return result
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    def exists(self, name: str) -> bool:
-        return self._call("exists", name, lambda: self.inner.exists(name))
-
-    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
-        return self._call("create", name, lambda: self.inner.create(name, data))
 
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
         decided = self.override("create_if_absent", name, data)
-        if decided is not None:
-            return decided
-        return self._call("create_if_absent", name, lambda: self.inner.create_if_absent(name, data))
-
-    def put(self, name: str, data: BytesLike) -> None:
-        self._call("put", name, lambda: self.inner.put(name, data))
-
-    def open_read(self, name: str) -> ChunkHandle:
-        return self._call("open_read", name, lambda: self.inner.open_read(name))
-
-    def open_write(self, name: str) -> ChunkHandle:
-        return self._call("open_write", name, lambda: self.inner.open_write(name))
-
-    def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
-        return self._call("read", handle.name, lambda: self.inner.read(handle, offset, length))
-
-    def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
-        return self._call("read", handle.name, lambda: self.inner.read_into(handle, offset, buffer))
-
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
-        return self._call("read", handle.name, lambda: self.inner.read_ranges(handle, ranges))
+        return decided if decided is not None else super().create_if_absent(name, data)
 
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         self.override("write", handle.name, data)
-        return self._call("write", handle.name, lambda: self.inner.write(handle, offset, data))
-
-    def sync(self, names: Sequence[str]) -> None:
-        self._call("sync", names[0], lambda: self.inner.sync(names))
-
-    def harden(self, name: str) -> None:
-        self._call("harden", name, lambda: self.inner.harden(name))
-
-    def delete(self, name: str) -> None:
-        self._call("delete", name, lambda: self.inner.delete(name))
-
-    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
-        return self._call("list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit))
-
-    def stat(self, name: str) -> ChunkInfo:
-        return self._call("stat", name, lambda: self.inner.stat(name))
-
-    def concat(self, arguments: Sequence[ConcatArgument]) -> int:
-        return self.inner.concat(arguments)
-
-    def truncate(self, handle: ChunkHandle, length: int) -> None:
-        self.inner.truncate(handle, length)
-
-    def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
-        self.inner.set_read_only(handle, read_only)
-
-    def close(self) -> None:
-        self.inner.close()
+        return super().write(handle, offset, data)
 
 
 class World:
@@ -183,6 +124,18 @@ class Process:
     def open(self) -> Process:
         self.ownership = self.service.take_over(own=None)
         return self
+
+    def die_at_open(self, epoch: int) -> None:
+        """Claim ``epoch`` and die before its OPEN."""
+
+        def die(operation: str, name: str) -> None:
+            if operation == "create_if_absent" and name == self.world.names.slot(epoch, 0):
+                raise KeyboardInterrupt
+
+        self.wire.before = die
+        with suppress(KeyboardInterrupt):
+            self.open()
+        assert self.ownership is None
 
     def again(self) -> Process:
         """Take over from ourselves."""

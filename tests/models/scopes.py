@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from tests.models.append import MUTANTS as APPEND_MUTANTS
 from tests.models.append import AppendModel
 from tests.models.explorer import Model
-from tests.models.lazy import MUTANTS as LAZY_MUTANTS
-from tests.models.lazy import LazyModel
 from tests.models.restore import MUTANTS as RESTORE_MUTANTS
 from tests.models.restore import RestoreModel
 from tests.models.slot import MUTANTS as SLOT_MUTANTS
@@ -40,7 +38,6 @@ SMALL: tuple[Scope, ...] = (
     Scope("append: 2 claimants, replica, power cut, failed write or sync", AppendModel, {"processes": 2}),
     Scope("sweep: 2 owners, a session with 2 chunks", SweepModel, {"chunks": 2}),
     Scope("restore", RestoreModel, {}),
-    Scope("lazy: 2 appends, power cut, failed write", LazyModel, {}),
 )
 
 LARGE: tuple[Scope, ...] = (
@@ -56,7 +53,6 @@ LARGE: tuple[Scope, ...] = (
     Scope("append: 3 claimants, 2 power cuts, 2 failures", AppendModel, {"power": 2, "faults": 2, "replica": False}),
     Scope("append: 4 claimants, replica, power cut", AppendModel, {"processes": 4, "faults": 0, "epochs": 4}),
     Scope("sweep: 3 owners, a session with 2 chunks", SweepModel, {"epochs": 3, "chunks": 2}),
-    Scope("lazy: 3 appends, 2 power cuts, 2 failed writes", LazyModel, {"appends": 3, "power": 2, "faults": 2}),
 )
 
 _TWO_OPERATIONS = frozenset(("gcseal", "gcown", "rebatch", "nextslot"))
@@ -71,5 +67,4 @@ REFUTED: tuple[Scope, ...] = (
     Scope("append", AppendModel, {"faults": 0}, ("noembed", "nofsyncseal")),
     *(Scope("sweep", SweepModel, {}, (mutant,)) for mutant in SWEEP_MUTANTS),
     *(Scope("restore", RestoreModel, {}, (mutant,)) for mutant in RESTORE_MUTANTS),
-    *(Scope("lazy", LazyModel, {}, (mutant,)) for mutant in LAZY_MUTANTS),
 )

@@ -11,7 +11,6 @@ import pytest
 
 from tests.models.append import HARMLESS, AppendModel
 from tests.models.explorer import explore
-from tests.models.lazy import LazyModel
 from tests.models.scopes import REFUTED, SMALL, Scope
 from tests.models.slot import SlotModel
 
@@ -77,8 +76,6 @@ def test_every_kind_of_step_is_taken() -> None:
         "fenced",
         "replica applies what is marked",
     } <= (append | explore(AppendModel(processes=2, operations=2, power=0)).kinds)
-    lazy = explore(LazyModel()).kinds
-    assert {"power cut", "write fails", "a late write lands", "closes the chunk", "overtaken"} <= lazy
 
 
 class _Counter:

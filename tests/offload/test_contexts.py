@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.offload.contexts import (
+from chunkstore.pulsar.contexts import (
     Context,
     EntryRange,
     check_topic,

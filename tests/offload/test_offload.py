@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.codec.pip76 import DataSource, Entry
-from chunkstore.codec.pip76_index import read_index
-from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76 import DataSource, Entry
+from chunkstore.codec.pulsar.pip76_index import read_index
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
-from chunkstore.offload import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
-from chunkstore.offload.contexts import Stored, iter_contexts
-from chunkstore.offload.planning import walk_blocks
+from chunkstore.pulsar import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
+from chunkstore.pulsar.contexts import Stored, iter_contexts
+from chunkstore.pulsar.planning import walk_blocks
 from tests.support.data import problems
 from tests.support.worlds import World, world
 

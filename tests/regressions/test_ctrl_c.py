@@ -52,12 +52,12 @@ def default_handler() -> Iterator[None]:
 @pytest.mark.usefixtures("default_handler")
 def test_an_interrupt_waits_for_the_end_and_the_second_one_does_not() -> None:
     steps = []
-    with pytest.raises(KeyboardInterrupt), runtime.whole():
+    with pytest.raises(KeyboardInterrupt), runtime.defer_interrupt():
         signal.raise_signal(signal.SIGINT)
         time.sleep(0)
         steps.append("after one")
     assert steps == ["after one"]
-    with pytest.raises(KeyboardInterrupt), runtime.whole(), runtime.whole():
+    with pytest.raises(KeyboardInterrupt), runtime.defer_interrupt(), runtime.defer_interrupt():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         time.sleep(0)
@@ -70,7 +70,7 @@ def test_an_interrupt_waits_for_the_end_and_the_second_one_does_not() -> None:
 def test_what_an_application_installed_is_left_alone() -> None:
     told: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _frame: told.append(number))
-    with runtime.whole():
+    with runtime.defer_interrupt():
         signal.raise_signal(signal.SIGINT)
         assert told == [signal.SIGINT]
 
@@ -80,7 +80,7 @@ def test_other_threads_are_never_interrupted() -> None:
     seen: list[object] = []
 
     def look() -> None:
-        with runtime.whole():
+        with runtime.defer_interrupt():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)
@@ -116,7 +116,7 @@ class _Pressing:
 
 
 def _hold(lock: runtime.Lock, wait_s: float, body: Callable[[], object]) -> bool:
-    holding = runtime.Holding(lock)
+    holding = runtime.interruptible_lock(lock)
     try:
         if holding.wait(wait_s):
             body()
@@ -188,8 +188,8 @@ def test_who_is_interrupted_with_a_lock_in_hand_can_go_on(
     pressing = _Pressing()
     calls: dict[str, tuple[Callable[[], object], object, str]] = {
         "refresh": (replica.refresh, replica, "_lock"),
-        "collect": (store.collect, store._core, "collecting"),
-        "snapshot": (store.snapshot, store._core.lifecycle._snapshots, "_lock"),
+        "collect": (store.collect, store._container, "collecting"),
+        "snapshot": (store.snapshot, store._maintenance.snapshots, "_lock"),
     }
     call, holder, name = calls[operation]
     with monkeypatch.context() as patch:

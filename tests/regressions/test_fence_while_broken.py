@@ -43,7 +43,7 @@ def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> 
     gate.before = full
     with pytest.raises(StorageFull):
         old.table("t").put(b"k", b"v")
-    assert old._core.broken is not None
+    assert old._container.current.end_reason is not None
     with pytest.raises(StorageFull):
         old.read("s", 0, 99)  # it cannot be proven now
     world.forget_cache()

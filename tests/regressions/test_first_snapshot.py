@@ -14,13 +14,13 @@ def test_a_large_state_is_not_written_for_a_few_changes(world: World, monkeypatc
     with stopped_clock() as clock, world.open(snapshot_bytes_min=1, snapshot_slots_min=1) as store:
         world.crash(store)  # nobody else takes one
         store.create("s")
-        due = store._core.lifecycle._snapshots.due
+        due = store._maintenance.snapshots.due
         assert due(), "as small as it is"
-        monkeypatch.setattr(type(store._core.store), "entry_count", lambda self: 10_000_000)
+        monkeypatch.setattr(type(store._container.current.store), "entry_count", lambda self: 10_000_000)
         store.append("s", b"x")
         clock.now_s += 1_000
         assert not due()
-        monkeypatch.setattr(type(store._core.store), "entry_count", lambda self: 20)
+        monkeypatch.setattr(type(store._container.current.store), "entry_count", lambda self: 20)
         assert due()
         assert store.snapshot().size_bytes > 0
         assert not due()
@@ -31,5 +31,5 @@ def test_a_rows_size_is_about_right(world: World) -> None:
         for number in range(20):
             store.create(f"segment {number}")
             store.append(f"segment {number}", b"x" * 40)
-        estimate_bytes = store._core.store.entry_count() * snapshots._BYTES_PER_ENTRY
+        estimate_bytes = store._container.current.store.entry_count() * snapshots._BYTES_PER_ENTRY
         assert estimate_bytes / 3 < store.snapshot().size_bytes < estimate_bytes * 3

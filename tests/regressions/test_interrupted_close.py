@@ -16,7 +16,7 @@ from chunkstore.metadata.lmdb import environment
 from chunkstore_journal.service import ContainerJournal
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, is_commit, open_hooked
+from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -61,12 +61,12 @@ def opened(world: World) -> tuple[ChunkedSegmentStorage, Closing]:
 
 
 def check_closed(world: World, store: ChunkedSegmentStorage, storage: Closing) -> None:
-    core = store._core
-    assert core.ended and core.gate.is_open() and storage.closed == 1
+    container = store._container
+    assert container.released and container.current.queue.ended and storage.closed == 1
     store.close()
     assert storage.closed == 1, "once is enough"
     url = world.url if world.kind == "memory" else f"file://{world.root}"
-    kinds = [record["kind"] for record in journal_records(url, epoch=core.epoch)]
+    kinds = [record["kind"] for record in journal_records(url, epoch=store.epoch)]
     assert kinds.count("CLOSE") == 1 and kinds[-1] == "CLOSE"
     lease = describe_owner(url)["lease"]
     assert isinstance(lease, dict) and lease["released"]
@@ -79,9 +79,9 @@ def check_closed(world: World, store: ChunkedSegmentStorage, storage: Closing) -
 
 def test_interrupted_while_it_waits_for_the_keeper(world: World) -> None:
     store, storage = opened(world)
-    lifecycle = store._core.lifecycle
-    assert lifecycle._keeper is not None
-    lifecycle._keeper = InterruptedTask(lifecycle._keeper)
+    maintenance = store._maintenance
+    assert maintenance._keeper is not None
+    maintenance._keeper = InterruptedTask(maintenance._keeper)
     with pytest.raises(KeyboardInterrupt):
         store.close()
     assert storage.closed == 0, "what is left to do needs it"
@@ -146,6 +146,23 @@ def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch:
     full = False
     length = store.info("s").length
     assert store.append("s", b"y") == length
+
+
+def test_commits_go_on_where_no_thread_can_be_had(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread that could not be started took the lead of the queue with it: nothing was ever committed again."""
+    store, gate = open_hooked(world, Remote, op_deadline_s=30.0)
+    for name in ("s", "t"):
+        store.create(name)
+    committing, go = hold_first(gate, is_commit)
+    first, first_found = in_thread(lambda: store.append("s", b"1"))
+    assert committing.wait(30)
+    second, second_found = in_thread(lambda: store.append("t", b"2"))
+    without_threads(monkeypatch, "chunkstore-committer")
+    go.set()
+    for thread in (first, second):
+        thread.join(30)
+    assert (first_found, second_found) == ([0], [0])
+    assert store.append("s", b"3") == 1
 
 
 def test_an_owner_that_cannot_be_made_leaves_nothing_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,
@@ -20,7 +21,7 @@ from chunkstore.errors import (
 from chunkstore_journal.claim import new_attempt
 from tests.regressions.test_commit_queue import hooked
 from tests.support.data import problems, refused
-from tests.support.forwarding import Hooked
+from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, within
 from tests.support.worlds import World
 
@@ -211,7 +212,7 @@ def test_a_replica_never_misses_what_was_deleted_behind_the_last_record(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chunkstore.operations.collect.transact", die)
+        patch.setattr("chunkstore.operations.collect.commit_changes", die)
         with pytest.raises(RuntimeError):
             store.collect()
     assert world.chunks() == []
@@ -221,3 +222,29 @@ def test_a_replica_never_misses_what_was_deleted_behind_the_last_record(
     refused(SegmentNotFound, lambda: replica.read("s", 0, 9))
     replica.refresh()
     refused(SegmentNotFound, lambda: replica.read("s", 0, 9))
+
+
+@pytest.mark.parametrize("into", [False, True])
+def test_a_name_that_means_another_segment_meanwhile_is_read_as_that(world: World, into: bool) -> None:
+    """Where a chunk vanished under a read and its name meant a new, shorter segment by then, bytes were returned that never
+    stood anywhere."""
+    store, storage = open_hooked(world, Hooked, gc_grace_s=0.0)
+    store.create("x", rolling=RollingPolicy(chunk_size_bytes_max=4))
+    for word in (b"OLD1", b"OLD2", b"OLD3"):
+        store.append("x", word)
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if operation == "read" and "/d/" in names[0]:
+            storage.before = nothing
+            store.delete("x")
+            store.collect()
+            store.create("x")
+            store.append("x", b"new")
+
+    storage.before = before
+    if into:
+        buffer = bytearray(12)
+        assert store.read_into("x", 0, buffer) == 3
+        assert buffer[:3] == b"new"
+    else:
+        assert store.read("x", 0, 12) == b"new"

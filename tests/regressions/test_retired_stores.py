@@ -8,18 +8,16 @@ from tests.support.worlds import World
 
 def test_replaced_stores_are_closed_in_the_end(world: World) -> None:
     with stopped_clock() as clock:
-        store = world.open()
-        core = store._core
+        store = world.open(op_deadline_s=5.0)
         store.create("s")
-        seen = []
+        container, seen = store._container, []
         for number in range(60):
-            before = core.store
-            core.lifecycle.maintain()
-            assert core.store is not before
-            seen.append(before)
+            seen.append(container.current.store)
+            assert store._maintenance._recovery.roll()
+            assert container.current.store is not seen[-1]
             assert store.append("s", b"x") == number
             clock.now_s += 10
-        assert len(core._retired) <= 24
+        assert len(container._retired) <= 24
         # What was replaced a moment ago still answers a reader that holds it.
         with seen[-1].view() as view:
             assert view.head.position.lsn > 0
@@ -34,7 +32,7 @@ def test_a_clean_close_is_marked_clean_after_a_roll(world: World) -> None:
         store = world.open(metadata="lmdb")
         store.create("s")
         for number in range(3):
-            store._core.lifecycle.maintain()
+            store._maintenance._recovery.roll()
             assert store.append("s", b"x") == number
             clock.now_s += 10
         store.close()

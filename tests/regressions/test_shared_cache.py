@@ -14,11 +14,11 @@ from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.names import NO_CHUNK, ContainerNames
-from chunkstore.operations.core import decode_found_chunk
+from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import ChunkRecord
 from chunkstore_journal.takeover import TakeOver
 from tests.support.data import problems
-from tests.support.hooked import in_thread, within
+from tests.support.hooked import in_thread, replace_steps, within
 from tests.support.stopped import stopped_process
 from tests.support.worlds import World
 
@@ -34,17 +34,16 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
     first.create("a")
     first.create("b")
     applying, go, applied = threading.Event(), threading.Event(), threading.Event()
-    apply = first._core.store.apply
 
     def late(*arguments: Any, **named: Any) -> bool:
         applying.set()
         assert go.wait(30)
         try:
-            return apply(*arguments, **named)
+            return before.apply(*arguments, **named)
         finally:
             applied.set()
 
-    monkeypatch.setattr(first._core.store, "apply", late)
+    before = replace_steps(first, apply=late)
     thread, found = in_thread(lambda: first.append("a", b"the last words"))
     assert applying.wait(30)
 
@@ -90,7 +89,7 @@ def test_a_commit_that_meets_a_shorter_chunk_list_says_so(world: World, monkeypa
     def short(object_: str, raw: bytes) -> ChunkRecord:
         return decode_chunk(object_, raw)._replace(next=NO_CHUNK)
 
-    monkeypatch.setattr("chunkstore.operations.core.decode_chunk", short)
+    monkeypatch.setattr("chunkstore.operations.owned_epoch.decode_chunk", short)
     with pytest.raises(Damaged):
         store.commit([Append("a", b"more"), Truncate("a", 9)])
 
@@ -107,8 +106,8 @@ def test_a_process_stopped_in_the_middle_of_writing_the_cache_holds_up_nobody_fo
     store = world.open(op_deadline_s=1.0)
     store.create("s")
     store.append("s", b"before;")
-    assert isinstance(store._core.store, LmdbMetadataStore)
-    path = store._core.store.path
+    assert isinstance(store._container.current.store, LmdbMetadataStore)
+    path = store._container.current.store.path
     code = (
         "import sys, time, lmdb\n"
         "from chunkstore.metadata.lmdb.environment import acquire\n"

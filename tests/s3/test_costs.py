@@ -13,9 +13,9 @@ from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ConcatArgument
-from chunkstore_bindings.metered import MeteredChunkStorage
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from chunkstore_bindings.wrapping import layers
+from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+from chunkstore_bindings.wrappers.wrapping import layers
 from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect
 from tests.support.epochs import age
@@ -30,10 +30,10 @@ def settings(path: Path, **more: Any) -> Settings:
 
 def alone(store: chunkstore.ChunkedSegmentStorage) -> None:
     """End the background work, which looks after the container now and then: what is counted from here on is the caller's."""
-    lifecycle = store._core.lifecycle
-    lifecycle._stopping.set()
-    assert lifecycle._keeper is not None
-    lifecycle._keeper.join(30)
+    maintenance = store._maintenance
+    maintenance._stopping.set()
+    assert maintenance._keeper is not None
+    maintenance._keeper.join(30)
 
 
 def binding(storage: Any) -> S3ChunkStorage:

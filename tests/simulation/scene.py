@@ -30,13 +30,13 @@ from chunkstore.metadata.port import Commit, Position
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
-from chunkstore.testing.simulator import Call, Job, Process, Weather, World
-from chunkstore.testing.simulator.posix import PosixBackend
-from chunkstore.testing.simulator.world import StorageKind
 from chunkstore_journal.history import Opened, Sealed, Streams
 from chunkstore_journal.payloads import SealPayload
 from chunkstore_journal.record import Record, decode_slot
 from chunkstore_journal.recovery import commit_of
+from tests.simulator import Call, Job, Process, Weather, World
+from tests.simulator.posix import PosixBackend
+from tests.simulator.world import StorageKind
 
 __all__ = [
     "ALL",

@@ -9,32 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.simulator import campaign
-from chunkstore.testing.simulator.campaign import SOURCES, Tally, firing_rates, measure, save, sources_digest, totals
+from tests.simulator import campaign
+from tests.simulator.campaign import SOURCES, Tally, firing_rates, measure, save, sources_digest, totals
 
 
 def test_campaigns_add_up_by_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "simulate.json"
-    tally = measure(range(13, 15), stories=3, level="none")
+    tally = measure(range(13, 15), claims=3, level="none")
     save(path, tally, first_seed=13)
     save(path, tally, first_seed=13)
     monkeypatch.setattr(campaign, "sources_digest", lambda: "changed")
     save(path, tally, first_seed=13)
     document = json.loads(path.read_text(encoding="utf-8"))
     assert len(document["campaigns"]) == 3
-    assert document["all"]["stories"] == totals(path)["stories"] == 3 * tally.stories
+    assert document["all"]["claims"] == totals(path)["claims"] == 3 * tally.claims
     assert document["sources"] == "changed"
-    assert document["of_these_sources"]["stories"] == totals(path, "changed")["stories"] == tally.stories
+    assert document["of_these_sources"]["claims"] == totals(path, "changed")["claims"] == tally.claims
     assert totals(path, sources_digest())["runs"] == 2 * tally.runs
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_sources_are_what_a_story_runs() -> None:
-    """In an interpreter of its own: everything of production that a story imports is under the digest."""
+def test_the_sources_are_what_a_run_imports() -> None:
+    """In an interpreter of its own: everything of production that a run imports is under the digest."""
     program = (
         "import sys\n"
-        "from chunkstore.testing.simulator.stories import run_seed\n"
-        "run_seed(9, stories=3)\n"
+        "from tests.simulator.runs import run_seed\n"
+        "run_seed(9, claims=3)\n"
         "for name in sys.modules: print(name)"
     )
     done = subprocess.run(
@@ -48,14 +48,14 @@ def test_the_sources_are_what_a_story_runs() -> None:
     covered = []
     for name in done.stdout.split():
         package, _, module = name.rpartition(".")
-        if name.startswith("chunkstore.testing") or not name.startswith(("chunkstore", "chunkstore_")):
+        if not name.startswith(("chunkstore", "chunkstore_")):
             continue
         whole = {root for root, pattern in SOURCES if pattern.startswith("**")}
         inside = any(name == root or name.startswith(root + ".") for root in whole)
         file = (package, f"{module}.py") in SOURCES or package in ("", "chunkstore")
-        assert inside or file, f"a story runs {name}, whose changes the digest does not see"
+        assert inside or file, f"a run imports {name}, whose changes the digest does not see"
         covered.append(name)
-    assert "chunkstore.operations.committer" in covered
+    assert "chunkstore.operations.commit_queue" in covered
     assert "chunkstore_journal.takeover" in covered
 
 

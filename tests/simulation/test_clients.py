@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from chunkstore.errors import ChunkstoreError, Damaged, OutcomeUnknown, StorageUnavailable
-from chunkstore.testing.events import Event
-from chunkstore.testing.simulator import World
-from chunkstore.testing.simulator.clients import Client, Recorder
-from chunkstore.testing.simulator.drawing import draw_plan
-from chunkstore.testing.simulator.hunt import hunt
-from chunkstore.testing.simulator.stories import Story
+from tests.judges.events import Event
+from tests.simulator import World
+from tests.simulator.clients import Client, Recorder
+from tests.simulator.drawing import draw_plan
+from tests.simulator.hunt import hunt
+from tests.simulator.runs import Run
 
 
 def client_of(world: World) -> tuple[Client, Recorder]:
@@ -37,7 +37,8 @@ def test_futures_are_heard_of_and_judged_as_calls_are() -> None:
                 future.set_exception(outcome)
             elif outcome is not None:
                 future.set_result(outcome)
-            recorder.future("c", "append", "s0", (b"%d" % number, None, None, None), 0, 1, future)
+            settle = recorder.future("c", "write", "s0", (b"%d" % number, None, None, None), lambda: 1)
+            settle(future)
         assert [event.outcome for event in heard] == ["ok", "failed", "unknown", "unknown"]
         assert [failure for failure in world.failures if "TypeError" in failure]
         assert [event.returned for event in recorder.finish()][-1] is None
@@ -50,7 +51,10 @@ def test_what_closing_a_writer_says_is_judged() -> None:
     with World(seed=1) as world:
         client, _ = client_of(world)
         store: Any = SimpleNamespace(
-            epoch=1, writer=lambda *_, **__: SimpleNamespace(append=lambda _: Future(), close=closing)
+            epoch=1,
+            writer=lambda *_, **__: SimpleNamespace(
+                append=lambda _: Future(), close=closing, _handle=SimpleNamespace(segment_id=1)
+            ),
         )
         with pytest.raises(Damaged):
             client.do_writer(store)
@@ -93,6 +97,6 @@ def test_who_wakes_looks_at_everything() -> None:
 
 
 def test_clocks_run_at_rates_of_their_own() -> None:
-    story = Story(draw_plan(13, stories=12))
-    assert story.run().violations == []
-    assert {process.clock_rate for process in story.world.processes} > {1.0}
+    run = Run(draw_plan(13, claims=12))
+    assert run.run().violations == []
+    assert {process.clock_rate for process in run.world.processes} > {1.0}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chunkstore.storage import ChunkStorage
-from chunkstore.testing.simulator import World
-from chunkstore.testing.simulator.world import StorageKind
 from chunkstore.testing.storage_contract import ChunkStorageContract
+from tests.simulator import World
+from tests.simulator.world import StorageKind
 
 
 class Simulated(ChunkStorageContract):

@@ -9,8 +9,8 @@ import pytest
 
 from chunkstore.config import JournalMode, Settings
 from chunkstore.errors import NotOwner, StorageUnavailable
-from chunkstore.testing.simulator import Process, World
-from chunkstore.testing.simulator.posix import PosixBackend
+from tests.simulator import Process, World
+from tests.simulator.posix import PosixBackend
 
 KINDS = [("s3", "slot"), ("posix", "slot"), ("posix", "append")]
 

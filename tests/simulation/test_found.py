@@ -9,8 +9,8 @@ import pytest
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
 from chunkstore.errors import Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
-from chunkstore.testing.simulator import World
 from tests.simulation.scene import ALL, SEGMENT, Scene, worlds
+from tests.simulator import World
 
 
 def test_an_undecided_claim_is_not_its_own_cause() -> None:
@@ -163,12 +163,13 @@ def test_a_fenced_owner_that_remembers_more_than_its_rows_does_not_cry_damage(sc
     """Found by seed 50225: a deposed owner learned from its successor's OPEN that its last append counts, and acknowledged it; what
     was planned next, upon a chunk that its own rows had never heard of, told its client that data was damaged."""
     z = scene.first("z", "a")
-    core = z.store._core
+    fence, owned = z.store._container.fence, z.store._container.current
     damage = Damaged("the metadata refers to a chunk it has no record of", object="c/d/00/1")
-    assert z.run(lambda _: core.rows_moved_on(damage)) is False
-    core.fence(NotOwner(epoch=z.epoch, owner=z.epoch + 1))
+    with pytest.raises(Damaged):
+        z.run(lambda _: fence.explain(owned, damage))
+    fence.close(NotOwner(epoch=z.epoch, owner=z.epoch + 1))
     with pytest.raises(NotOwner):
-        z.run(lambda _: core.rows_moved_on(damage))
+        z.run(lambda _: fence.explain(owned, damage))
 
 
 @pytest.mark.parametrize("mode", ["slot", "append"])

@@ -10,20 +10,18 @@ import pytest
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
 from chunkstore.replica import Replica
-from chunkstore.testing.history import Anomaly, Verdict
-from chunkstore.testing.simulator import World, checks, finals
-from chunkstore.testing.simulator.campaign import Tally
-from chunkstore.testing.simulator.clients import Recorder
-from chunkstore.testing.simulator.finals import Everything, everything
-from chunkstore.testing.simulator.hunt import killer_of
-from chunkstore.testing.simulator.stories import RunResult, run_seed
+from tests.simulator import World, checks, finals
+from tests.simulator.clients import Recorder
+from tests.simulator.finals import ContainerContents, container_contents
+from tests.simulator.hunt import killer_of
+from tests.simulator.runs import RunResult, run_seed
 
 SEED = 9
-Spoil = Callable[[ChunkedSegmentStorage | Replica, Everything], Everything]
+Spoil = Callable[[ChunkedSegmentStorage | Replica, ContainerContents], ContainerContents]
 
 
 def told() -> RunResult:
-    return run_seed(SEED, stories=6)
+    return run_seed(SEED, claims=6)
 
 
 def killers(result: RunResult) -> set[str]:
@@ -33,21 +31,21 @@ def killers(result: RunResult) -> set[str]:
 def spoilt(monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> RunResult:
     """A run whose end shows something else than there is."""
     for module in (checks, finals):
-        monkeypatch.setattr(module, "everything", lambda shown: spoil(shown, everything(shown)))
+        monkeypatch.setattr(module, "container_contents", lambda shown: spoil(shown, container_contents(shown)))
     return told()
 
 
-def without_a_segment(_: object, found: Everything) -> Everything:
+def without_a_segment(_: object, found: ContainerContents) -> ContainerContents:
     gone = next(info[0] for info in found.segments if info[0] == "s0")
     contents = {name: data for name, data in found.contents.items() if name != gone}
     return found._replace(segments=tuple(info for info in found.segments if info[0] != gone), contents=contents)
 
 
-def without_a_row(_: object, found: Everything) -> Everything:
+def without_a_row(_: object, found: ContainerContents) -> ContainerContents:
     return found._replace(rows=dict.fromkeys(found.rows))
 
 
-def otherwise_for_replicas(shown: object, found: Everything) -> Everything:
+def otherwise_for_replicas(shown: object, found: ContainerContents) -> ContainerContents:
     return without_a_row(shown, found) if isinstance(shown, Replica) else found
 
 
@@ -58,8 +56,8 @@ def test_the_run_is_sound() -> None:
 @pytest.mark.parametrize(
     ("spoil", "killer"),
     [
-        (without_a_segment, "history lost-ack"),
-        (without_a_row, "history lost-ack"),
+        (without_a_segment, "history wrong-read"),
+        (without_a_row, "history stale-read"),
         (otherwise_for_replicas, "invariant 13"),
     ],
 )
@@ -83,15 +81,15 @@ def test_a_write_that_is_never_acknowledged_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_what_asserts_an_invariant_kills_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(shown: object) -> Everything:
+    def unreadable(shown: object) -> ContainerContents:
         raise AssertionError("invariant 20: segment 's0' cannot be read")
 
-    monkeypatch.setattr(checks, "everything", unreadable)
+    monkeypatch.setattr(checks, "container_contents", unreadable)
     assert "invariant 20" in killers(told())
 
 
 def test_a_judge_that_stumbles_is_a_finding_and_ends_no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stumbling(*_: object, **__: object) -> Verdict:
+    def stumbling(*_: object, **__: object) -> None:
         raise TypeError("object of type 'NoneType' has no len()")
 
     monkeypatch.setattr(checks, "check_history", stumbling)
@@ -106,27 +104,3 @@ def test_a_replica_that_looked_anew_by_name_has_told_nothing() -> None:
         recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: None)
         recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: b"x")
         assert [event.result for event in recorder.finish()] == [b"x"]
-
-
-def test_a_history_that_is_not_judged_whole_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "check_history", lambda *_, **__: Verdict((), "too many orders"))
-    result = told()
-    assert (result.violations, result.undecided) == ([], "too many orders")
-    tally, whole = Tally(), Tally()
-    tally.add(result)
-    whole.merge(tally)
-    assert whole.to_plain()["undecided"] == [{"seed": SEED, "why": "too many orders"}]
-
-
-HALF = (Anomaly("torn", "a", "half", ()),)
-
-
-def test_what_parts_do_not_explain_is_a_violation_though_the_rest_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    def judge(*_: object, lengths: str = "exact", **__: object) -> Verdict:
-        return Verdict((), "too many", HALF) if lengths == "lazy" else Verdict(HALF, "")
-
-    monkeypatch.setattr(checks, "check_history", judge)
-    with World(seed=1, storage="posix") as world:
-        world.settings = world.settings_with({"lengths": "lazy"})
-        assert checks.Checks(world, "none").history([]) == "too many"
-        assert [killer_of(failure) for failure in world.failures] == ["history undecided"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.testing.simulator.mutants import MUTANTS, Mutant, MutantError, Patch, planted
 from chunkstore_journal import claim, slots
 from chunkstore_journal.append_stream import AppendStream
+from tests.simulator.mutants import MUTANTS, Mutant, MutantError, Patch, planted
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
@@ -23,8 +23,7 @@ def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
 def test_a_mutant_is_there_while_it_is_planted_and_gone_afterwards() -> None:
     before = AppendStream._commit.__code__
     with planted(MUTANTS["nocheck"]):
-        assert AppendStream._commit.__code__ is not before
-        assert "_claimed_after_write" not in AppendStream._commit.__code__.co_names
+        assert AppendStream._commit.__code__.co_code != before.co_code
     assert AppendStream._commit.__code__ is before
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from chunkstore.testing.simulator.hunt import killer_of
-from chunkstore.testing.simulator.mutants import MUTANTS
+from tests.simulator.hunt import killer_of
+from tests.simulator.mutants import MUTANTS
 
 TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "mutants.json"
 

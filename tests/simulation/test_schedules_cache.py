@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chunkstore.errors import Damaged, NotOwner
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.port import Commit, MetadataCache
-from chunkstore.testing.simulator import Process
 from tests.simulation.scene import ALL, Owner, Scene, scene_of, worlds
+from tests.simulator import Process
 
 
 def watch_apply(owner: Owner) -> list[bool]:
     """What the owner's cache answers from now on when it is to apply a commit."""
     answers: list[bool] = []
-    store = owner.store._core.store
-    apply = store.apply
+    queue = owner.store._container.current.queue
+    apply = queue._environment.apply
 
-    def watched(commits: Sequence[Commit], **arguments: Any) -> bool:
-        answers.append(apply(commits, **arguments))
+    def watched(commits: Sequence[Commit]) -> bool:
+        answers.append(apply(commits))
         return answers[-1]
 
-    store.apply = watched  # type: ignore[method-assign]
+    queue._environment = queue._environment._replace(apply=watched)
     return answers
 
 
@@ -40,14 +39,14 @@ def test_35_two_processes_one_lmdb(kind: str, cache: str, tmp_path: Path) -> Non
         call = z.until_decided()
         n = scene.owner("n", "host")
         assert n.store.report.source == "cache", "one cache for both"
-        head = n.store._core.store.head()
+        head = n.store._container.current.store.head()
         assert head.owner_epoch == 2
-        assert z.store._core.store.head() == head and answers == []
+        assert z.store._container.current.store.head() == head and answers == []
         call.release()
         event.acknowledged()
         assert event.epoch == 1, "it was decided before the claim"
         assert answers == [False], "and applied by its successor, not by z"
-        assert n.store._core.store.head() == head
+        assert n.store._container.current.store.head() == head
         assert isinstance(z.begin("c").failure(), NotOwner)
         n.append("d")
         assert scene.judge() == ["a", "b", "d"]
@@ -57,8 +56,8 @@ def apply_too_early(scene: Scene, z: Owner) -> None:
     """Planted: z's cache has a record that the journal never gets, because z dies."""
     call = z.process.until_record("send")
     commit = scene.commit_in(call)
-    core = z.store._core
-    assert z.process.run(lambda: core.store.apply([commit], owner_epoch=z.epoch, verify=True))
+    container = z.store._container
+    assert z.process.run(lambda: container.current.store.apply([commit], owner_epoch=z.epoch, verify=True))
     z.process.crash()
 
 
@@ -104,7 +103,7 @@ def test_37_lmdb_unclean_other_boot(kind: str, ended: str, tmp_path: Path, monke
 
         monkeypatch.setattr(world, "make_cache", one_folder_for_all_boots)
         z = scene.first("z", "a", "b")
-        store = z.store._core.store.path  # type: ignore[attr-defined]
+        store = z.store._container.current.store.path  # type: ignore[attr-defined]
         if ended == "closed":
             z.run(lambda store: store.close())
         before = z.process.world.runtime.identities[z.process].boot_id
@@ -122,7 +121,7 @@ def test_37_lmdb_unclean_other_boot(kind: str, ended: str, tmp_path: Path, monke
         n = scene.owner("n", "host")
         assert (n.store.report.source == "cache") is (ended != "power cut")
         if ended == "power cut":
-            assert n.store._core.store.path != store  # type: ignore[attr-defined]
+            assert n.store._container.current.store.path != store  # type: ignore[attr-defined]
         assert n.content() == ["a", "b"]
         n.append("c")
         assert scene.judge() == ["a", "b", "c"]

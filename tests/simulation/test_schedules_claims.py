@@ -8,9 +8,9 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, NotOwner, StorageUnavailable
-from chunkstore.testing.simulator import Call, Process, Rule
 from chunkstore_journal.payloads import SealPayload
 from tests.simulation.scene import ALL, Event, Scene, scene_of, worlds
+from tests.simulator import Call, Process, Rule
 
 
 def deciding(scene: Scene, process: Process, epoch: int) -> Call:

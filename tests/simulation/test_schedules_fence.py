@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.errors import BadOffset, NotOwner, OutcomeUnknown
-from chunkstore.testing.simulator import Rule
 from chunkstore_journal.payloads import SealPayload
 from tests.simulation.scene import ALL, APPEND, POSIX, SEGMENT, Owner, Scene, scene_of, worlds
+from tests.simulator import Rule
 
 
 @worlds(*ALL)

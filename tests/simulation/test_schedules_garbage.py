@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.errors import InvalidArgument, NotOwner
-from chunkstore.testing.simulator import Weather
 from tests.simulation.scene import ALL, S3, SEGMENT, SLOT, Scene, scene_of, worlds
+from tests.simulator import Weather
 
 
 @worlds(*ALL)
@@ -37,10 +37,14 @@ def test_13_gc_own_stream(scene: Scene) -> None:
     for tag in ("b", "c", "d"):
         z.append(tag)
         z.run(lambda store: store.snapshot())
-    core = z.store._core
+    container = z.store._container
     for epoch in (0, 2, 3):
         with pytest.raises(InvalidArgument):
-            z.run(lambda store, epoch=epoch: core.service.collect(head=core.store.head(), epoch=epoch, dry_run=False))  # type: ignore[misc]
+            z.run(
+                lambda store, epoch=epoch: container.service.collect(  # type: ignore[misc]
+                    head=container.current.store.head(), epoch=epoch, dry_run=False
+                )
+            )
     before = scene.records(1)
     z.run(lambda store: store.collect())
     assert scene.records(1) == before, "every record is there that another claimant will count"
@@ -75,7 +79,7 @@ def test_14_doomed_claimant_seals_collected_slot(scene: Scene) -> None:
     assert r.content() == ["a", "b", "c"], "a replica that has not come beyond the hole is not misled"
     m.append("d")
     r.refresh()
-    head = m.store._core.store.head()
+    head = m.store._container.current.store.head()
     assert r.position() == (head.position.lsn, head.position.hash, head.digest)
     assert scene.judge() == ["a", "b", "c", "d"]
 

@@ -83,6 +83,6 @@ def test_25_replica_across_5_epochs(scene: Scene) -> None:
     r.process.wake(slept_s=3600)
     r.refresh()
     assert r.content() == ["a", "b", "c0", "c1", "c2", "d"]
-    head = last.store._core.store.head()
+    head = last.store._container.current.store.head()
     assert r.position() == (head.position.lsn, head.position.hash, head.digest)
     assert scene.judge() == ["a", "b", "c0", "c1", "c2", "d"]

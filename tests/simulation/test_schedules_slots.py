@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from chunkstore.errors import NotOwner, StorageUnavailable
-from chunkstore.testing.simulator import Call, Rule
 from tests.simulation.scene import ALL, S3, SEGMENT, SLOT, Event, Owner, Scene, worlds
+from tests.simulator import Call, Rule
 
 
 @worlds(*SLOT)

@@ -87,16 +87,16 @@ def phantom_snapshot(z: Owner, scene: Scene) -> str:
     """Planted: a snapshot of z's state with its undecided batch in it, and LATEST names it."""
     call = z.process.until_record("send")
     commit = scene.commit_in(call)
-    core = z.store._core
+    container = z.store._container
 
     def write() -> str:
         rogue = MemoryMetadataCache(scene.world.format.uuid, shelf=MemoryShelf()).create()
-        with core.store.view() as view:
+        with container.current.store.view() as view:
             rogue.load(view.scan(b"\x01", b"\xff"))
             rogue.finish_load(view.head)
         assert rogue.apply([commit], owner_epoch=None, verify=True)
-        report = core.service.write_snapshot(rogue, epoch=z.epoch)
-        core.service.publish_latest(report, epoch=z.epoch)
+        report = container.service.write_snapshot(rogue, epoch=z.epoch)
+        container.service.publish_latest(report, epoch=z.epoch)
         return report.name
 
     name = z.process.run(write)

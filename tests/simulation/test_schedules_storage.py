@@ -16,8 +16,8 @@ from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.probe import PROBE_RACERS
-from chunkstore_bindings.retrying import RetryingChunkStorage, RetryPolicy
-from chunkstore_bindings.wrapping import WrappingChunkStorage
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage
 from tests.simulation.scene import ALL, APPEND, SEGMENT, Owner, Scene, scene_of, worlds
 from tests.simulation.test_schedules_fence import test_01_zombie_append_after_tail as zombie_append_after_tail
 from tests.support.fake_webhdfs import Asked, FakeWebHdfs, Fault
@@ -136,7 +136,7 @@ class Renames(FakeWebHdfs):
         return None
 
 
-def story_over_webhdfs(fake: Renames) -> int:
+def schedule_over_webhdfs(fake: Renames) -> int:
     """A container is made, owned, written, taken over, written: every conditional create is a RENAME. Returns how many there were
     by then: who looks, is deposed and closes afterwards may or may not make some."""
     # As every remote root is opened: what may be asked again is.
@@ -175,13 +175,13 @@ def test_46_webhdfs_rename_reply_lost(numbers: bool) -> None:
     ``numbers``: files have ids by which the binding knows its own again; without them it compares contents.
     """
     with Renames(0, numbers=numbers) as fake:
-        renames = story_over_webhdfs(fake)
+        renames = schedule_over_webhdfs(fake)
     first = PROBE_RACERS + 2  # those of the probe that race for one name are all the same
     assert renames >= first + 9
     # A sample, where ``tests/hdfs/test_lost_replies.py`` asks for each: claims, records and the SEAL are all compared alike.
     for lost in (1, 2, *range(first, renames + 1, 2 if numbers else 5)):
         with Renames(lost, numbers=numbers) as fake:
-            story_over_webhdfs(fake)
+            schedule_over_webhdfs(fake)
             assert fake.renames >= lost
 
 

@@ -1,12 +1,12 @@
-"""Named schedules: what of a journal's end is history after power cuts, failed syncs, rot and full disks (protocol 3.18: 18 to 23)."""
+"""Named schedules: what of a journal's end is history after power cuts, failed syncs, rot and full disks (protocol 3.18: 18 to 23, 29)."""
 
 from __future__ import annotations
 
 import pytest
 
 from chunkstore.errors import Damaged, OutcomeUnknown, StorageFull, StorageUnavailable
-from chunkstore.testing.simulator import Call
 from tests.simulation.scene import ALL, APPEND, POSIX, SLOT, Owner, Scene, scene_of, worlds
+from tests.simulator import Call
 
 SEEDS = range(4)
 """What a power cut leaves is chance: each seed is another cut."""
@@ -109,12 +109,13 @@ def test_20_fsync_eio_then_ok(kind: str, where: str) -> None:
             data = call.name.startswith(scene.names.data_prefix())
             if data:
                 assert isinstance(event.error, StorageUnavailable), "nothing was journaled"
+                assert z.epoch == 2, "what the sync was for is in an unknown state: the epoch has ended"
             else:
                 assert event.outcome == "acknowledged"
             if (kind, where) == ("posix-append", "record"):
                 assert z.epoch == 2, "the epoch has ended with the file"
                 assert scene.opened(2).embedded is not None, "and what was read of it is in our OPEN"
-            else:
+            elif not data:
                 assert z.epoch == 1
             z.append("c")
             if data:
@@ -199,3 +200,18 @@ def test_23_enospc_partial_record_while_an_attempt_is_on_its_way(scene: Scene) -
     event.job.run_to_end()
     assert not isinstance(event.error, StorageFull | OutcomeUnknown)
     assert scene.judge() == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", POSIX)
+def test_29_partial_append_survives(kind: str) -> None:
+    """Not a byte of an append whose writer died in the middle of it."""
+    with scene_of(kind) as scene:
+        z = scene.first("z", "a", "b")
+        z.begin("late")
+        call = z.process.until(name="*/d/*")
+        scene.posix.tear(call, 3)
+        z.process.crash()
+        n = scene.owner("n", "other")
+        assert n.content() == ["a", "b"]
+        n.append("c")
+        assert scene.judge() == ["a", "b", "c"]

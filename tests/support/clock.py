@@ -49,8 +49,8 @@ class JumpingClock(runtime._Production):
         super().__init__()
         self._ahead_s = 0
 
-    def now_ms(self) -> int:
-        return super().now_ms() + 1000 * self._ahead_s
+    def now_ns(self) -> int:
+        return super().now_ns() + 1_000_000_000 * self._ahead_s
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self._ahead_s

@@ -1,6 +1,6 @@
 """A disk that can lose its power: production code in real threads, over the simulator's file system with its two layers.
 
-What is visible and what is durable are apart, file bytes and directory entries too (``chunkstore.testing.simulator.posix``). Every
+What is visible and what is durable are apart, file bytes and directory entries too (``tests.simulator.posix``). Every
 *system call* passes the gate of ``tests.support.faulty``: creating a name with content is five of them, and a process may
 die, get an error, or lose its power between any two. Here nothing is scheduled: one lock makes each system call atomic.
 """
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from chunkstore.errors import StorageFull, StorageUnavailable
-from chunkstore.testing.simulator.posix import PosixBackend, PosixChunkStorage
+from tests.simulator.posix import PosixBackend, PosixChunkStorage
 from tests.support.faulty import Dead, Faults, Outcome
 
 __all__ = ["POWER_CUTS", "Disk", "DiskStorage"]

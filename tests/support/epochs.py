@@ -49,8 +49,8 @@ def age(storage: ChunkStorage, put: Put, epochs: int, *, opened: bool) -> None:
             store = open_store_on(behind, settings=settings, cache=cache)
         except _Died:
             continue
-        store._core.lifecycle._stopping.set()
-        store._core.pool.close()
+        store._maintenance._stopping.set()
+        store._container.pool.close()
     contents = {name: memory.read(ChunkHandle(name, False), 0, 1 << 24) for name in _objects(memory)}
     changed = [
         name for name in contents if before.get(name) != len(contents[name]) or name in (names.voided, names.latest)

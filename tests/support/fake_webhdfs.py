@@ -2,7 +2,7 @@
 
 What is modelled is what the binding depends on, as a real Hadoop 3.3.6 was seen to behave (``tests/hdfs/test_semantics.py``
 asks both the same questions): exclusive but not atomic CREATE (a client that dies leaves a complete, shorter file), leases,
-RENAME with options, APPEND, CONCAT, TRUNCATE with pending recovery, paged listing in order of signed bytes, offsets at the
+RENAME with options, CONCAT, paged listing in order of signed bytes, offsets at the
 end of a file being errors.
 
     with FakeWebHdfs() as fake:
@@ -48,8 +48,6 @@ class _File:
     open: bool = False
     """Somebody writes it, or died doing so: closed at ``closes_at``, where that is set."""
     closes_at: float | None = None
-    pending: int | None = None
-    """The length that a truncation under way leads to."""
     permission: str = "644"
     modified_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
@@ -90,9 +88,9 @@ def _signed(name: str) -> bytes:
 
 class FakeWebHdfs:
     """The servers. ``page``: entries of a listing's page; ``numbers``: False makes it a gateway that gives files none;
-    ``datanodes``: how many; ``truncate_s``: how long the data nodes take to agree."""
+    ``datanodes``: how many."""
 
-    def __init__(self, *, page: int = 1000, numbers: bool = True, datanodes: int = 1, truncate_s: float = 0.02) -> None:
+    def __init__(self, *, page: int = 1000, numbers: bool = True, datanodes: int = 1) -> None:
         self.lock = threading.RLock()
         self.files: dict[str, _File] = {}
         self.folders: set[str] = {"/"}
@@ -100,7 +98,6 @@ class FakeWebHdfs:
         self.faults: list[Fault] = []
         self.page = page
         self.numbers = numbers
-        self.truncate_s = truncate_s
         self._next_number = 16_385
         self._servers = [_serve(self, "namenode", "127.0.0.1")]
         # Each on an address of its own: the name node leaves data nodes out by address.
@@ -233,15 +230,13 @@ class FakeWebHdfs:
     # The name space
 
     def entry(self, path: str) -> _File | None:
-        """A file, its lease and truncation brought up to now. Raises for a path below a file."""
+        """A file, its lease brought up to now. Raises for a path below a file."""
         for index in range(1, len(path)):
             if path[index] == "/" and path[:index] in self.files:
                 raise _No(403, "AccessControlException", f"{path[:index]} (is not a directory)")
         file = self.files.get(path)
         if file is not None and file.closes_at is not None and time.monotonic() >= file.closes_at:
-            if file.pending is not None:
-                file.data = file.data[: file.pending]
-            file.open, file.closes_at, file.pending = False, None, None
+            file.open, file.closes_at = False, None
         return file
 
     def file(self, path: str) -> _File:
@@ -308,11 +303,6 @@ def _mkdirs(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, A
 
 def _create(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
     # Whether the name is free is decided when the data node begins.
-    return fake.locate(path, params)
-
-
-def _append(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    fake.file(path)
     return fake.locate(path, params)
 
 
@@ -383,22 +373,6 @@ def _set_permission(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dic
     return {}
 
 
-def _truncate(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    file, length = fake.file(path), int(params["newlength"])
-    if file.open:
-        raise _No(403, "AlreadyBeingCreatedException", f"Failed to TRUNCATE_FILE {path} because it is being truncated")
-    if length > len(file.data):
-        raise _No(
-            400,
-            "HadoopIllegalArgumentException",
-            f"Cannot truncate to a larger file size. Current size: {len(file.data)}, truncate size: {length}.",
-        )
-    if length == len(file.data):
-        return {"boolean": True}
-    file.open, file.pending, file.closes_at = True, length, time.monotonic() + fake.truncate_s
-    return {"boolean": False}
-
-
 def _concat(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
     target, sources = fake.file(path), params["sources"].split(",")
     if len(set(sources)) != len(sources):
@@ -431,9 +405,7 @@ _NAMENODE: dict[tuple[str, str], Callable[[FakeWebHdfs, str, dict[str, str]], di
     ("PUT", "MKDIRS"): _mkdirs,
     ("PUT", "RENAME"): _rename,
     ("PUT", "SETPERMISSION"): _set_permission,
-    ("POST", "APPEND"): _append,
     ("POST", "CONCAT"): _concat,
-    ("POST", "TRUNCATE"): _truncate,
     ("DELETE", "DELETE"): _delete,
 }
 
@@ -456,16 +428,6 @@ def _begin_create(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> _File
         return fake.new_file(path)
 
 
-def _begin_append(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> _File:
-    with fake.lock:
-        file = fake.file(path)
-        if file.open:
-            kind = "AlreadyBeingCreatedException" if file.closes_at is None else "RecoveryInProgressException"
-            raise _No(403, kind, f"Failed to APPEND_FILE {path}")
-        file.open = True
-        return file
-
-
 def _end_write(fake: FakeWebHdfs, file: _File, data: bytes) -> None:
     with fake.lock:
         file.data += data
@@ -476,7 +438,7 @@ def _end_write(fake: FakeWebHdfs, file: _File, data: bytes) -> None:
 def _read(fake: FakeWebHdfs, path: str, params: dict[str, str], known_bytes: int | None) -> bytes:
     with fake.lock:
         file = fake.file(path)
-        if file.open and file.pending is None and file.data:
+        if file.open and file.data:
             raise _No(403, "CannotObtainBlockLengthException", "Cannot obtain block length for LocatedBlock")
         offset = int(params.get("offset", "0"))
         if offset > len(file.data):
@@ -548,7 +510,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault is not None and fault.action == "shorten" and fault.answer is not None:
                 known_bytes = fault.answer[0]
             return 200, _read(self.fake, path, params, known_bytes)
-        file = (_begin_create if op == "CREATE" else _begin_append)(self.fake, path, params)
+        file = _begin_create(self.fake, path, params)
         # Unasked, as the real ones do.
         self.send_response_only(100)
         self.end_headers()
@@ -558,7 +520,7 @@ class _Handler(BaseHTTPRequestHandler):
         cut = fault is not None and fault.action == "cut_body"
         data = self._body(size // 2 if cut else size)
         _end_write(self.fake, file, data)
-        return (201 if op == "CREATE" else 200), b""
+        return 201, b""
 
     def _body(self, size: int) -> bytes:
         """So many bytes, or what arrived of them before the client broke off, politely or not."""

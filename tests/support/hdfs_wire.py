@@ -70,13 +70,13 @@ class HdfsWire:
         self.namenode.close()
         self.datanode.close()
 
-    def root(self, path: str, query: str = "") -> str:
+    def root(self, path: str) -> str:
         """The root at the name node's proxy."""
-        return f"hdfs://127.0.0.1:{self.namenode.port}{path}{query}"
+        return f"hdfs://127.0.0.1:{self.namenode.port}{path}"
 
-    def storage(self, path: str, settings: Settings, query: str = "") -> HdfsChunkStorage:
+    def storage(self, path: str, settings: Settings) -> HdfsChunkStorage:
         """A binding whose every request goes through the proxies."""
-        storage = open_hdfs(self.root(path, query), settings)
+        storage = open_hdfs(self.root(path), settings)
         adapter = _ThroughProxy(self.datanode.port, pool_maxsize=64, max_retries=0)
         storage._rest.session.mount(self._datanode_url, adapter)
         return storage

@@ -9,11 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from chunkstore.testing.events import Event
+from tests.judges.events import Event
 
 NAMES = ("a", "b", "c")
+
+
+class Stored(NamedTuple):
+    """A record as the storage would have held it."""
+
+    epoch: int
+    written: int
+    ops: list[tuple[Any, ...]]
+    data: list[bytes | None]
 
 
 class Refused(Exception):
@@ -37,6 +46,9 @@ class PlainStore:
     def __init__(self) -> None:
         self.segments: dict[str, Plain] = {}
         self.rows: dict[tuple[str, bytes], tuple[bytes, int]] = {}
+        self.records: list[Stored] = []
+        self.ops: list[tuple[Any, ...]] = []
+        self.data: list[bytes | None] = []
         self.lsn = 0
         self.made = 0
 
@@ -45,20 +57,34 @@ class PlainStore:
             raise Refused("SegmentNotFound")
         return self.segments[name]
 
-    def call(self, kind: str, name: str, args: tuple[Any, ...]) -> Any:
-        self.lsn += 1
+    def call(self, kind: str, name: str, args: tuple[Any, ...], now: int, *, join: bool = False) -> Any:
+        """``join``: what changes goes into the last record, if there is one of the same moment."""
+        self.lsn = len(self.records) + (not join)
+        self.ops, self.data = [], []
         method: Callable[..., Any] = getattr(self, f"do_{kind}")
-        return method(name, *args)
+        result = method(name, *args)
+        if self.ops and join:
+            self.records[-1].ops.extend(self.ops)
+            self.records[-1].data.extend(self.data)
+        elif self.ops:
+            self.records.append(Stored(1, now, self.ops, self.data))
+        return result
+
+    def op(self, *op: Any, data: bytes | None = None) -> None:
+        """The call changes something."""
+        self.ops.append(op)
+        self.data.append(data)
 
     def do_create(self, name: str, _size: int) -> int:
         if name in self.segments:
             raise Refused("SegmentExists")
         self.made += 1
         self.segments[name] = Plain(self.made)
+        self.op(1, self.made, name)
         return self.made
 
     def do_delete(self, name: str) -> None:
-        self.of(name)
+        self.op(5, self.of(name).id)
         del self.segments[name]
 
     def do_append(self, name: str, data: bytes, expected: int | None, writer: str | None, number: int | None) -> int:
@@ -72,6 +98,8 @@ class PlainStore:
         offset = len(segment.data)
         if expected is not None and expected != offset:
             raise Refused("BadOffset")
+        if data:
+            self.op(2, segment.id, offset, len(data), (), data=data)
         segment.data += data
         if writer is not None and number is not None and data:
             segment.events[writer] = (number, offset)
@@ -104,15 +132,21 @@ class PlainStore:
         segment = self.of(name)
         if offset > len(segment.data):
             raise Refused("BadOffset")
+        if offset > segment.start:
+            self.op(6, segment.id, offset)
         segment.start = max(segment.start, offset)
 
     def do_seal(self, name: str) -> None:
-        self.of(name).sealed = True
+        segment = self.of(name)
+        if not segment.sealed:
+            self.op(3, segment.id)
+        segment.sealed = True
 
     def do_unseal(self, name: str) -> None:
         segment = self.of(name)
         if not segment.sealed:
             raise Refused("SegmentNotSealed")
+        self.op(4, segment.id)
         segment.sealed = False
 
     def do_concat(self, name: str, offset: int, source_name: str) -> None:
@@ -126,6 +160,7 @@ class PlainStore:
             raise Refused("SegmentTruncated")
         if offset != len(target.data):
             raise Refused("BadOffset")
+        self.op(7, target.id, offset, source.id)
         target.data += source.data
         del self.segments[source_name]
 
@@ -133,7 +168,8 @@ class PlainStore:
         before = {name: Plain(**{**vars(plain), "events": dict(plain.events)}) for name, plain in self.segments.items()}
         rows = dict(self.rows)
         try:
-            return tuple(getattr(self, f"do_{kind}")(name, *args) for kind, name, args in changes)
+            told = [(kind, getattr(self, f"do_{kind}")(name, *args)) for kind, name, args in changes]
+            return tuple(None if kind == "create" else result for kind, result in told)
         except Refused:
             self.segments, self.rows = before, rows
             raise
@@ -143,12 +179,14 @@ class PlainStore:
         if expected is not None and expected != (0 if known is None else known[1]):
             raise Refused("Conflict")
         self.rows[namespace, key] = (value, self.lsn)
+        self.op(10, namespace, key, data=value)
 
     def do_table_delete(self, _name: str, namespace: str, key: bytes, expected: int | None) -> None:
         known = self.rows.get((namespace, key))
         if expected is not None and expected != (0 if known is None else known[1]):
             raise Refused("Conflict")
-        self.rows.pop((namespace, key), None)
+        if self.rows.pop((namespace, key), None) is not None:
+            self.op(11, namespace, key)
 
     def do_table_get(self, _name: str, namespace: str, key: bytes) -> tuple[bytes, int] | None:
         return self.rows.get((namespace, key))
@@ -288,17 +326,26 @@ class Scene:
             elif calls_open:
                 call = chance.choice(calls_open)
                 if call.waits:
+                    before = len(self.records)
                     self._take_place(call)
+                    others = [other for other in calls_open if other.waits]
+                    if others and len(self.records) > before and chance.random() < 0.3:
+                        self._take_place(chance.choice(others), join=True)
                 elif not call.lost:
                     self._record(call, self.now)
                     idle.append(call.process)
                 if not call.waits and (call.lost or call.process in idle):
                     calls_open.remove(call)
 
-    def _take_place(self, call: _Call) -> None:
+    @property
+    def records(self) -> list[Stored]:
+        """What the storage holds."""
+        return self.store.records
+
+    def _take_place(self, call: _Call, *, join: bool = False) -> None:
         call.waits = False
         try:
-            result, outcome = self.store.call(call.kind, call.name, call.args), "ok"
+            result, outcome = self.store.call(call.kind, call.name, call.args, self.now, join=join), "ok"
         except Refused as refused:
             result, outcome = str(refused), "failed"
         if not call.lost:
@@ -320,13 +367,35 @@ class Scene:
             self.now += 2
 
 
-def spoil(chance: random.Random, events: Sequence[Event]) -> list[Event]:
+def spoil(
+    chance: random.Random, records: Sequence[Stored], events: Sequence[Event]
+) -> tuple[list[Stored], list[Event]]:
     """The history with one or two small lies in it; most of them make it impossible, some do not."""
-    spoilt = list(events)
+    stored, spoilt = list(records), list(events)
     for _ in range(chance.randrange(1, 3)):
-        if spoilt:
+        if stored and chance.random() < 0.3:
+            _spoil_a_record(chance, stored, chance.randrange(len(stored)))
+        elif spoilt:
             _spoil_one(chance, spoilt, chance.randrange(len(spoilt)))
-    return spoilt
+    return stored, spoilt
+
+
+def _spoil_a_record(chance: random.Random, stored: list[Stored], at: int) -> None:
+    record, what = stored[at], chance.randrange(6)
+    if what == 0:
+        del stored[at]
+    elif what == 1:
+        stored.insert(at, record)
+    elif what == 2 and at:
+        stored[at - 1 : at + 1] = [record._replace(written=stored[at - 1].written), stored[at - 1]]
+    elif what == 3:
+        stored[at] = record._replace(ops=record.ops[:-1], data=record.data[:-1])
+    elif what == 4:
+        stored[at] = record._replace(written=max(0, record.written + chance.randrange(-4, 5)))
+    else:
+        data = [part and part[:-1] for part in record.data]
+        cut = [(*op[:3], len(part), *op[4:]) if part else op for op, part in zip(record.ops, data, strict=True)]
+        stored[at] = record._replace(ops=cut, data=data)
 
 
 def _spoil_one(chance: random.Random, events: list[Event], at: int) -> None:

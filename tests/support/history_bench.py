@@ -12,8 +12,6 @@ from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import ContainerNames, chunk_id
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord
-from chunkstore.testing.events import Event
-from chunkstore.testing.step_invariants import StepInvariants
 from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
 from chunkstore_journal.payloads import (
     BaseLink,
@@ -24,6 +22,8 @@ from chunkstore_journal.payloads import (
     encode_seal,
 )
 from chunkstore_journal.record import RecordHeader, encode_record
+from tests.judges.events import Event
+from tests.judges.step_invariants import StepInvariants
 
 __all__ = ["Bench", "Mode", "started", "with_chunk"]
 
@@ -145,18 +145,19 @@ class Bench:
         return Event(f"client{epoch}", kind, name, args, invoked, self.clock + 1, "ok", result, epoch)
 
     def told(self, name: str, result: int, epoch: int, **changes: Any) -> None:
-        """A client was told the offset of an append."""
-        self.steps.acknowledged(self.event("append", name, (b"abc", None, None, None), result, epoch, **changes))
+        """A client was told the offset of an append, which is the last record's."""
+        event = self.event("append", name, (b"abc", None, None, None), result, epoch, **changes)
+        self.steps.acknowledged(event, self.steps.history.lsn)
 
 
 def started(mode: Mode = "slot") -> Bench:
-    """Epoch 1 serves; segment 5 is "a" and has three bytes, acknowledged."""
+    """Epoch 1 serves; segment 5 is "a" and has three bytes."""
     bench = Bench(mode)
     bench.claim(1)
     bench.open(1, 0)
     bench.create(1, 5, "a")
     bench.append(1, 5, 0, 3)
-    bench.told("a", 0, 1)
+    bench.clock = 10
     return bench
 
 

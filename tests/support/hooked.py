@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.operations.commit_queue import CommitEnvironment
 from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
-__all__ = ["Remote", "hold_first", "in_thread", "is_commit", "open_hooked", "wait_for", "within"]
+__all__ = ["Remote", "hold_first", "in_thread", "is_commit", "open_hooked", "replace_steps", "wait_for", "within"]
 
 H = TypeVar("H", bound=ChunkStorage)
 
@@ -48,13 +49,21 @@ def open_hooked(
 def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]:
     """Operations that begin in this block have so much time. Little is for those that have to fail: whatever has to succeed begins where
     there is ample, because any thread may be held up for seconds."""
-    core = store._core
+    core = store._container
     before = core.settings
     core.settings = replace(before, op_deadline_s=op_deadline_s)
     try:
         yield
     finally:
         core.settings = before
+
+
+def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> CommitEnvironment:
+    """Put other calls in the place of steps of the present epoch's commits; returns what was there."""
+    queue = store._container.current.queue
+    before = queue._environment
+    queue._environment = before._replace(**steps)
+    return before
 
 
 def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:

@@ -68,7 +68,7 @@ def main(mode: Mode, kind: str, seconds: float, seed: int) -> dict[str, Any]:
     if store.read("s", 0, length + 1) != _DATA * (length // len(_DATA)):
         wrong.append("what is read is not what was appended")
     wrong += [str(finding) for finding in problems(store.check("deep"))]
-    if store._core.committer.inflight():
+    if not store._container.current.queue.idle:
         wrong.append("something is under way for ever")
     store.close()
     return {"interrupts": interrupts, "changes": number, "wrong": wrong}

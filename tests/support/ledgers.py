@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from chunkstore.codec.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
-from chunkstore.offload import Block, LedgerRange
-from chunkstore.reading import ReadingHalf
+from chunkstore.pulsar import Block, LedgerRange
+from chunkstore.reading import ReadableContainer
 from chunkstore.replica import Replica
 
 __all__ = ["TABLE", "plan_from_table", "write_segment"]
@@ -54,7 +54,7 @@ def write_segment(
         table.put(f"{topic}\0{ledger:020}\0{own[0].first_entry:020}".encode(), json.dumps(row).encode())
 
 
-def plan_from_table(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+def plan_from_table(replica: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
     """A ``LedgerPlanner``."""
     assert isinstance(replica, Replica)
     parts: list[LedgerRange] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import pack
 
-from chunkstore.codec.offload_metadata import LedgerInfo, encode_ledger_info
-from chunkstore.codec.pip76 import DataSource, Entry
-from chunkstore.codec.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pip76_reader import SegmentReader, iter_entries
-from chunkstore.codec.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
+from chunkstore.codec.pulsar.pip76 import DataSource, Entry
+from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
 
 __all__ = ["Encoded", "Sink", "encode", "miscounted", "source_of"]
 

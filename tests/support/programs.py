@@ -45,10 +45,11 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentTruncated,
 )
+from chunkstore.handles import SegmentHandle
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore.operations.session import SessionWriter
-from chunkstore.reading import ReadingHalf, SegmentHandle
+from chunkstore.reading import ReadableContainer
 from chunkstore.replica import Replica
+from chunkstore.sessions import SessionWriter
 from tests.support.data import problems
 from tests.support.segment_model import (
     KEYS,
@@ -120,7 +121,6 @@ class Program(RuleBasedStateMachine):
         self.seen: list[State] = []
         """What the replica may show."""
         self.grace = False
-        self.lazy = False
         self.litter = False
         """Whether objects may lie about that nothing refers to: what a zombie wrote, or nobody attached."""
         self.numbers = itertools.count()
@@ -129,13 +129,9 @@ class Program(RuleBasedStateMachine):
         rolling=st.sampled_from((1, 5, 5, 64)),
         grace=st.sampled_from((False, False, True)),
         restless=st.booleans(),
-        lazy=st.sampled_from((False, False, True)),
     )
-    def begin(self, rolling: int, grace: bool, restless: bool, lazy: bool) -> None:
-        """``restless``: the journal rolls, and snapshots are due, as often as they can. ``lazy``: lengths, where files grow."""
-        self.lazy = lazy and self.world.kind == "filesystem"
-        if self.lazy:
-            self.world.defaults["lengths"] = "lazy"
+    def begin(self, rolling: int, grace: bool, restless: bool) -> None:
+        """``restless``: the journal rolls, and snapshots are due, as often as they can."""
         self.grace = grace
         self.world.defaults |= {"rolling": rolling, "gc_grace_s": 3600.0 if grace else 0.0, "snapshots_kept": 1}
         if restless:
@@ -355,16 +351,15 @@ class Program(RuleBasedStateMachine):
 
     @rule()
     def follow(self) -> None:
-        """The replica catches up and shows all that the owner has acknowledged, but for lengths that are journaled later."""
+        """The replica catches up and shows all that the owner has acknowledged."""
         if self.replica is None:
             self.replica = self.world.replica()
         else:
             self.replica.refresh()
         self.seen = [self.state.copy()]
-        if not self.lazy:
-            self.compare(self.replica)
+        self.compare(self.replica)
 
-    @precondition(lambda self: self.replica is not None and not self.lazy)
+    @precondition(lambda self: self.replica is not None)
     @rule(name=names, offset=st.integers(0, 60))
     def look_behind(self, name: str, offset: int) -> None:
         """A replica that has not caught up shows what was, or, where that is gone, what is."""
@@ -464,7 +459,7 @@ class Program(RuleBasedStateMachine):
     def the_store_says_what_the_model_says(self) -> None:
         self.compare(self.store)
 
-    def compare(self, store: ReadingHalf) -> None:
+    def compare(self, store: ReadableContainer) -> None:
         found = {
             info.name: (info.start_offset, info.length, info.sealed, tuple(sorted(info.attributes.items())))
             for info in store.segments()

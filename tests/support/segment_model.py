@@ -41,8 +41,8 @@ from chunkstore.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from chunkstore.operations.session import SessionChunk
 from chunkstore.records import AttributeValue
+from chunkstore.sessions import SessionChunk
 
 __all__ = [
     "KEYS", "NAMES", "TABLE", "Failure", "SegmentModel", "State", "append_event", "apply", "apply_all", "changes", "names",

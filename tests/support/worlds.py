@@ -215,7 +215,7 @@ class World:
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage. (Its keeper would look for a
         newer claim, or write a heartbeat, wherever the test is held up for a second.)"""
-        store._core.lifecycle._stopping.set()
+        store._maintenance._stopping.set()
 
     # Behind the engine's back
 

@@ -10,10 +10,10 @@ import lmdb
 import pytest
 
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailable
-from chunkstore.operations.core import Core
-from chunkstore.testing.causes import hidden_cause
-from chunkstore.testing.chaos.clients import Clients
-from chunkstore.testing.chaos.notes import Notes
+from chunkstore.operations.container import unexpected
+from tests.chaos.clients import Clients
+from tests.chaos.notes import Notes
+from tests.judges.causes import hidden_cause
 
 
 def caused_by(cause: BaseException | None) -> ChunkstoreError:
@@ -38,7 +38,7 @@ def test_what_is_hidden_is_found_however_deep() -> None:
 @pytest.mark.parametrize(
     ("error", "bad"),
     [
-        (Core.unexpected(TypeError("a bug")), True),
+        (unexpected(TypeError("a bug")), True),
         (caused_by(OSError(5, "EIO")), False),
         (StorageUnavailable("EIO"), False),
         (OutcomeUnknown("x"), False),

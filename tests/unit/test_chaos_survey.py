@@ -7,7 +7,7 @@ from pathlib import Path
 import chunkstore
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.testing.chaos.survey import survey
+from tests.chaos.survey import survey
 from tests.support.data import problems
 
 

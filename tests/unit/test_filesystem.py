@@ -26,10 +26,10 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.storage import ChunkHandle, ConcatArgument
-from chunkstore_bindings import filesystem, posix
-from chunkstore_bindings.file_cache import OpenFile
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.folders import TEMPORARY_FOLDER
+from chunkstore_bindings.filesystem import FilesystemChunkStorage, posix
+from chunkstore_bindings.filesystem.file_cache import OpenFile
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
+from chunkstore_bindings.filesystem.storage import SYNC_WORKERS
 
 
 @pytest.fixture
@@ -422,7 +422,7 @@ def test_folders_that_somebody_removed_are_made_again(storage: FilesystemChunkSt
 def test_many_files_are_synced_in_the_time_of_one(
     storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"c/{number}" for number in range(filesystem.SYNC_WORKERS)]
+    names = [f"c/{number}" for number in range(SYNC_WORKERS)]
     for name in names:
         storage.create(name, b"x")
     storage.sync(names)

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
-from chunkstore_bindings import posix
-from chunkstore_bindings.file_cache import FileCache, OpenFile
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.filesystem import FilesystemChunkStorage, posix
+from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from tests.faults.ground import fast_folder
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import InvalidArgument, StorageUnavailable
-from chunkstore_bindings import mounts
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.mounts import find_mount, is_local, parse_mountinfo
+from chunkstore_bindings.filesystem import FilesystemChunkStorage, mounts
+from chunkstore_bindings.filesystem.mounts import find_mount, is_local, parse_mountinfo
 
 SAMPLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.errors import InvalidArgument
-from chunkstore_bindings.hdfs_names import Page, escape, to_path, unescape, walk
-from chunkstore_bindings.hdfs_root import parse_root
+from chunkstore_bindings.hdfs.names import Page, escape, to_path, unescape, walk
+from chunkstore_bindings.hdfs.root import parse_root
 
 PARTS = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
     lambda part: part not in (".", "..")
@@ -101,21 +101,24 @@ def test_a_walk_begins_near_its_start() -> None:
 
 
 def test_roots() -> None:
-    root = parse_root("hdfs://NN.example:9870/a%20b/c/?user=alice&append=yes&replication=3&block_size_bytes=1048576")
+    root = parse_root("hdfs://NN.example:9870/a%20b/c/?user=alice&append=no&replication=3&block_size_bytes=1048576")
     assert (root.base_url, root.path, root.url) == (
         "http://nn.example:9870",
         "/a b/c",
         "hdfs://nn.example:9870/a%20b/c",
     )
-    assert (root.user, root.append, root.replication, root.block_size_bytes) == ("alice", True, 3, 1 << 20)
+    assert (root.user, root.replication, root.block_size_bytes) == ("alice", 3, 1 << 20)
     assert not root.concat_consumes
-    assert not parse_root("hdfs://nn/x").append
-    assert not parse_root("hdfs://nn/x?append=no").append
     assert parse_root("hdfs://nn/x?concat=consume").concat_consumes
     assert parse_root("hdfs://nn").base_url == "http://nn:9870"
     assert parse_root("hdfs://nn?tls=yes").base_url == "https://nn:9871"
     assert parse_root("hdfs://[::1]:50070/x").base_url == "http://[::1]:50070"
     assert parse_root("hdfs://nn/").path == ""
+
+
+def test_files_that_grow_are_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidArgument, match=r"deletes replicas.*leave it out"):
+        parse_root("hdfs://nn/x?append=yes")
 
 
 @pytest.mark.parametrize(

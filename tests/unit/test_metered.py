@@ -14,7 +14,7 @@ from chunkstore.errors import ChunkNotFound, Unsupported
 from chunkstore.metrics import LATENCY_BOUNDS_S, storage_collector, total_of
 from chunkstore.storage import ConcatArgument, ReadRange
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.metered import MeteredChunkStorage
+from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.clock import StoppedClock, stopped_clock
 from tests.support.forwarding import Hooked
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pip76 import (
+from chunkstore.codec.pulsar.pip76 import (
     BLOCK_HEADER_BEGIN,
     BlockHeader,
     entry_id_at,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.codec import offload_metadata as metadata
-from chunkstore.codec.pip76 import (
+from chunkstore.codec.pulsar import offload_metadata as metadata
+from chunkstore.codec.pulsar.pip76 import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
     ENTRY_HEADER_BYTES,
@@ -19,11 +19,18 @@ from chunkstore.codec.pip76 import (
     pack_block_header,
     parse_block_header,
 )
-from chunkstore.codec.pip76_index import INDEX_MAGIC, BlockRef, LedgerGroup, SegmentIndex, build_index, read_index
-from chunkstore.codec.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76_index import (
+    INDEX_MAGIC,
+    BlockRef,
+    LedgerGroup,
+    SegmentIndex,
+    build_index,
+    read_index,
+)
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "chunkstore" / "codec" / "FORMAT.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "chunkstore" / "codec" / "pulsar" / "FORMAT.md").read_text(encoding="utf-8")
 GOLDEN: dict[str, str] = json.loads((ROOT / "tests" / "golden" / "pip76.json").read_text(encoding="utf-8"))
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.offload_metadata import LedgerInfo, encode_ledger_info
-from chunkstore.codec.pip76_index import (
+from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
+from chunkstore.codec.pulsar.pip76_index import (
     INDEX_BYTES_MAX,
     BlockRef,
     BlockSpan,

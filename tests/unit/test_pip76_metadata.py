@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.offload_metadata import (
+from chunkstore.codec.pulsar.offload_metadata import (
     METADATA_BYTES_MAX,
     DriverMetadata,
     LedgerInfo,

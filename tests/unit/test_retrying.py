@@ -26,7 +26,7 @@ from chunkstore.errors import (
 from chunkstore.storage import ChunkHandle, ChunkStorage, ConcatArgument, ReadRange
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.retrying import RetryCounts, RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.retrying import RetryCounts, RetryingChunkStorage, RetryPolicy
 from tests.support.clock import StoppedClock, stopped_clock
 from tests.support.forwarding import Forwarding
 

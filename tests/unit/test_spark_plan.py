@@ -14,8 +14,8 @@ import chunkstore
 from chunkstore.checksum import crc32c
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
-from chunkstore.offload import Block, LedgerRange
-from chunkstore.reading import ReadingHalf
+from chunkstore.pulsar import Block, LedgerRange
+from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.spark import plan as planning
@@ -264,7 +264,7 @@ def test_a_replica_that_moves_is_not_planned_from(ground: Ground) -> None:
     with ground.open() as store, ground.replica() as replica:
         filled(store, "a", 10, 10)
 
-        def planner(follower: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+        def planner(follower: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
             replica.refresh()
             return []
 
@@ -361,7 +361,7 @@ def test_the_last_bytes_of_a_damaged_chunk_are_never_given_out(ground: Ground) -
 
 
 def parts_planner(*parts: LedgerRange) -> Any:
-    def plan(replica: ReadingHalf, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+    def plan(replica: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
         assert topic == "t"
         return [part for part in parts if ledgers is None or part.ledger in ledgers]
 

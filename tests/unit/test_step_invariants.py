@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from chunkstore.journal import OpCode
-from chunkstore.metadata.codec import encode_garbage, encode_table
-from chunkstore.metadata.keys import garbage_key, table_key
+from chunkstore.metadata.codec import encode_garbage
+from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Head, Position
 from chunkstore.names import chunk_id
-from chunkstore.records import GarbageRecord, TableRecord
+from chunkstore.records import GarbageRecord
 from chunkstore_journal.objects import Claim, encode_claim
 from chunkstore_journal.payloads import (
     SnapshotLink,
@@ -37,7 +36,7 @@ def test_what_is_right_is_not_remarked_upon(mode: Mode) -> None:
     bench.steps.replica_at("r", bench.lsn, bench.hash)
     bench.steps.power_cut()
     assert bench.steps.finish() == []
-    assert (history.top, history.lsn, history.segments[5].length) == (3, bench.lsn, 6)
+    assert (history.top, history.lsn) == (3, bench.lsn)
 
 
 def undecided_slot() -> Bench:
@@ -78,47 +77,6 @@ def cut_behind_the_end() -> Bench:
 def broken_chain() -> Bench:
     bench = started()
     bench.append(1, 5, 3, 3, previous=bytes([9]) * 16)
-    return bench
-
-
-def lost_acknowledgement() -> Bench:
-    bench = started("append")
-    bench.claim(2)
-    entries = bench.steps.history.entries
-    bench.lsn, bench.hash, bench.index, bench.end = entries[1].lsn, entries[1].hash, 2, entries[1].end
-    bench.open(2, 1)
-    return bench
-
-
-def never_written() -> Bench:
-    bench = started()
-    bench.told("a", 3, 1)
-    return bench
-
-
-def zombie_acknowledged() -> Bench:
-    bench = started("append")
-    bench.claim(2)
-    bench.open(2, 1)
-    lsn, identity, index, end = bench.lsn, bench.hash, bench.index, bench.end
-    bench.append(1, 5, 3, 3, index=3)
-    bench.lsn, bench.hash, bench.index, bench.end = lsn, identity, index, end
-    bench.told("a", 3, 1)
-    return bench
-
-
-def appended_twice() -> Bench:
-    bench = started()
-    bench.append(1, 5, 0, 3)
-    return bench
-
-
-def acknowledged_out_of_order() -> Bench:
-    bench = started()
-    bench.append(1, 5, 3, 3)
-    bench.append(1, 5, 6, 3)
-    bench.told("a", 6, 1)
-    bench.told("a", 3, 1)
     return bench
 
 
@@ -178,13 +136,6 @@ def foreign_chunk() -> Bench:
 def replaced_chunk() -> Bench:
     bench, identity = with_chunk()
     bench.put("p1", bench.names.chunk(identity), b"xyz")
-    return bench
-
-
-def append_to_sealed() -> Bench:
-    bench = started()
-    bench.record(1, [(OpCode.SEAL, 5)])
-    bench.append(1, 5, 3, 3)
     return bench
 
 
@@ -286,28 +237,12 @@ def claimed_twice() -> Bench:
     return bench
 
 
-def vanished() -> Bench:
-    """An acknowledged record was not durable."""
-    bench = started()
-    del bench.objects[bench.names.slot(1, 2)]
-    bench.steps.power_cut()
-    return bench
-
-
-def vanished_log() -> Bench:
-    bench = started("append")
-    name = bench.names.log(1)
-    bench.objects[name] = bench.objects[name][:-3]
-    bench.steps.power_cut()
-    return bench
-
-
 def looked_behind_a_claim(outcome: Literal["ok", "failed"], kind: str = "read") -> Bench:
     """Neither a record nor bytes tell: only that the claim stood there before somebody asked."""
     bench = started()
     bench.claim(2)
     event = bench.event(kind, "a", (0, 9), b"abc" if outcome == "ok" else "SegmentNotFound", 1)
-    bench.steps.acknowledged(replace(event, outcome=outcome))
+    bench.steps.answered(replace(event, outcome=outcome))
     return bench
 
 
@@ -317,22 +252,6 @@ def replica_behind_a_claim() -> Bench:
     bench.claim(2)
     bench.append(1, 5, 3, 3)
     bench.steps.replica_at("r", bench.lsn, bench.hash)
-    return bench
-
-
-def told_without_record(kind: str, args: tuple[Any, ...]) -> Bench:
-    bench = started()
-    bench.steps.acknowledged(bench.event(kind, "" if kind.startswith("table") else "a", args, None, 1))
-    return bench
-
-
-def overtaken_by_a_later_epoch() -> Bench:
-    """What stands at the offset that was acknowledged was written by a later owner."""
-    bench = started()
-    bench.claim(2)
-    bench.open(2, 1)
-    bench.append(2, 5, 3, 3)
-    bench.told("a", 3, 1)
     return bench
 
 
@@ -363,18 +282,6 @@ CASES: list[tuple[int, str, Callable[[], Bench]]] = [
     (5, "no seal", no_seal),
     (5, "cut behind the end", cut_behind_the_end),
     (6, "broken chain", broken_chain),
-    (7, "lost acknowledgement", lost_acknowledgement),
-    (7, "never written", never_written),
-    (7, "zombie acknowledged", zombie_acknowledged),
-    (7, "vanished slot", vanished),
-    (7, "vanished log", vanished_log),
-    (7, "overtaken by a later epoch", overtaken_by_a_later_epoch),
-    (7, "truncation without record", lambda: told_without_record("truncate", (2,))),
-    (7, "seal without record", lambda: told_without_record("seal", ())),
-    (7, "unseal without record", lambda: told_without_record("unseal", ())),
-    (7, "row without record", lambda: told_without_record("table_put", ("t", b"k", b"v", None))),
-    (8, "appended twice", appended_twice),
-    (8, "acknowledged out of order", acknowledged_out_of_order),
     (9, "forked", forked),
     (10, "wrong digest", wrong_digest),
     (10, "a row more", lambda: other_rows(lambda rows: rows.update({b"Tx": b"y"}))),
@@ -386,7 +293,6 @@ CASES: list[tuple[int, str, Callable[[], Bench]]] = [
     (13, "replica behind a claim", replica_behind_a_claim),
     (18, "foreign chunk", foreign_chunk),
     (18, "replaced chunk", replaced_chunk),
-    (19, "append to sealed", append_to_sealed),
     (20, "torn chunk", torn_chunk),
     (21, "deleted live chunk", deleted_live_chunk),
     (21, "deleted before it was decided", deleted_before_it_was_decided),
@@ -441,7 +347,7 @@ def test_a_look_that_began_before_the_claim_or_that_hears_of_it_is_right() -> No
         event = bench.event("read", "a", (0, 9), b"abc" if outcome == "ok" else "NotOwner", 1)
         outcome_: Any = outcome
         event = replace(event, outcome=outcome_, invoked=event.invoked if invoked is None else invoked)
-        bench.steps.acknowledged(event)
+        bench.steps.answered(event)
         assert bench.found == set()
 
 
@@ -454,7 +360,7 @@ def test_a_claim_that_vanished_fences_nobody() -> None:
     bench.append(1, 5, 3, 3)
     bench.told("a", 3, 1)
     bench.steps.replica_at("r", bench.lsn, bench.hash)
-    bench.steps.acknowledged(bench.event("read", "a", (0, 9), b"abcabc", 1))
+    bench.steps.answered(bench.event("read", "a", (0, 9), b"abcabc", 1))
     assert bench.steps.finish() == []
 
 
@@ -466,35 +372,6 @@ def test_what_a_replica_shows_behind_a_claim_may_have_been_adopted() -> None:
     bench.open(2, 1)
     bench.steps.replica_at("r", lsn, identity)
     assert bench.steps.finish() == []
-
-
-def test_changes_without_bytes_have_records_of_their_own() -> None:
-    bench = started()
-    put = table_key("t", b"k"), encode_table(TableRecord(1, b"v"))
-    bench.record(1, [(OpCode.TRUNCATE, 5, 2)])
-    bench.record(1, [(OpCode.SEAL, 5)])
-    bench.record(1, [(OpCode.UNSEAL, 5)])
-    bench.record(1, [(OpCode.TABLE_PUT, "t", b"k")], [put])
-    for kind, name, args in (
-        ("truncate", "a", (2,)),
-        ("truncate", "a", (1,)),
-        ("seal", "a", ()),
-        ("unseal", "a", ()),
-        ("table_put", "", ("t", b"k", b"v", None)),
-        ("table_delete", "", ("t", b"other", None)),
-    ):
-        bench.steps.acknowledged(bench.event(kind, name, args, None, 1))
-    assert bench.steps.finish() == []
-
-
-def test_a_piece_of_what_a_writer_put_together_is_in_history() -> None:
-    bench = started()
-    bench.append(1, 5, 3, 9)
-    for offset in (3, 6, 9):
-        bench.told("a", offset, 1)
-    assert bench.steps.finish() == []
-    bench.told("a", 10, 1)  # its end lies behind
-    assert bench.found == {7}
 
 
 def test_a_whole_cache_and_whole_chunks_are_right() -> None:

@@ -15,9 +15,9 @@ from chunkstore import runtime
 from chunkstore.deadline import until
 from chunkstore.errors import DeadlineExceeded, InvalidArgument
 from chunkstore.storage import ChunkHandle, ReadRange
-from chunkstore.testing.simulator import World
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.throttled import ThrottledChunkStorage, ThrottleLimits, TokenBucket
+from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits, TokenBucket
+from tests.simulator import World
 from tests.support.clock import stopped_clock
 from tests.support.hooked import wait_for
 

@@ -46,7 +46,7 @@ def check_document(operation_model: Any, response_dict: dict[str, Any], **_: obj
     if response_dict["status_code"] >= 300:
         return
     if operation_model.name == "GetObject":
-        # Where the SDK stumbles over a header, the body and its connection are lost to everybody who could close them.
+        # Where the SDK fails on a header, nothing else can reach the body and its connection to close them.
         headers = response_dict["headers"]
         headers.pop("Last-Modified", None)
         if _LENGTH.match(headers.get("Content-Length", "")) is None:

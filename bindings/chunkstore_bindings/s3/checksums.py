@@ -85,7 +85,7 @@ def crc_text(crc: int) -> str:
 
 
 def new_token() -> str:
-    """Tells the objects of one call from everybody else's."""
+    """Distinguishes the objects of one call from all others."""
     return runtime.token(12).hex()
 
 
@@ -106,7 +106,7 @@ def object_headers(client: S3Client, crc: int | None, token: str) -> dict[str, A
 
 
 def kept_crc(answer: dict[str, Any]) -> int | None:
-    """The whole object's CRC32C from its metadata; None: it was written by somebody else, or joined from others.
+    """The whole object's CRC32C from its metadata; None: it was written by another client, or joined from others.
 
     What the server itself keeps is not asked for on the way back: servers differ in what they mean by it for objects made
     of parts, and for parts of objects.

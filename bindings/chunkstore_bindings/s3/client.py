@@ -123,7 +123,7 @@ class S3Client:
         self.server = ""
         """What the server called itself in its last answer."""
         self._sdk = sdk_client(options, connections)
-        self._heard = False
+        self._understood = False
         """Whether S3 has ever answered here: if not, the root may be wrong."""
         self._pacer = _Pacer()
         self._lock = runtime.lock()
@@ -155,7 +155,7 @@ class S3Client:
                 answer = call(**self._common(operation), **parameters)
             check_answer(operation, answer)
         except (*SDK_ERRORS, OSError) as error:
-            refusal = refusal_of(error, heard=self._heard)
+            refusal = refusal_of(error, understood=self._understood)
             if refusal.kind is Kind.THROTTLED or refusal.status == 503:
                 self._pacer.slower()
             if refusal.kind is Kind.NOT_FOUND and operation in _MAKING:
@@ -169,12 +169,12 @@ class S3Client:
             elif refusal.code == "NoSuchBucket":
                 refusal.text += f" ({self.options.bucket})"
             if refusal.status and refusal.code != "400":
-                self._heard = True
-            elif refusal.may_pass and not self._heard and self.options.endpoint_url:
+                self._understood = True
+            elif refusal.may_pass and not self._understood and self.options.endpoint_url:
                 refusal.text += f"; {self.options.endpoint_url} has given no S3 answer yet: is it right, http:// or https:// included?"
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
-        self._heard = True
+        self._understood = True
         self._pacer.faster()
         self.server = str(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))[:100]
         return answer

@@ -7,7 +7,7 @@ Promises
 * One upload; the target is replaced in one step when it is completed, by this upload or not at all. At most
   ``concurrency`` carried parts are in memory.
 
-Leaves out: removing the sources; a CRC of the result (nobody has read it; the engine keeps one).
+Leaves out: removing the sources; a CRC of the result (it was not read; the engine keeps one).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def join(
         client.options.key(name)  # a name that cannot be is refused before anything is asked
     for name, length in zip(names, lengths, strict=True):
         if not length:
-            head(client, name)  # nobody else looks whether it exists
+            head(client, name)  # nothing else checks that it exists
     try:
         parts = plan_parts(lengths)
     except ValueError as error:

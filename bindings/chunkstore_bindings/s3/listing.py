@@ -3,7 +3,7 @@
 Promises: S3 lists keys in the order of their UTF-8 bytes, which is the order of code points that the port asks for; a page
 that a server leaves short without being at its end is filled up; names that were not asked for, or come in another order, are no
 listing. Leaves out: unfinished uploads (``multipart.sweep``), keys that cannot be chunks' (consoles make folders of empty objects
-whose names end with a slash): nobody could ask for them.
+whose names end with a slash): the port cannot name them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> L
             if len(items) == limit:
                 break
             if not item.name.startswith(prefix) or (after is not None and item.name <= after):
-                # Who ignores what he is asked would be listed for ever, or names of others with ours.
+                # A server that ignores the request's parameters would be listed for ever, or names of others with ours.
                 raise nonsense("names out of place in a listing")
             if _can_be_ours(item.name):
                 items.append(item)
@@ -56,7 +56,7 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> L
         gained = len(items) > had
         if (not found and token in (None, before)) or (not gained and not left_s(1.0)):
             raise nonsense("a listing that goes on and names nothing")
-        # Who asks for one name does not pay a request for every stray key before it.
+        # Asking for one name does not cost a request for every stray key before it.
         wanted = limit - len(items) if gained or not found else _PAGE_KEYS_MAX
 
 

@@ -179,7 +179,7 @@ def _landed(client: S3Client, upload: Upload, length: int) -> bool:
 def sweep(client: S3Client, older_than_s: float) -> int:
     """Abort unfinished uploads under the root that began more than ``older_than_s`` ago, by the server's clock.
 
-    Returns how many. Raises ``Refusal``. Retry: safe. Somebody's upload that is still under way and older than that fails.
+    Returns how many. Raises ``Refusal``. Retry: safe. A foreign upload that is still under way and older than that fails.
     """
     options = client.options
     prefix = options.key("")

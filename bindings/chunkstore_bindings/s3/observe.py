@@ -1,6 +1,6 @@
-"""What else a server does with conditions: recorded in FORMAT when a container is made, required by nobody (protocol A15).
+"""What else a server does with conditions: recorded in FORMAT when a container is made, required nowhere (protocol A15).
 
-Promises: uses one name below the given prefix and removes it; an answer nobody expected, or none, is recorded as such.
+Promises: uses one name below the given prefix and removes it; an unexpected answer, or none, is recorded as such.
 Leaves out: put-if-absent itself, on which everything rests (``chunkstore_bindings.probe``).
 """
 

@@ -6,7 +6,7 @@ Promises
 * A large read is split over the connections; pieces of two versions of an object are never mixed.
 * Only the range that was asked for is taken for it, whole but for the object's end.
 
-Leaves out: CRCs of parts of an object (nobody keeps them), read-ahead (the engine's).
+Leaves out: CRCs of parts of an object (they are not kept), read-ahead (the engine's).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Head(NamedTuple):
 
 class Found(NamedTuple):
     """A range of an object: how many bytes (``size``) came, of how long an object, with which CRC; ``data``: the bytes, unless
-    they went into somebody's buffer."""
+    they went into the caller's buffer."""
 
     size: int
     length: int
@@ -64,7 +64,7 @@ def head(client: S3Client, name: str) -> Head:
     except Refusal as refusal:
         if refusal.kind is not Kind.UNTOLD:
             raise
-        # A GET is told in words whether it was the server that said so; if it is told otherwise, the object was made meanwhile.
+        # A GET's answer has a body that shows whether the server gave it; if it succeeds, the object was made meanwhile.
         get_range(client, name, 0, 1)
         answer = client.repeat("head_object", Key=client.options.key(name))
     return Head(

@@ -2,7 +2,7 @@
 
 Promises: every error of the SDK becomes one ``Refusal`` whose ``kind`` says what may be concluded; texts hold code, message
 and remedy and never a header, a signature or a key id: the SDK's error is chained with everything else struck out. "Not found"
-is believed only of S3: a 404 that has neither a code of its nor a header of its is anybody's.
+is believed only of S3: a 404 that has neither an S3 code nor an S3 header may be from anything in between.
 Leaves out: deciding whether to try again.
 """
 
@@ -51,7 +51,7 @@ class Kind(Enum):
     UNTOLD = "not found, perhaps"
     """A 404 without a word, or a header of S3's: it may be a proxy's."""
     TAKEN = "taken"
-    """412: the name is held by somebody, perhaps by an attempt of our own."""
+    """412: the name is taken, perhaps by an attempt of our own."""
     CONFLICT = "conflict"
     """409: nothing was decided; ask again."""
     BEYOND_END = "beyond the end"
@@ -161,7 +161,7 @@ class Refusal(Exception):
         return self.leaves_doubt or self.kind is Kind.THROTTLED
 
     def conclude(self, in_doubt: bool) -> NoReturn:
-        """Raise this last answer, unless an attempt before it may still take effect: then nobody may conclude that nothing happened."""
+        """Raise this last answer, unless an attempt before it may still take effect: then the outcome is unknown."""
         if not in_doubt or self.leaves_doubt:
             raise self
         raise Refusal(
@@ -197,10 +197,10 @@ def nonsense(what: str) -> Refusal:
     return Refusal(Kind.TRANSIENT, f"an answer that is not S3's ({what}); is there a proxy in between?")
 
 
-def refusal_of(error: BaseException, *, heard: bool = False) -> Refusal:
-    """Sort an error of the SDK or of a socket; ``heard``: the server has been understood before. What is neither is raised."""
+def refusal_of(error: BaseException, *, understood: bool = False) -> Refusal:
+    """Sort an error of the SDK or of a socket; ``understood``: an earlier answer was. What is neither is raised."""
     if isinstance(error, sdk.ClientError):
-        return _answered(error, heard)
+        return _answered(error, understood)
     if isinstance(error, (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.CredentialRetrievalError)):
         return Refusal(
             Kind.DENIED, "no usable credentials were found; give them to the SDK (environment, profile, instance role)"
@@ -230,21 +230,21 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _answered(error: sdk.ClientError, heard: bool) -> Refusal:
+def _answered(error: sdk.ClientError, understood: bool) -> Refusal:
     answer: dict[str, Any] = error.response
-    told = answer.get("Error", {})
-    code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
+    details = answer.get("Error", {})
+    code, message = str(details.get("Code") or ""), str(details.get("Message") or "")
     metadata = answer.get("ResponseMetadata", {})
     status = int(metadata.get("HTTPStatusCode", 0))
     headers: dict[str, str] = metadata.get("HTTPHeaders", {})
-    region = str(told.get("Region") or headers.get("x-amz-bucket-region") or "")
+    region = str(details.get("Region") or headers.get("x-amz-bucket-region") or "")
     # What remains goes wherever a traceback goes: no signature, no key id, no headers.
     error.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     if status == 404 and code in ("", "404") and not any(name.startswith("x-amz") for name in headers):
         what = "404 with no error code and no header of S3's"
         return Refusal(Kind.UNTOLD, what) if error.operation_name == "HeadObject" else nonsense(what)
     kind = _CODES.get(code)
-    if kind is None and code == "400" and error.operation_name == "HeadObject" and heard and not region:
+    if kind is None and code == "400" and error.operation_name == "HeadObject" and understood and not region:
         # The endpoint was right before: where words are allowed, this would be ExpiredToken or the like.
         kind, code = Kind.DENIED, ""
     if kind is None:
@@ -253,7 +253,7 @@ def _answered(error: sdk.ClientError, heard: bool) -> Refusal:
         # 503 comes from gateways, too, that have no idea what the server behind them did.
         kind = Kind.TRANSIENT if status >= 500 or status == 408 or status < 300 else Kind.INVALID
     text = f"{code or status} {message}".strip()[:400]
-    # 400 is all that a HEAD which was signed for the wrong region is told.
+    # A HEAD signed for the wrong region is answered with 400 alone.
     remedy = _REMEDIES.get("PermanentRedirect" if code == "400" and region else code)
     if remedy is not None and _REGION.match(region):
         remedy += f"; it is in {region}"

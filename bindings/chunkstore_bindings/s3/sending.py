@@ -96,6 +96,6 @@ def _is_ours(client: S3Client, name: str, body: bytes | memoryview, token: str) 
         raise
     if found.data != body:
         return False
-    # Equal bytes of somebody else are not ours; a server that keeps no metadata leaves the bytes to decide.
+    # Equal bytes of another client are not ours; a server that keeps no metadata leaves the bytes to decide.
     kept = found.metadata.get(META_TOKEN)
     return kept is None or kept == token

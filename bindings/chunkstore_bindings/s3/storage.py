@@ -129,7 +129,7 @@ class S3ChunkStorage(BaseChunkStorage):
         self._sweep_once()
 
     def _sweep_once(self) -> None:
-        """Who uploads in parts looks once for what earlier processes left behind, beside the work."""
+        """Look once, beside the first upload in parts, for what earlier processes left behind."""
         if not self._swept:
             self._swept = True
             runtime.spawn(self._sweep_quietly, "chunkstore-s3-sweep")

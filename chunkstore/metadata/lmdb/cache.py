@@ -27,7 +27,7 @@ from chunkstore.metadata.cachedir import (
 from chunkstore.metadata.lmdb.environment import WRITER_PROBE_S, Environment, acquire, release, translate
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
-from chunkstore.runtime import token, whole
+from chunkstore.runtime import defer_interrupt, token
 
 __all__ = ["LmdbMetadataCache", "open_reader"]
 
@@ -163,5 +163,5 @@ def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str |
 
 
 def _mark_open(environment: Environment, opener: str) -> None:
-    with whole(), environment.alone(WRITER_PROBE_S):  # in order with others' marks, and with marking clean
+    with defer_interrupt(), environment.alone(WRITER_PROBE_S):  # in order with others' marks, and with marking clean
         write_state(environment.path, this_boot(opener))

@@ -2,7 +2,7 @@
 
 Promises: an environment that this process must not use (a parent's, a closed one) is refused by name. The map is changed
 only while no view of this process is open, or after waiting for those that are. A process that is stopped while it writes holds
-up nobody for longer than he said. LMDB's errors end here (``translate``).
+others up no longer than their deadlines. LMDB's errors end here (``translate``).
 Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
 """
 
@@ -26,7 +26,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metadata.cachedir import UsersLock, WriterLock, read_state, translate_os, write_state
-from chunkstore.runtime import lock, monotonic_s, sleep_s, whole
+from chunkstore.runtime import defer_interrupt, lock, monotonic_s, sleep_s
 
 __all__ = ["WRITER_PROBE_S", "Environment", "abandon", "acquire", "release", "translate"]
 
@@ -59,7 +59,7 @@ def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
         return InvalidArgument(f"a metadata key must have 1 to 511 bytes: {error}", argument="key")
     if isinstance(error, _DAMAGED_ERRORS):
         with suppress(OSError):
-            os.unlink(os.path.join(path, "STATE"))  # nobody trusts it again
+            os.unlink(os.path.join(path, "STATE"))  # so that it is not trusted again
         return StorageUnavailable(
             f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal at the next open",
             object=path,
@@ -122,7 +122,7 @@ class Environment:
                     return self.handle.begin()
             except lmdb.MapResizedError:
                 self.views.discard(ticket)
-                with whole():
+                with defer_interrupt():
                     if self._writer.acquire(timeout=max(0.0, deadline - monotonic_s())):
                         try:
                             self._remap(0)
@@ -152,46 +152,64 @@ class Environment:
 
     def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
         """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
-        self.check()
-        with whole(), self.alone(deadline_s):
-            while True:
-                try:
-                    with self.handle.begin(write=True) as txn:
-                        return body(txn)
-                except lmdb.MapFullError as error:
-                    size_bytes = 2 * self.handle.info()["map_size"]
-                    if size_bytes > _MAP_BYTES_MAX:
+        if self.inherited or self.count <= 0:
+            self.check()
+        with defer_interrupt():
+            self._take(deadline_s)
+            try:
+                while True:
+                    try:
+                        with self.handle.begin(write=True) as txn:
+                            return body(txn)
+                    except lmdb.MapFullError as error:
+                        size_bytes = 2 * self.handle.info()["map_size"]
+                        if size_bytes > _MAP_BYTES_MAX:
+                            raise translate(error, self.path) from error
+                        self._remap(size_bytes)
+                    except lmdb.MapResizedError:
+                        self._remap(0)
+                    except lmdb.Error as error:
                         raise translate(error, self.path) from error
-                    self._remap(size_bytes)
-                except lmdb.MapResizedError:
-                    self._remap(0)
-                except lmdb.Error as error:
-                    raise translate(error, self.path) from error
+            finally:
+                self._give_back()
 
     @contextmanager
     def alone(self, wait_s: float) -> Iterator[None]:
-        """As the only thread of the only process that writes. To be entered within ``whole()``.
+        """As the only thread of the only process that writes. To be entered within ``defer_interrupt()``.
 
         Raises ``DeadlineExceeded``, or ``StorageUnavailable`` where it is another process that does not end.
         """
-        end_s = monotonic_s() + wait_s
-        if not self._writer.acquire(timeout=wait_s):
-            raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
+        self._take(wait_s)
         try:
-            try:
-                got = self._writer_file.acquire(end_s - monotonic_s())
-            except OSError as error:
-                raise translate_os(error, self.path) from error
+            yield
+        finally:
+            self._give_back()
+
+    def _take(self, wait_s: float) -> None:
+        left_s = wait_s
+        if not self._writer.acquire(False):
+            end_s = monotonic_s() + wait_s
+            if not self._writer.acquire(timeout=wait_s):
+                raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
+            left_s = end_s - monotonic_s()
+        got = False
+        try:
+            got = self._writer_file.acquire(left_s)
+        except OSError as error:
+            raise translate_os(error, self.path) from error
+        finally:
             if not got:
-                raise StorageUnavailable(
-                    f"another process has been writing to the metadata cache {self.path} for {wait_s:g} s; if it is "
-                    "stopped, end it",
-                    object=self.path,
-                )
-            try:
-                yield
-            finally:
-                self._writer_file.release()
+                self._writer.release()
+        if not got:
+            raise StorageUnavailable(
+                f"another process has been writing to the metadata cache {self.path} for {wait_s:g} s; if it is "
+                "stopped, end it",
+                object=self.path,
+            )
+
+    def _give_back(self) -> None:
+        try:
+            self._writer_file.release()
         finally:
             self._writer.release()
 
@@ -213,12 +231,12 @@ class Environment:
 
     def writer_answers(self) -> bool:
         """Whether writing is possible; not, while a stopped process is at it."""
-        with suppress(ChunkstoreError), whole(), self.alone(WRITER_PROBE_S):
+        with suppress(ChunkstoreError), defer_interrupt(), self.alone(WRITER_PROBE_S):
             return True
         return False
 
     def close(self) -> None:
-        """Release everything. Not while anybody uses it."""
+        """Release everything. Not while it is in use."""
         self.handle.close()
         self._writer_file.close()
         self.users.release()
@@ -253,7 +271,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _reserve_lock_file(path: str) -> None:
-    """Give LMDB's lock file its blocks now: LMDB maps it with holes, and a full disk would kill whoever touches one.
+    """Give LMDB's lock file its blocks now: LMDB maps it with holes, and a full disk would kill the process that touches one.
 
     Raises ``OSError``. Not for a store that this process has open: closing the file would drop its locks.
     """
@@ -316,7 +334,7 @@ def release(environment: Environment, clean_opener: str | None) -> None:
                 with suppress(lmdb.Error, OSError, StorageUnavailable):
                     _mark_clean(environment, clean_opener)
         except DeadlineExceeded:
-            return  # a thread of ours is writing: it keeps what it writes to, and so does whoever opens it again
+            return  # a thread of ours is writing: it keeps the environment open for itself and for later openers
         except BaseException:
             _end(environment)
             raise
@@ -329,7 +347,7 @@ def _end(environment: Environment) -> None:
 
 
 def abandon(folder: str) -> None:
-    """Close every environment below ``folder``, whoever has it: for simulations, whose processes die without a word.
+    """Close every environment below ``folder``, in use or not: for simulations, whose processes die without closing.
 
     Nothing of it may be used afterwards.
     """
@@ -342,7 +360,7 @@ def abandon(folder: str) -> None:
 
 
 def _mark_clean(environment: Environment, opener: str) -> None:
-    with whole(), environment.alone(WRITER_PROBE_S):  # nobody writes between sync and mark
+    with defer_interrupt(), environment.alone(WRITER_PROBE_S):  # no write between sync and mark
         state = read_state(environment.path)
         if state is not None and state.opener == opener:
             environment.handle.sync(True)

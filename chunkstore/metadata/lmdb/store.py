@@ -90,7 +90,7 @@ class _WriteTransaction:
 
 
 class LmdbMetadataView(MetadataView):
-    """One read transaction."""
+    """One read transaction; opened as ``_OpenView``."""
 
     __slots__ = ("_cursor", "_environment", "_head", "_txn", "_uuid")
 
@@ -154,9 +154,17 @@ class LmdbMetadataView(MetadataView):
             if not self._environment.inherited:
                 txn.abort()
                 self._environment.views.discard(id(self))
+        self.__class__ = LmdbMetadataView
+
+
+class _OpenView(LmdbMetadataView):
+    """A view that is not closed yet. Only it has a finalizer, because Python drops an interrupt that it raises inside one."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
-        if self._txn is not None:
+        # Interrupted at its first step, it has nothing to close.
+        if hasattr(self, "_txn"):
             self.close()
 
 
@@ -184,22 +192,22 @@ class LmdbMetadataStore(MetadataStore):
         return self._environment
 
     def _write(self, body: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        environment = self._check()
-        if self._opener is None:
+        if not self._open or self._opener is None:
+            self._check()
             raise Unsupported(
                 "this metadata store was opened by open_reader; only its owner changes it", feature="write"
             )
-        return environment.write(body, self._deadline_s)
+        return self._environment.write(body, self._deadline_s)
 
     def head(self) -> Head:
-        with LmdbMetadataView(self._check(), self._uuid) as view:
+        with _OpenView(self._check(), self._uuid) as view:
             return view.head
 
     def view(self) -> MetadataView:
-        return LmdbMetadataView(self._check(), self._uuid)
+        return _OpenView(self._check(), self._uuid)
 
     def get(self, key: bytes) -> bytes | None:
-        with LmdbMetadataView(self._check(), self._uuid) as view:
+        with _OpenView(self._check(), self._uuid) as view:
             return view.get(key)
 
     def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
@@ -272,7 +280,7 @@ class LmdbMetadataStore(MetadataStore):
         try:
             found = os.statvfs(path)
         except FileNotFoundError:
-            # Somebody deleted the cache, which is always allowed: what is open stays usable, where it lies is not known.
+            # The cache was deleted, which is always allowed: the open environment stays usable, its path is unknown.
             return None
         except OSError as error:
             raise translate_os(error, path) from error

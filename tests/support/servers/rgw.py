@@ -8,7 +8,6 @@ users of older clusters have.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -200,14 +199,6 @@ class Rgw(S3Server):
         except (BotoCoreError, ClientError):
             return False
         return True
-
-    def resident_kib(self) -> int:
-        """Resident memory of all daemons."""
-        total = 0
-        for process in self._processes.values():
-            with open(f"/proc/{process.pid}/statm", encoding="ascii") as file:
-                total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
-        return total
 
     def stop(self) -> None:
         super().stop()

@@ -1,0 +1,147 @@
+"""Files whose name and content appear together: a synced temporary, then link(2) or rename(2), then the folder's sync.
+
+Promises: a crash at any point leaves either the whole file under its name or nothing but a temporary, which lies in
+``<root>/.chunkstore-tmp``, is never listed, and is swept a day later. ``create_if_absent`` never replaces; its answer is
+durable both ways. Leaves out: file systems without hard links (``Unsupported``: a rename would replace silently).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore_bindings.filesystem import posix
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders, kind_of
+
+__all__ = ["AtomicFiles", "remove_quietly"]
+
+_STALE_MS = 24 * 3600 * 1000
+_SWEEP_ENTRIES_MAX = 10_000
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+
+def remove_quietly(path: str) -> None:
+    """Remove an unreferenced file; what cannot be removed costs space and nothing else."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+class AtomicFiles:
+    """Atomic creation under ``root``. ``open_fd(path, flags)`` opens a file as the storage does."""
+
+    def __init__(self, root: str, folders: Folders, open_fd: Callable[[str, int], int], *, medium: str) -> None:
+        self._root = root
+        self._folders = folders
+        self._open_fd = open_fd
+        self._medium = medium
+        self._swept = False
+
+    def create_if_absent(self, name: str, path: str, data: BytesLike) -> bool:
+        """As the port says, for chunk ``name`` at ``path``. The folder is synced also when the name was taken: "taken"
+        must still be true after a power cut."""
+        folder = name.rpartition("/")[0]
+        self._folders.make(folder)
+        temporary, fd = self._write_temporary(name, data)
+        try:
+            created = self._link(name, temporary, fd, path)
+        finally:
+            os.close(fd)
+            remove_quietly(temporary)
+        if not created and kind_of(path) == "folder":
+            raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name")
+        self._folders.sync([folder])
+        return created
+
+    def put(self, name: str, path: str, data: BytesLike) -> None:
+        """As the port says, for chunk ``name`` at ``path``."""
+        folder = name.rpartition("/")[0]
+        self._folders.make(folder)
+        temporary, fd = self._write_temporary(name, data)
+        os.close(fd)
+        try:
+            try:
+                os.replace(temporary, path)
+            except FileNotFoundError:
+                self._folders.make_again(folder)
+                os.replace(temporary, path)
+        except OSError as error:
+            remove_quietly(temporary)
+            if kind_of(path) == "folder":
+                raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name") from error
+            if error.errno == errno.ENOENT:
+                raise StorageUnavailable(
+                    f"the folder of {name!r} or the temporary vanished; retry", object=name
+                ) from error
+            raise posix.translate(error, name, "putting") from error
+        self._folders.sync([folder])
+
+    def _link(self, name: str, temporary: str, fd: int, path: str) -> bool:
+        try:
+            try:
+                os.link(temporary, path)
+            except FileNotFoundError:
+                self._folders.make_again(name.rpartition("/")[0])
+                os.link(temporary, path)
+        except OSError as error:
+            if os.fstat(fd).st_nlink == 2:
+                # The reply was lost on the way (NFS sends again, and then meets its own link).
+                return True
+            if error.errno == errno.EEXIST:
+                return False
+            if error.errno == errno.ENOENT:
+                raise StorageUnavailable(
+                    f"the folder of {name!r} or the temporary vanished; retry", object=name
+                ) from error
+            if error.errno in _NO_LINKS:
+                raise Unsupported(
+                    f"{self._root} ({self._medium}): hard links do not work here ({error.strerror}), so {name!r} cannot be "
+                    "created atomically; use a file system with link(2), and one for the whole root",
+                    feature="create_if_absent",
+                ) from error
+            raise posix.translate(error, name, "linking") from error
+        return True
+
+    def _write_temporary(self, name: str, data: BytesLike) -> tuple[str, int]:
+        """A synced temporary with ``data``, still open: its path and descriptor."""
+        self._sweep()
+        temporary = f"{self._root}/{TEMPORARY_FOLDER}/{runtime.token(12).hex()}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            try:
+                fd = self._open_fd(temporary, flags)
+            except FileNotFoundError:
+                self._folders.make_again(TEMPORARY_FOLDER)
+                fd = self._open_fd(temporary, flags)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise StorageUnavailable(f"{self._root}/{TEMPORARY_FOLDER} vanished; retry", object=name) from error
+            raise posix.translate(error, name, "writing") from error
+        try:
+            posix.write_all(fd, data, 0)
+            posix.sync_all(fd)
+        except OSError as error:
+            os.close(fd)
+            remove_quietly(temporary)
+            raise posix.translate(error, name, "writing") from error
+        return temporary, fd
+
+    def _sweep(self) -> None:
+        """Make the folder of temporaries, and once remove what crashes left there more than a day ago.
+
+        A clock that is wrong costs a writer an error, never data: a temporary that is gone cannot be linked.
+        """
+        self._folders.make(TEMPORARY_FOLDER)
+        if self._swept:
+            return
+        self._swept = True
+        limit_ms = runtime.now_ms() - _STALE_MS
+        # Another process may sweep at the same time, or own what lies there.
+        with contextlib.suppress(OSError), os.scandir(f"{self._root}/{TEMPORARY_FOLDER}") as entries:
+            for _, entry in zip(range(_SWEEP_ENTRIES_MAX), entries, strict=False):
+                if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < limit_ms:
+                    remove_quietly(entry.path)

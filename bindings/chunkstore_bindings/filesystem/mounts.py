@@ -1,0 +1,126 @@
+"""Which file system a path lies on, and whether a journal may be appended to there (protocol A13).
+
+Promises: ``parse_mountinfo`` reads the text of ``/proc/self/mountinfo`` and skips lines it does not understand;
+``is_local`` answers True only for file systems on the allow-list. What cannot be found out is "unknown", and unknown is
+not allowed. Leaves out: systems without ``/proc`` (there every path is "unknown").
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chunkstore.errors import InvalidArgument, StorageUnavailable
+
+__all__ = [
+    "LOCAL_TYPES",
+    "UNKNOWN",
+    "Mount",
+    "file_system_of",
+    "file_system_of_root",
+    "find_mount",
+    "is_local",
+    "parse_mountinfo",
+]
+
+LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "apfs"})
+"""One kernel, coherent names and fsync that means it: the fence of an appended journal holds there."""
+UNKNOWN = "unknown"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """One line of mountinfo. ``device`` is ``major:minor``, ``upper`` the upper directory of an overlay or ""."""
+
+    device: str
+    point: str
+    kind: str
+    upper: str = ""
+
+
+def _plain(text: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """All mounts, in the order of the file (later ones lie on top)."""
+    mounts = []
+    for line in text.splitlines():
+        head, separator, tail = line.partition(" - ")
+        fields, rest = head.split(" "), tail.split(" ")
+        if not separator or len(fields) < 6 or not rest[0]:
+            continue
+        upper = ""
+        if rest[0] == "overlay" and len(rest) > 2:
+            for option in rest[2].split(","):
+                if option.startswith("upperdir="):
+                    upper = _plain(option.removeprefix("upperdir="))
+        mounts.append(Mount(device=fields[2], point=_plain(fields[4]), kind=rest[0], upper=upper))
+    return mounts
+
+
+def _covers(point: str, path: str) -> bool:
+    return path == point or path.startswith(point if point.endswith("/") else point + "/")
+
+
+def find_mount(mounts: Sequence[Mount], path: str, device: str) -> Mount | None:
+    """The mount that holds the absolute ``path``, whose device is ``device`` ("major:minor").
+
+    The longest mount point wins, among equals the latest. A mount of the same device goes first: a mount point may lie
+    hidden under a later mount of one of its parents. (On btrfs a file's device is not the mount's; then length decides.)
+    """
+    covering = [mount for mount in mounts if _covers(mount.point, path)]
+    same = [mount for mount in covering if mount.device == device]
+    best: Mount | None = None
+    for mount in same or covering:
+        if best is None or len(mount.point) >= len(best.point):
+            best = mount
+    return best
+
+
+def is_local(mounts: Sequence[Mount], mount: Mount | None) -> bool:
+    """Whether ``mount`` is on the allow-list; an overlay only if its upper directory is, as far as that can be found out."""
+    if mount is None or mount.kind not in LOCAL_TYPES:
+        return False
+    if mount.kind != "overlay" or not mount.upper or not os.path.isdir(mount.upper):
+        return True
+    under = find_mount(mounts, os.path.realpath(mount.upper), _device_of(mount.upper))
+    return under is None or under == mount or under.kind in LOCAL_TYPES
+
+
+def _device_of(path: str) -> str:
+    device = os.stat(path).st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def file_system_of(path: str) -> tuple[str, bool]:
+    """``(type, local)`` of an existing path: "ext4", True; ("unknown", False) where it cannot be found out."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = parse_mountinfo(file.read())
+        mount = find_mount(mounts, os.path.realpath(path), _device_of(path))
+        return (mount.kind if mount is not None else UNKNOWN), is_local(mounts, mount)
+    except OSError:
+        return UNKNOWN, False
+
+
+def file_system_of_root(root: str, *, may_be_missing: bool) -> tuple[str, bool]:
+    """As ``file_system_of``, of the directory ``root`` (absolute), or of the parent that it would be made in.
+
+    Raises ``InvalidArgument`` if it is no directory, ``StorageUnavailable`` if it is missing or cannot be looked at.
+    """
+    place = root
+    try:
+        while may_be_missing and not os.path.lexists(place):
+            place = os.path.dirname(place)
+        if not stat.S_ISDIR(os.stat(place).st_mode):
+            raise InvalidArgument(f"{place} is not a directory; give the path of one", argument="path")
+    except OSError as error:
+        raise StorageUnavailable(
+            f"the root {root} cannot be used: {error.strerror}; mount or create it", object=root
+        ) from error
+    return file_system_of(place)

@@ -1,0 +1,449 @@
+"""Chunks as files in a directory tree: local disks (journal appended) and network file systems (journal in slots).
+
+Promises
+* ``create_if_absent`` is atomic in name and content and durable, also against a crash at any point: a temporary is
+  written and synced, linked to the name, the directory synced. No link(2): ``Unsupported``. Its answer is durable both ways.
+* ``write`` compares the offset with the file's size and writes there with pwrite, one writer of a chunk at a time.
+* ``sync`` makes content and name durable. When it fails, the chunk is in doubt for ever: later ``write`` and ``sync`` of
+  that name raise ``StorageUnavailable`` at once, because a second sync of lost pages would report success.
+* No name reaches outside the root, and no symbolic link below the root is followed. (A guard against mishaps; a process that
+  can write under the root can do worse.)
+* File handles are bounded by ``open_files_max`` plus the calls in progress.
+
+Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries lie in ``<root>/.chunkstore-tmp`` and are never listed.
+A name cannot be a chunk and a folder at once. Empty folders stay.
+
+Leaves out: a chunk that *another process* deletes may stay readable here while its file is open (its bytes cannot have
+changed: names are never reused). Deletion is not synced: after a power cut a deleted chunk may be back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from functools import partial
+from urllib.parse import quote
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage
+from chunkstore_bindings.filesystem import mounts, posix
+from chunkstore_bindings.filesystem.atomic import AtomicFiles, remove_quietly
+from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
+from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders, kind_of
+from chunkstore_bindings.filesystem.tree import walk_names
+
+__all__ = ["SYNC_WORKERS", "FilesystemChunkStorage"]
+
+SYNC_WORKERS = 32
+"""Files synced at the same time; a disk takes that many in about the time of one."""
+_DIRECT_READ_BYTES = 1 << 20
+"""Longer reads ask for the file's size first, so that a wild length costs no memory."""
+
+
+class FilesystemChunkStorage(BaseChunkStorage):
+    """A chunk storage in the directory ``path``.
+
+    Arguments:
+      path: the root. It is made by the first write unless ``create_root`` is false; then it must exist.
+      open_files_max: file handles kept open (8 or more); stay well below ``ulimit -n``.
+      medium: the file system's type, where the caller knows better than ``/proc/self/mountinfo``.
+
+    Raises: ``InvalidArgument``; ``StorageUnavailable`` if the root is missing and may not be made, or cannot be looked at.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        open_files_max: int = 512,
+        create_root: bool = True,
+        medium: str | None = None,
+    ) -> None:
+        text = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(text, str) or not text or "\0" in text:
+            raise InvalidArgument(f"path must be a directory's path, not {text!r}", argument="path")
+        if type(open_files_max) is not int or open_files_max < 8:
+            raise InvalidArgument(
+                f"open_files_max must be 8 or more, not {open_files_max!r}", argument="open_files_max"
+            )
+        self._root = os.path.realpath(text)
+        self._url = "file://" + quote(os.fsencode(self._root))
+        kind, local = mounts.file_system_of_root(self._root, may_be_missing=create_root)
+        if medium is not None:
+            kind, local = medium, medium in mounts.LOCAL_TYPES
+        self._coherent = local
+        self._capabilities = Capabilities(
+            append=True,
+            append_journal=local,
+            create_if_absent=True,
+            concat=True,
+            truncate=True,
+            set_read_only=True,
+            fence_by_stat=local,
+            medium=kind,
+        )
+        self._pool = runtime.pool("chunkstore-sync", SYNC_WORKERS)
+        self._cache = FileCache(open_files_max, self._sync_victim)
+        self._folders = Folders(self._root, self._pool, self._cache.shrink, make_root=create_root)
+        self._files = ChunkFiles(self._folders, self._cache, coherent=local)
+        self._open = self._files.open
+        self._atomic = AtomicFiles(self._root, self._folders, self._files.open_fd, medium=kind)
+        # Names created here whose directory entry has not been synced yet, and names whose sync has failed.
+        self._unsynced: set[str] = set()
+        self._failed: set[str] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    # Names -----------------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str) -> os.stat_result | None:
+        """Fresh attributes of a chunk; None if there is none (also where the name is a folder)."""
+        try:
+            info = os.stat(self._folders.path(name), follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise posix.translate(error, name, "looking for") from error
+        if stat.S_ISLNK(info.st_mode):
+            raise Unsupported(
+                f"{name!r} is a symbolic link; chunks are never followed through links", feature="symlink"
+            )
+        return info if stat.S_ISREG(info.st_mode) else None
+
+    def _must_look(self, name: str) -> os.stat_result:
+        if (info := self._look(name)) is None:
+            raise ChunkNotFound(name)
+        return info
+
+    def do_exists(self, name: str) -> bool:
+        return self._look(name) is not None
+
+    def do_stat(self, name: str) -> ChunkInfo:
+        info = self._must_look(name)
+        return ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000)
+
+    def do_open(self, name: str) -> bool:
+        return self._must_look(name).st_mode & 0o222 != 0
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def do_read(self, name: str, offset: int, length: int) -> bytes:
+        file = self._open.get(name)
+        if file is None or file.recheck:
+            file = self._files.readable(name)
+        file.used = True
+        try:
+            if length <= _DIRECT_READ_BYTES and offset <= posix.OFFSET_MAX - length:
+                data = os.pread(file.fd, length, offset)
+                if len(data) == length:
+                    return data
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise posix.translate(error, name, "reading") from error
+        finally:
+            del file
+        return self._read_carefully(name, offset, length)
+
+    def _read_carefully(self, name: str, offset: int, length: int) -> bytes:
+        """Long reads, and short ones that met what seems the end: never asks for more memory than the file can fill."""
+        file = self._files.latest(name)
+        try:
+            return posix.read_span(file.fd, offset, min(offset + length, os.fstat(file.fd).st_size))
+        except OSError as error:
+            raise posix.translate(error, name, "reading") from error
+        finally:
+            del file
+
+    def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
+        file = self._open.get(name)
+        if file is None or file.recheck:
+            file = self._files.readable(name)
+        file.used = True
+        size = len(buffer) if type(buffer) is bytearray else memoryview(buffer).nbytes
+        done = 0
+        try:
+            if offset > posix.OFFSET_MAX - size:
+                return 0
+            done = os.preadv(file.fd, (buffer,), offset)
+            if done == size:
+                return done
+            return self._fill(name, offset, buffer, done, file)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise posix.translate(error, name, "reading") from error
+        finally:
+            del file
+        return self._fill(name, offset, buffer, 0, None)
+
+    def _fill(self, name: str, offset: int, buffer: bytearray | memoryview, done: int, begun: OpenFile | None) -> int:
+        """Continue a read of ``begun`` that stopped early: at the end of the file, or at the 2 GiB that one call moves."""
+        file = self._files.latest(name)
+        try:
+            # The name may mean another file by now (``put``); bytes of two files are the content of none.
+            return posix.fill(file.fd, buffer, offset, done if file is begun else 0)
+        except OSError as error:
+            raise posix.translate(error, name, "reading") from error
+        finally:
+            del file, begun
+
+    # Creating atomically ---------------------------------------------------------------------------------------------
+
+    def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
+        return self._atomic.create_if_absent(name, self._folders.path(name), data)
+
+    def do_put(self, name: str, data: BytesLike) -> None:
+        self._atomic.put(name, self._folders.path(name), data)
+        self._cache.drop(name)
+        self._failed.discard(name)
+        self._unsynced.discard(name)
+
+    # Appending -------------------------------------------------------------------------------------------------------
+
+    def do_create(self, name: str, data: BytesLike | None) -> None:
+        path = self._folders.path(name)
+        self._folders.make(name.rpartition("/")[0])
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            try:
+                fd = self._files.open_fd(path, flags)
+            except FileNotFoundError:
+                self._folders.make_again(name.rpartition("/")[0])
+                fd = self._files.open_fd(path, flags)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                if kind_of(path) == "folder":
+                    raise InvalidArgument(
+                        f"{name!r} is a folder here, so it cannot be a chunk", argument="name"
+                    ) from error
+                raise ChunkExists(name) from error
+            raise posix.translate(error, name, "creating") from error
+        file = OpenFile(fd, writable=True, recheck=False)
+        self._failed.discard(name)
+        self._unsynced.add(name)
+        try:
+            if data is not None:
+                file.dirty = True
+                posix.write_all(fd, data, 0)
+            # The cache may still hold an older chunk that another process has deleted.
+            self._cache.drop(name)
+            self._cache.add(name, file)
+        except OSError as error:
+            # The chunk is not referred to yet, so a torn one need not stay.
+            self._unsynced.discard(name)
+            remove_quietly(path)
+            raise posix.translate(error, name, "creating") from error
+        finally:
+            del file
+
+    def _writable(self, name: str) -> OpenFile:
+        if self._failed and name in self._failed:
+            raise self._in_doubt(name)
+        return self._files.writable(name)
+
+    @staticmethod
+    def _in_doubt(name: str) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"an earlier sync of {name!r} failed, so its latest bytes are in doubt; write a new chunk", object=name
+        )
+
+    def do_write(self, name: str, offset: int, data: BytesLike) -> int:
+        while True:
+            file = self._writable(name)
+            file.used = True
+            try:
+                with file.lock:
+                    if file.retired:
+                        continue
+                    info = os.fstat(file.fd)
+                    if info.st_nlink == 0:
+                        self._cache.drop(name, file)
+                        raise ChunkNotFound(name)
+                    if not info.st_mode & 0o222:
+                        self._cache.drop(name, file)
+                        continue
+                    if info.st_size != offset:
+                        self.check_write_offset(name, expected=info.st_size, given=offset)
+                    file.dirty = True
+                    return posix.write_all(file.fd, data, offset)
+            except OSError as error:
+                raise posix.translate(error, name, "writing") from error
+            finally:
+                del file
+
+    def do_sync(self, names: Sequence[str]) -> None:
+        if len(names) == 1:
+            name = names[0]
+            self._sync_file(name)
+            if name in self._unsynced:
+                self._folders.sync([name.rpartition("/")[0]])
+                self._unsynced.discard(name)
+            return
+        distinct = list(dict.fromkeys(names))
+        if not distinct:
+            return
+        try:
+            self._pool.run_all([partial(self._sync_file, name) for name in distinct])
+        finally:
+            self._cache.trim()
+        fresh = [name for name in distinct if name in self._unsynced]
+        if fresh:
+            self._folders.sync(list(dict.fromkeys(name.rpartition("/")[0] for name in fresh)))
+            self._unsynced.difference_update(fresh)
+
+    def _sync_file(self, name: str) -> None:
+        file = self._open.get(name)
+        if file is None:
+            file = self._files.readable(name)
+        try:
+            with file.sync_lock:
+                # Inside the lock: a sync that failed while we waited has taken the error with it.
+                if self._failed and name in self._failed:
+                    raise self._in_doubt(name)
+                file.dirty = False
+                try:
+                    posix.sync_data(file.fd)
+                except OSError as error:
+                    self._failed.add(name)
+                    self._cache.drop(name, file)
+                    raise StorageUnavailable(
+                        f"syncing {name!r}: {error.strerror}; its latest bytes are in doubt, write a new chunk",
+                        object=name,
+                    ) from error
+        finally:
+            del file
+
+    def _sync_victim(self, name: str, file: OpenFile) -> None:
+        try:
+            posix.sync_data(file.fd)
+        except OSError:
+            # The caller wanted another file; the next sync or write of this one gets the error.
+            self._failed.add(name)
+
+    def do_harden(self, name: str) -> None:
+        """Also after a failed sync of this name: hardening is about what others can see, the protocol repeats the rest."""
+        path = self._folders.path(name)
+        try:
+            fd = self._files.open_fd(path, os.O_RDONLY)
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise ChunkNotFound(name)
+                posix.sync_all(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise posix.translate(error, name, "hardening") from error
+        folder = name.rpartition("/")[0]
+        self._folders.make(folder)
+        self._folders.sync([folder])
+        self._unsynced.discard(name)
+
+    # The rest --------------------------------------------------------------------------------------------------------
+
+    def do_delete(self, name: str) -> None:
+        try:
+            os.unlink(self._folders.path(name))
+        except OSError as error:
+            # Unlinking a folder is refused with EPERM on some systems.
+            if error.errno == errno.EPERM and kind_of(self._folders.path(name)) == "folder":
+                raise ChunkNotFound(name) from error
+            raise posix.translate(error, name, "deleting") from error
+        finally:
+            self._cache.drop(name)
+        self._unsynced.discard(name)
+        self._failed.discard(name)
+
+    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
+        items: list[ChunkInfo] = []
+        try:
+            self._folders.verify(prefix.rpartition("/")[0])
+            for name in walk_names(
+                self._root, prefix=prefix, after=after, hidden=TEMPORARY_FOLDER, make_room=self._cache.shrink
+            ):
+                if len(items) == limit:
+                    return ListPage(tuple(items), items[-1].name)
+                try:
+                    info = os.stat(f"{self._root}/{name}", follow_symlinks=False)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                items.append(ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000))
+        except OSError as error:
+            raise StorageUnavailable(
+                f"listing {prefix!r} under {self._root}: {error.strerror}; check permissions and the disk",
+                object=prefix,
+            ) from error
+        return ListPage(tuple(items), None)
+
+    def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        """Not atomic: after an error the target may be cut or longer. Durable after ``sync`` of the target. Sources stay."""
+        for item in arguments:
+            size = self._must_look(item.name).st_size
+            if item.length > size:
+                raise InvalidArgument(f"chunk {item.name!r} has {size} bytes, not {item.length}", argument="arguments")
+        name, end = arguments[0]
+        while True:
+            file = self._writable(name)
+            try:
+                with file.lock:
+                    if file.retired:
+                        continue
+                    file.dirty = True
+                    os.ftruncate(file.fd, end)
+                    for source, length in arguments[1:]:
+                        self._append_copy(source, length, file.fd, end)
+                        end += length
+                    return end
+            except OSError as error:
+                raise posix.translate(error, name, "joining chunks into") from error
+            finally:
+                del file
+
+    def _append_copy(self, source: str, length: int, target_fd: int, target_offset: int) -> None:
+        file = self._files.readable(source)
+        try:
+            if posix.copy_range(file.fd, target_fd, length, target_offset) != length:
+                raise StorageUnavailable(f"chunk {source!r} became shorter while it was copied; retry", object=source)
+        finally:
+            del file
+
+    def do_truncate(self, name: str, length: int) -> None:
+        while True:
+            file = self._writable(name)
+            try:
+                with file.lock:
+                    if file.retired:
+                        continue
+                    size = os.fstat(file.fd).st_size
+                    if length > size:
+                        raise InvalidArgument(
+                            f"chunk {name!r} has {size} bytes; it cannot be cut to {length}", argument="length"
+                        )
+                    file.dirty = True
+                    os.ftruncate(file.fd, length)
+                    return
+            except OSError as error:
+                raise posix.translate(error, name, "truncating") from error
+            finally:
+                del file
+
+    def do_set_read_only(self, name: str, read_only: bool) -> None:
+        mode = stat.S_IMODE(self._must_look(name).st_mode)
+        try:
+            # The mode bits are what counts; root could write all the same, so writes look at them.
+            os.chmod(self._folders.path(name), mode & ~0o222 if read_only else mode | 0o200)
+        except OSError as error:
+            raise posix.translate(error, name, "marking") from error
+
+    def do_close(self) -> None:
+        self._cache.close()
+        self._pool.close()

@@ -1,0 +1,73 @@
+"""Listing a directory tree as chunk names, in the order of the names.
+
+Promises: regular files only, by code point of the whole relative path, never a symbolic link, never anything under the
+hidden folder; at any time one sorted directory per level is in memory. What vanishes meanwhile is left out.
+Leaves out: names that are not UTF-8 (the port cannot name them).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from chunkstore_bindings.filesystem import posix
+
+__all__ = ["walk_names"]
+
+
+def _children(root: str, hidden: str, make_room: Callable[[], None], folder: str) -> list[str]:
+    """Names under ``folder`` ("" or ending in a slash), sorted; a directory's name ends in a slash.
+
+    The slash is what makes the order of siblings the order of the paths below them: "a-b" < "a/" < "a0".
+    """
+    found = []
+    try:
+        with posix.with_room(partial(os.scandir, os.path.join(root, folder)), make_room) as entries:
+            for entry in entries:
+                name = entry.name
+                if not folder and name == hidden:
+                    continue
+                if not name.isascii():
+                    try:
+                        name.encode()
+                    except UnicodeEncodeError:
+                        continue
+                if entry.is_dir(follow_symlinks=False):
+                    found.append(name + "/")
+                elif entry.is_file(follow_symlinks=False):
+                    found.append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found.sort()
+    return found
+
+
+def walk_names(
+    root: str, *, prefix: str, after: str | None, hidden: str, make_room: Callable[[], None]
+) -> Iterator[str]:
+    """Names of the files under ``root`` that begin with ``prefix`` and lie above ``after``, in order.
+
+    ``make_room``: see ``posix.with_room``. Raises ``OSError`` when a directory cannot be read.
+    """
+    start = prefix.rpartition("/")[0]
+    parts = start.split("/") if start else []
+    if "" in parts or "." in parts or ".." in parts or parts[:1] == [hidden]:
+        return
+    look = partial(_children, root, hidden, make_room)
+    stack = [(folder := start + "/" if start else "", iter(look(folder)))]
+    while stack:
+        folder, children = stack[-1]
+        child = next(children, None)
+        if child is None:
+            stack.pop()
+            continue
+        path = folder + child
+        if child.endswith("/"):
+            wanted = path.startswith(prefix) or prefix.startswith(path)
+            # Below a folder that sorts before ``after`` without containing it, everything sorts before it too.
+            passed = after is not None and path < after and not after.startswith(path)
+            if wanted and not passed:
+                stack.append((path, iter(look(path))))
+        elif path.startswith(prefix) and (after is None or path > after):
+            yield path

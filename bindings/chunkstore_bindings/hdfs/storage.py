@@ -1,0 +1,363 @@
+"""Chunks as files in HDFS, through WebHDFS: one HTTP address of a name node, and the data nodes it names.
+
+Promises
+* Everything appears whole: a chunk, a journal slot or a hint is written to a temporary, its length is checked, then it is
+  renamed. Lost replies are resolved by the file's number (``atomic``). Content is where HDFS counts it as stored: on
+  the data nodes of the pipeline, closed.
+* Nothing opens a file again that was closed: chunks do not grow, and an append makes a chunk of its own. Hadoop up to 3.3.6
+  deletes replicas that are read in the moment when a data node re-opens or closes them (docs/hdfs.md).
+* A read that comes back short is the end only if the file's length agrees; otherwise it is read again until the deadline.
+* Every operation ends within ``deadline_s``; each request within its share of it.
+
+Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries lie in ``<root>/.chunkstore-tmp`` and are
+never listed. A name cannot be a chunk and a folder at once. Empty folders stay.
+
+Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
+tested. ``concat`` copies and leaves its sources alone, because they may be referred to. HDFS could join whole files of
+one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows it that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike
+from chunkstore.config import Settings
+from chunkstore.deadline import left_s, until
+from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
+from chunkstore_bindings.hdfs.atomic import AtomicCreates, pauses
+from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
+from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
+from chunkstore_bindings.hdfs.names import walk
+from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, Stream, WebHdfs
+from chunkstore_bindings.hdfs.root import HdfsRoot, TokenFile, parse_root
+from chunkstore_bindings.in_time import Deadline
+
+__all__ = ["HdfsChunkStorage", "open_hdfs"]
+
+_OFFSET_MAX: Final = (1 << 63) - 1
+_READ_ATTEMPTS: Final = 3
+_RANGE_WORKERS: Final = 8
+_CONNECTIONS_SPARE: Final = 32
+"""Kept for each server beside the engine's own workers: callers' threads, and the probe's."""
+_COPY_BYTES: Final = 8 << 20
+_READ_ONLY: Final = "444"
+
+
+def open_hdfs(root_url: str, settings: Settings) -> HdfsChunkStorage:
+    """The storage of ``hdfs://HOST:HTTPPORT/PATH[?user=NAME...]``; see ``root`` for the options.
+
+    Raises ``InvalidArgument`` (the URL), ``StorageUnavailable`` (a token's file). Makes no request.
+    """
+    root = parse_root(root_url)
+    return HdfsChunkStorage(
+        root, deadline_s=settings.op_deadline_s, connections=settings.io_workers + _CONNECTIONS_SPARE
+    )
+
+
+class HdfsChunkStorage(BaseChunkStorage):
+    """A chunk storage in one folder of HDFS.
+
+    Arguments: ``root``: a URL, or one taken apart; ``deadline_s``: every operation ends by then; ``connections``: kept for
+    each server. Raises ``InvalidArgument``, ``StorageUnavailable`` (a token's file that cannot be read).
+    """
+
+    def __init__(self, root: HdfsRoot | str, *, deadline_s: float = 60.0, connections: int = 36) -> None:
+        self._root = parse_root(root) if isinstance(root, str) else root
+        if not isinstance(deadline_s, (int, float)) or not 0 < deadline_s <= 86_400:
+            raise InvalidArgument(f"deadline_s must be up to 86400 seconds, not {deadline_s!r}", argument="deadline_s")
+        self._deadline_s = float(deadline_s)
+        self._rest = WebHdfs(
+            self._root.base_url,
+            user=self._root.user,
+            token=TokenFile(self._root.token_file) if self._root.token_file is not None else None,
+            connections=connections,
+            # A third, so that a server that went silent leaves time to ask what became of the request.
+            answer_s=min(20.0, self._deadline_s / 3),
+        )
+        self._files = Files(self._rest, self._root.path)
+        chosen = {"replication": self._root.replication, "blocksize": self._root.block_size_bytes}
+        self._atomic = AtomicCreates(
+            self._rest, self._root.path, {key: value for key, value in chosen.items() if value is not None}
+        )
+        self._capabilities = Capabilities(
+            append=False,
+            append_journal=False,
+            create_if_absent=True,
+            concat=True,
+            set_read_only=True,
+            sync_repeatable=True,
+            remote=True,
+            medium="hdfs",
+        )
+        self._pool = runtime.pool("chunkstore-hdfs", _RANGE_WORKERS)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def url(self) -> str:
+        return self._root.url
+
+    # For the probe (chunkstore_bindings.probe) ------------------------------------------------------------------------
+
+    def server_identity(self) -> dict[str, str]:
+        """The address that is asked: a gateway, or another cluster, has another one. Nothing in it changes at a restart."""
+        return {"endpoint": self._root.base_url}
+
+    def check_root(self) -> str:
+        """Nothing to look at: HDFS has no rules by which files expire."""
+        return "none"
+
+    def observe_server(self, name_prefix: str) -> dict[str, str]:
+        """Nothing is noted: all that the binding relies on is probed."""
+        return {}
+
+    # Looking ---------------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> Deadline:
+        return Deadline(left_s(self._deadline_s))
+
+    def do_exists(self, name: str) -> bool:
+        return self._files.status(name, self._deadline()) is not None
+
+    def do_stat(self, name: str) -> ChunkInfo:
+        return _info(name, self._files.must_have(name, self._deadline()))
+
+    def do_open(self, name: str) -> bool:
+        return is_writable(self._files.must_have(name, self._deadline()))
+
+    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
+        deadline = self._deadline()
+        try:
+            found = [
+                _info(entry.name, entry.status)
+                for entry in islice(walk(partial(self._files.page, deadline), prefix=prefix, after=after), limit + 1)
+            ]
+        except Refused as refused:
+            self._files.fail(refused, prefix, "listing")
+        except Lost as lost:
+            self._files.fail(lost, prefix, "listing")
+        more = len(found) > limit
+        return ListPage(tuple(found[:limit]), found[limit - 1].name if more else None)
+
+    # Creating --------------------------------------------------------------------------------------------------------
+
+    def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
+        return self._atomic.create(name, self._files.path(name), data, self._deadline())
+
+    def do_create(self, name: str, data: BytesLike | None) -> None:
+        if not self._atomic.create(name, self._files.path(name), data if data is not None else b"", self._deadline()):
+            raise ChunkExists(name)
+
+    def do_put(self, name: str, data: BytesLike) -> None:
+        self._atomic.put(name, self._files.path(name), data, self._deadline())
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def do_read(self, name: str, offset: int, length: int) -> bytes:
+        parts: list[bytes] = []
+
+        def take(stream: Stream) -> int:
+            parts.clear()
+            parts.extend(stream.pieces())
+            return stream.taken
+
+        if not self._read(name, offset, length, take):
+            return b""
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
+        with memoryview(buffer) as whole, whole.cast("B") as flat:
+
+            def take(stream: Stream) -> int:
+                done = 0
+                for piece in stream.pieces():
+                    flat[done : done + len(piece)] = piece
+                    done += len(piece)
+                return done
+
+            return self._read(name, offset, len(flat), take)
+
+    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
+        if not ranges:
+            return []
+        # One deadline for all of them: they may wait for each other, eight at a time.
+        with until(runtime.monotonic_s() + self._deadline_s):
+            return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
+
+    def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> int:
+        """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number, and so
+        does this: 0 also where what an earlier attempt has taken is there no longer."""
+        deadline = self._deadline()
+        path = self._files.path(name)
+        length = min(length, _OFFSET_MAX - offset)
+        if length <= 0:
+            self._files.must_have(name, deadline)
+            return 0
+        with self._files.waiting(name, "reading", deadline) as met:
+            return self._read_until(name, path, offset, length, take, deadline, met)
+
+    def _read_until(
+        self,
+        name: str,
+        path: str,
+        offset: int,
+        length: int,
+        take: Callable[[Stream], int],
+        deadline: Deadline,
+        met: list[Refused | Lost],
+    ) -> int:
+        pause = pauses(deadline)
+        failures = 0
+        needed: int | None = None
+        while True:
+            error: Refused | Lost
+            try:
+                with self._rest.open(path, deadline, size_max=length, offset=offset, length=length) as stream:
+                    taken = take(stream)
+                if taken == length or (needed is not None and offset + taken >= needed):
+                    return taken
+                # What is added after the first look need not be read: otherwise a busy writer could keep us here.
+                found = int(self._files.must_have(name, deadline)["length"])
+                needed = found if needed is None else min(needed, found)
+                if offset + taken >= needed:
+                    return taken
+                # No data node that is up knows yet what was added last; its report is late, or its lease has to end.
+                error = Lost(f"{taken} bytes came from {offset} on, though the file is longer", sent=True)
+                waits = True
+            except Refused as refused:
+                error = refused
+                if is_absent(refused):
+                    raise ChunkNotFound(name) from refused
+                # At or beyond the end is an error here; and so is a block whose length is not known yet, because the data
+                # node that added to it has died: its lease has to end first.
+                closed_length = self._files.closed_length(name, deadline)
+                if closed_length is not None and offset >= closed_length:
+                    return 0
+                # The writer may have ended since and begun again: its traces are waited for, however often they are met.
+                waits = closed_length is None or is_unfinished(refused)
+            except Lost as lost:
+                error = lost
+                waits = False
+            if waits:
+                met.append(error)
+            else:
+                # Counted apart: a lease that was waited for may end between a refusal and the look behind it.
+                failures += 1
+            # A hint may be replaced, and a data node may stop, while it is read: then the whole read is done again.
+            if failures >= _READ_ATTEMPTS or not pause():
+                self._files.fail(error, name, "reading")
+
+    # Durable -----------------------------------------------------------------------------------------------------------
+
+    def do_write(self, name: str, offset: int, data: BytesLike) -> int:
+        raise Unsupported(f"{self.url} cannot append to {name!r}", feature="append")
+
+    def do_sync(self, names: Sequence[str]) -> None:
+        """Nothing to do: ``write`` and ``create`` return when the file is closed."""
+
+    def do_harden(self, name: str) -> None:
+        """Wait until the file has no writer: what is visible then stays (the length of an open one is not yet agreed on)."""
+        deadline = self._deadline()
+        pause = pauses(deadline)
+        while self._files.closed_length(name, deadline) is None:
+            if not pause():
+                raise StorageUnavailable(
+                    f"hardening {name!r}: its last writer died and the name node has not closed the file yet "
+                    "(dfs.namenode.lease-hard-limit-sec); retry later",
+                    object=name,
+                )
+
+    # Removing, joining, cutting --------------------------------------------------------------------------------------
+
+    def do_delete(self, name: str) -> None:
+        deadline = self._deadline()
+        # Asked first, because the name node would delete an empty folder, too.
+        self._files.must_have(name, deadline)
+        if not self._change(name, "DELETE", "DELETE", deadline, "deleting", recursive="false").get("boolean"):
+            raise ChunkNotFound(name)
+
+    def _change(
+        self, name: str, method: str, op: str, deadline: Deadline, doing: str, **params: object
+    ) -> dict[str, Any]:
+        try:
+            return self._rest.command(method, self._files.path(name), op, deadline, **params)
+        except Refused as refused:
+            self._files.fail(refused, name, doing)
+        except Lost as lost:
+            self._files.fail(lost, name, doing)
+
+    def do_set_read_only(self, name: str, read_only: bool) -> None:
+        deadline = self._deadline()
+        self._files.must_have(name, deadline)
+        permission = _READ_ONLY if read_only else WRITABLE
+        self._change(name, "PUT", "SETPERMISSION", deadline, "marking", permission=permission)
+
+    def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
+        deadline = self._deadline()
+        statuses = [self._files.must_have(item.name, deadline) for item in arguments]
+        for item, status in zip(arguments, statuses, strict=True):
+            if item.length > status["length"]:
+                raise InvalidArgument(
+                    f"chunk {item.name!r} has {status['length']} bytes, not {item.length}", argument="arguments"
+                )
+        target, name = arguments[0], arguments[0].name
+        if not is_writable(statuses[0]):
+            raise InvalidArgument(f"chunk {name!r} is read-only; nothing can be joined to it", argument="arguments")
+        total = sum(item.length for item in arguments)
+        sources = [item for item in arguments[1:] if item.length]
+        whole = all(item.length == status["length"] for item, status in zip(arguments, statuses, strict=True))
+        folder = name.rpartition("/")[0]
+        together = all(item.name.rpartition("/")[0] == folder and "," not in item.name for item in sources)
+        different = len({item.name for item in arguments}) == len(arguments)
+        if not sources and target.length == statuses[0]["length"]:
+            return total
+        allowed = self._root.concat_consumes and whole and together and different
+        if allowed and self._concat_natively(name, sources, statuses, deadline):
+            return total
+        joined = Pieces(total, lambda: (piece for item in arguments for piece in self._copied(item)))
+        self._atomic.put(name, self._files.path(name), joined, deadline)
+        return total
+
+    def _concat_natively(
+        self, name: str, sources: Sequence[ConcatArgument], statuses: Sequence[dict[str, Any]], deadline: Deadline
+    ) -> bool:
+        """CONCAT in the name node alone; False where it does not take these files."""
+        if any(status.get("blockSize") != statuses[0].get("blockSize") for status in statuses):
+            return False
+        try:
+            paths = ",".join(self._files.path(item.name) for item in sources)
+            self._rest.command("POST", self._files.path(name), "CONCAT", deadline, sources=paths)
+        except Refused as refused:
+            if refused.kind in ("HadoopIllegalArgumentException", "IllegalArgumentException"):
+                return False
+            self._files.fail(refused, name, "joining")
+        except Lost as lost:
+            self._files.fail(lost, name, "joining")
+        return True
+
+    def _copied(self, item: ConcatArgument) -> Iterator[bytes]:
+        for start in range(0, item.length, _COPY_BYTES):
+            size = min(_COPY_BYTES, item.length - start)
+            data = self.do_read(item.name, start, size)
+            if len(data) != size:
+                raise StorageUnavailable(f"{item.name!r} became shorter while it was joined; retry", object=item.name)
+            yield data
+
+    def do_close(self) -> None:
+        self._pool.close()
+        self._rest.close()
+
+
+def _info(name: str, status: dict[str, Any]) -> ChunkInfo:
+    length, modified_ms = status.get("length"), status.get("modificationTime")
+    return ChunkInfo(
+        name, length if isinstance(length, int) else 0, modified_ms if isinstance(modified_ms, int) else None
+    )

@@ -1,0 +1,147 @@
+"""What callers may pass: checks of arguments, made once, where they enter.
+
+Promises: each raises ``InvalidArgument`` that names the argument and says what would be right, before any effect.
+Leaves out: names of containers, segments and objects (``names``), changes of a commit (``changes``), settings (``config``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chunkstore.checksum import check_data
+from chunkstore.config import LIMITS
+from chunkstore.errors import InvalidArgument
+from chunkstore.names import utf8_bytes
+from chunkstore.records import AttributeValue
+
+__all__ = [
+    "check_attribute_changes",
+    "check_attributes",
+    "check_buffer",
+    "check_key",
+    "check_listing",
+    "check_namespace",
+    "check_not_itself",
+    "check_range",
+    "check_value",
+    "check_version",
+    "gather",
+]
+
+
+def check_range(offset: object, length: object) -> None:
+    """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
+    for value, argument in ((offset, "offset"), (length, "length")):
+        if type(value) is not int or value < 0:
+            raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def check_buffer(buffer: object) -> memoryview:
+    """A view of the bytes of a writable, contiguous buffer. Raises ``InvalidArgument``."""
+    if not isinstance(buffer, (bytearray, memoryview)):
+        raise InvalidArgument(
+            f"buffer must be a bytearray or a memoryview, not {type(buffer).__name__}", argument="buffer"
+        )
+    view = memoryview(buffer)
+    if view.readonly or not view.c_contiguous:
+        raise InvalidArgument("buffer must be writable and contiguous", argument="buffer")
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def gather(buffers: Sequence[object]) -> bytes:
+    """Join the buffers of ``append_many`` into one. Raises ``InvalidArgument`` naming a bad one."""
+    if not isinstance(buffers, Sequence) or isinstance(buffers, (bytes, bytearray, memoryview, str)):
+        raise InvalidArgument("append_many takes a sequence of buffers; use append for one", argument="buffers")
+    return b"".join(check_data(item) for item in buffers)
+
+
+def check_attributes(attributes: object) -> Mapping[str, AttributeValue]:
+    """A sorted copy: bounded, and of plain types. Raises ``InvalidArgument`` naming the attribute."""
+    if not isinstance(attributes, Mapping):
+        raise InvalidArgument("attributes are given as a mapping", argument="attributes")
+    if len(attributes) > LIMITS.attribute_count_max:
+        raise InvalidArgument(f"a segment has at most {LIMITS.attribute_count_max} attributes", argument="attributes")
+    for key, value in attributes.items():
+        _check_attribute_name(key)
+        if isinstance(value, bool) or not isinstance(value, (int, str, bytes)):
+            raise InvalidArgument(f"attribute {key!r} must be int, str or bytes, not {value!r}", argument="attributes")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise InvalidArgument(f"attribute {key!r} does not fit 64 bits", argument="attributes")
+        size_bytes = utf8_bytes(value) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
+        if not 0 <= size_bytes <= LIMITS.attribute_bytes_max:
+            raise InvalidArgument(
+                f"attribute {key!r} must be valid UTF-8 (or bytes) and at most {LIMITS.attribute_bytes_max} bytes long",
+                argument="attributes",
+            )
+    return dict(sorted(attributes.items()))
+
+
+def check_attribute_changes(changes: object) -> None:
+    """As ``check_attributes``; None as a value means "absent". Raises ``InvalidArgument``."""
+    if isinstance(changes, Mapping):
+        for name in changes:
+            _check_attribute_name(name)
+        changes = {name: value for name, value in changes.items() if value is not None}
+    check_attributes(changes)
+
+
+def _check_attribute_name(name: object) -> None:
+    """1 to 255 bytes of UTF-8. Raises ``InvalidArgument``."""
+    if not isinstance(name, str) or not 1 <= utf8_bytes(name) <= 255:
+        raise InvalidArgument(
+            f"attribute name {name!r} must be a str of 1 to 255 bytes of UTF-8", argument="attributes"
+        )
+
+
+def check_not_itself(target_name: str, source_name: str) -> None:
+    """Raise ``InvalidArgument`` for a concat of a segment to itself."""
+    if target_name == source_name:
+        raise InvalidArgument(f"segment {source_name!r} cannot be concatenated to itself", argument="source")
+
+
+def check_namespace(namespace: object) -> str:
+    """1 to 64 bytes of UTF-8; names beginning with ``!`` are chunkstore's own. Raises ``InvalidArgument``."""
+    if not isinstance(namespace, str) or not 1 <= utf8_bytes(namespace) <= LIMITS.table_namespace_bytes_max:
+        raise InvalidArgument(
+            f"a table namespace is a str of 1 to {LIMITS.table_namespace_bytes_max} bytes, not {namespace!r}",
+            argument="namespace",
+        )
+    if namespace.startswith("!"):
+        raise InvalidArgument("table namespaces that begin with '!' are reserved", argument="namespace")
+    return namespace
+
+
+def check_key(key: object) -> bytes:
+    """1 to 400 bytes. Raises ``InvalidArgument``."""
+    if not isinstance(key, bytes) or not 1 <= len(key) <= LIMITS.table_key_bytes_max:
+        raise InvalidArgument(
+            f"a table key is bytes, 1 to {LIMITS.table_key_bytes_max} of them, not {key!r}", argument="key"
+        )
+    return key
+
+
+def check_value(value: object) -> bytes:
+    """Bytes up to the row limit. Raises ``InvalidArgument``."""
+    if not isinstance(value, bytes) or len(value) > LIMITS.row_bytes_max - 64:
+        raise InvalidArgument(
+            f"a table value is bytes, at most {LIMITS.row_bytes_max - 64} of them; keep more in a segment",
+            argument="value",
+        )
+    return value
+
+
+def check_version(version: object) -> None:
+    """None, or a whole number from 0 on. Raises ``InvalidArgument``."""
+    if version is not None and (type(version) is not int or version < 0):
+        raise InvalidArgument(
+            f"expected_version must be a whole number from 0 on, not {version!r}", argument="expected_version"
+        )
+
+
+def check_listing(prefix: object, after: object, limit: object) -> None:
+    """Raise ``InvalidArgument`` unless these are two texts (or no ``after``) and a count (or no ``limit``)."""
+    for value, argument in ((prefix, "prefix"), ("" if after is None else after, "after")):
+        if not isinstance(value, str) or utf8_bytes(value) < 0:
+            raise InvalidArgument(f"{argument} must be a str of valid UTF-8, not {value!r}", argument=argument)
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise InvalidArgument(f"limit must be a whole number from 0 on, not {limit!r}", argument="limit")

@@ -1,0 +1,171 @@
+"""Changes being planned for one commit, over one consistent view of the committed rows.
+
+Promises
+* A change set reads committed rows through a view and its own changes on top, so several changes in one see each other and
+  become one record: all or nothing.
+* Splices cost O(1) journal bytes; what leaves a chunk list goes to garbage as a range (protocol A7).
+* Planning does no chunk I/O (an append inside a change set is planned here and written by ``commit_changes``).
+
+Leaves out: the verbs, a file each; locks and commits (``commit_changes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import Damaged, SegmentNotFound
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
+from chunkstore.metadata.port import MetadataView, Op
+from chunkstore.names import NO_CHUNK
+from chunkstore.operations.append_plan import PlannedAppend
+from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
+from chunkstore.operations.pending import PendingSegment, RowRecord
+from chunkstore.records import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord
+
+__all__ = ["ChangeSet"]
+
+
+class ChangeSet:
+    """See the module. Use one for one commit, with the locks of every segment it names and nothing undecided on them."""
+
+    def __init__(self, owned: OwnedEpoch, view: MetadataView, states: Mapping[str, PendingSegment]) -> None:
+        self.owned = owned
+        self.view = view
+        self.states = states
+        self.rows: dict[bytes, RowRecord] = {}
+        self.headers: list[Op] = []
+        self.garbage: list[GarbageRecord] = []
+        self.appends: list[tuple[PlannedAppend, BytesLike]] = []
+        self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool]] = {}
+        """What planned appends make of their segments, for as long as nothing else changes those."""
+        self.chunks_planned = 0
+        self.now_ms = runtime.now_ms()
+        self.table_keys: list[bytes] = []
+        self.conditional_keys: set[bytes] = set()
+        self.mentioned_keys: set[bytes] = set()
+        self._restructured: set[int] = set()
+
+    # Reading
+
+    def segment(self, name: str, identity: int | None = None) -> SegmentRecord:
+        """The segment as it would be. Raises ``SegmentNotFound``."""
+        segment = self.find(name)
+        if segment is None or (identity is not None and segment.id != identity):
+            raise SegmentNotFound(name)
+        return segment
+
+    def find(self, name: str) -> SegmentRecord | None:
+        """The segment as it would be, or None."""
+        key = segment_key(name)
+        if key in self.rows:
+            record = self.rows[key]
+            assert record is None or isinstance(record, SegmentRecord)
+            return record
+        state = self.states.get(name)
+        if state is not None and self._is_loaded(state):
+            return state.segment
+        raw = self.view.get(key)
+        return None if raw is None else decode_segment(name, raw)
+
+    def _is_loaded(self, state: PendingSegment) -> bool:
+        # Locked, and nothing undecided: the pending fields are the committed ones.
+        return state.generation == self.owned.queue.generation
+
+    def last_chunk(self, segment: SegmentRecord) -> ChunkRecord | None:
+        """The segment's last chunk as it would be; None without chunks. Raises ``Damaged``."""
+        if not segment.last_chunk:
+            return None
+        state = self.states.get(segment.name)
+        if state is None or not self._is_loaded(state) or chunk_key(segment.last_chunk) in self.rows:
+            return self.chunk(segment.last_chunk)
+        known = state.segment
+        if known is not None and known.last_chunk == segment.last_chunk and state.tail is not None:
+            return state.tail
+        return self.chunk(segment.last_chunk)
+
+    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, ChunkRecord | None, str, bool]:
+        """What ``state`` will be: segment, tail, the tail's name, and whether it may grow. Raises ``Damaged``."""
+        if self._appended and (after := self._appended.get(state.name)) and self.rows[state.key] is after[0]:
+            return after
+        if state.generation == self.owned.queue.generation and state.key not in self.rows:
+            return state.segment, state.tail, state.tail_name, state.growing
+        segment = self.find(state.name)
+        tail = None if segment is None else self.last_chunk(segment)
+        if segment is None or tail is None:
+            return segment, None, "", False
+        name = self.owned.names.chunk(segment.last_chunk)
+        return segment, tail, name, self.owned.may_grow(segment.last_chunk, tail, state)
+
+    def append(self, planned: PlannedAppend, data: BytesLike) -> None:
+        """Add a planned append, whose bytes ``commit_changes`` writes."""
+        self.appends.append((planned, data))
+        self.chunks_planned += len(planned.targets)
+        self.rows.update(planned.rows)
+        self.headers.append(planned.header)
+        tail, segment = planned.tail, planned.segment
+        growing = self.owned.appendable and tail.state == ACTIVE
+        self._appended[segment.name] = segment, tail, planned.tail_name, growing
+
+    def chunk(self, identity: bytes) -> ChunkRecord:
+        """A chunk as it would be. Raises ``Damaged`` when there is no such row."""
+        key = chunk_key(identity)
+        if key in self.rows:
+            record = self.rows[key]
+            assert isinstance(record, ChunkRecord)
+            return record
+        return decode_found_chunk(self.owned.names, identity, self.view.get(key))
+
+    def settled(self, key: bytes) -> bytes | None:
+        """The committed value of a row that no lock of a segment protects (tables, sessions and what they guard).
+
+        Raises ``Undecided`` while a change of it is. Read afresh: what was decided a moment ago may be younger than the view.
+        Stays true until the change set enters the queue, for ``tables.lock`` is held until then.
+        """
+        self.owned.tables.check(key)
+        return self.owned.store.get(key)
+
+    # Changing
+
+    def put(self, segment: SegmentRecord) -> None:
+        """Set a segment's row."""
+        self.rows[segment_key(segment.name)] = segment
+
+    def discard(self, first: bytes, last: bytes, count: int, size_bytes: int, *, ended_segment_id: int = 0) -> None:
+        """Put a range of a chunk list, removed from it, into garbage."""
+        self.garbage.append(GarbageRecord(first, last, count, size_bytes, 0, 0, ended_segment_id))
+
+    def end_segment(self, segment_id: int) -> None:
+        """A segment ends without chunks of its own to discard: its writers' rows still have to be collected."""
+        if next(self.view.scan(*writer_range(segment_id)), None) is not None:
+            self.discard(NO_CHUNK, NO_CHUNK, 0, 0, ended_segment_id=segment_id)
+
+    def restructure(self, segment_id: int) -> None:
+        """Say that the offset index does not show this segment as it would be."""
+        self._restructured.add(segment_id)
+
+    def locate(self, segment: SegmentRecord, offset: int) -> tuple[bytes, int, int]:
+        """(chunk id, its segment offset, chunks before it) for an offset inside the segment. Raises ``Damaged``."""
+        first_offset = segment.start_offset - segment.first_chunk_skip
+        if segment.id not in self._restructured and not self.appends:
+            found = self.view.locate(segment.id, offset)
+            if found is None:
+                raise Damaged(
+                    "the offset index has no entry; run check", object=f"segment {segment.name}", position=offset
+                )
+            identity, chunk_offset = found
+            return identity, chunk_offset, self.view.count_chunks(segment.id, first_offset, chunk_offset)
+        # The index does not know these changes yet: walk the list.
+        identity, chunk_offset = segment.first_chunk, first_offset
+        for passed in range(segment.chunk_count):
+            if identity == NO_CHUNK:
+                break
+            record = self.chunk(identity)
+            if offset < chunk_offset + record.length:
+                return identity, chunk_offset, passed
+            identity, chunk_offset = record.next, chunk_offset + record.length
+        raise Damaged(
+            "the chunk list is shorter than the segment; run check", object=f"segment {segment.name}", position=offset
+        )

@@ -1,0 +1,106 @@
+"""``store.commit``: several changes planned in one change set.
+
+Promises: every argument is checked before the first effect; results come back in the order of the changes: the offset of an
+``Append`` or ``Attach``, None for the rest. Leaves out: locks and commit (``commit_changes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from chunkstore.arguments import (
+    check_attributes,
+)
+from chunkstore.changes import (
+    Append,
+    Attach,
+    Change,
+    Concat,
+    Create,
+    Delete,
+    EndSession,
+    Seal,
+    TableDelete,
+    TablePut,
+    Truncate,
+    Unseal,
+    UpdateAttributes,
+)
+from chunkstore.checksum import check_data
+from chunkstore.config import LIMITS
+from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.operations.append_plan import plan_on_tail
+from chunkstore.operations.attach import plan_attach, plan_end_session
+from chunkstore.operations.attributes import plan_attributes
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.concat import plan_concat
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.create import plan_create
+from chunkstore.operations.delete import plan_delete
+from chunkstore.operations.seal import plan_seal, plan_unseal
+from chunkstore.operations.tables import plan_delete_row, plan_put_row
+from chunkstore.operations.truncate import plan_truncate
+
+__all__ = ["plan_changes"]
+
+_TABLE = (TablePut, TableDelete)
+_KINDS: frozenset[type] = frozenset(get_args(Change))
+
+
+def plan_changes(container: OwnedContainer, planned: ChangeSet, changes: Sequence[Change]) -> list[int | None]:
+    """Plan all changes in order."""
+    return [
+        _plan_append(planned, change) if type(change) is Append else _plan(container, planned, change)
+        for change in changes
+    ]
+
+
+def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int | None:
+    match change:
+        case Create(name, rolling, attributes):
+            plan_create(planned, name, rolling or container.settings.default_rolling, check_attributes(attributes))
+        case Attach(name, session_id, chunks, expected_offset):
+            return plan_attach(container, planned, name, session_id, chunks, expected_offset=expected_offset)
+        case Seal(name):
+            plan_seal(planned, name)
+        case Unseal(name):
+            plan_unseal(planned, name)
+        case Truncate(name, offset):
+            plan_truncate(planned, name, offset)
+        case Concat(target, source, offset):
+            plan_concat(planned, target, offset, source)
+        case Delete(name):
+            plan_delete(planned, name)
+        case UpdateAttributes(name, updates, expected):
+            plan_attributes(planned, name, updates, expected)
+        case TablePut(namespace, key, value, expected_version):
+            plan_put_row(planned, namespace, key, value, expected_version)
+        case TableDelete(namespace, key, expected_version):
+            plan_delete_row(planned, namespace, key, expected_version)
+        case EndSession(session_id):
+            plan_end_session(planned, session_id)
+    return None
+
+
+def _plan_append(planned: ChangeSet, change: Append) -> int:
+    """Plan an append; ``commit_changes`` writes the bytes. Raises ``SegmentSealed``, ``BadOffset``."""
+    data, expected = change.data, change.expected_offset
+    if type(data) is not bytes:
+        data = check_data(data)
+    segment, tail, tail_name, growing = planned.outcome(planned.states[change.name])
+    if segment is None:
+        raise SegmentNotFound(change.name)
+    if segment.sealed:
+        raise SegmentSealed(change.name)
+    if expected is not None and expected != segment.length:
+        raise BadOffset(change.name, expected=segment.length, given=expected)
+    if len(data) == 0:
+        return segment.length
+    planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, data, planned.now_ms), data)
+    if planned.chunks_planned > LIMITS.commit_chunks_max:
+        raise InvalidArgument(
+            f"these appends would make more than {LIMITS.commit_chunks_max} chunks; use several commits",
+            argument="changes",
+        )
+    return segment.length

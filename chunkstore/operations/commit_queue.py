@@ -1,0 +1,350 @@
+"""Group commit: many threads' operations become one journal record, then one cache transaction (protocol 3.5, 3.7, A6).
+
+Promises
+* Law of the order: bytes durable -> journal durable -> fence known -> cache -> acknowledged.
+* Operations of one segment are committed in the order they entered; one still being written holds up those behind it there.
+* The first waiter commits all that is queued, in its own thread; with remote storages a background thread does,
+  for a caller inside a call that hangs could not keep its deadline. Any waiter may lead.
+* An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
+* A queue belongs to one epoch. Once it has ended, nothing enters it and nothing of it is committed.
+* A batch that fails fails everything queued behind it; a failed data write fails its segment only.
+
+Leaves out: planning; what a failed batch came to (``recovery``), which the environment decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from chunkstore import runtime
+from chunkstore.config import LIMITS
+from chunkstore.deadline import Deadline
+from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.journal import Batch, RecordKind
+from chunkstore.metadata.port import Commit, Position
+from chunkstore.operations.batch_window import BatchWindow
+from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Waiter
+
+__all__ = ["CommitEnvironment", "CommitQueue", "FailedBatch"]
+
+_BACKGROUND: Final = "chunkstore-committer"
+_ENDED: Final = -1
+CommitStep: TypeAlias = Literal["sync", "build", "append", "apply"]
+
+
+class FailedBatch(NamedTuple):
+    """A batch that met ``error`` at ``step``; its record would be, or is, ``lsn``. Every operation of it is undecided."""
+
+    batch: Sequence[PendingOp]
+    lsn: int
+    step: CommitStep
+    error: BaseException
+
+
+class CommitEnvironment(NamedTuple):
+    """What a queue needs of the epoch it belongs to. All but the last two are called by the one thread that leads."""
+
+    head: Position
+    """The last committed position when the queue is made."""
+    sync: Callable[[Sequence[str]], None]
+    build: Callable[[Sequence[PendingOp], int], Batch]
+    append: Callable[[Batch], Position]
+    apply: Callable[[Sequence[Commit]], bool]
+    """False: a newer owner has the cache."""
+    committed: Callable[[int], None]
+    """Called with each committed lsn, after the acknowledgement. Must not raise."""
+    failed: Callable[[FailedBatch], None]
+    """Decides every operation of a failed batch. Must not raise."""
+    background: bool
+    linger_s: float
+
+
+class CommitQueue:
+    """The commit queue of one epoch. Thread-safe. ``head``: the last committed position."""
+
+    def __init__(self, environment: CommitEnvironment) -> None:
+        self._environment = environment
+        self._lock = runtime.lock()
+        self._queue: list[PendingOp] = []
+        self._taken: Sequence[PendingOp] = ()
+        """The batch taken last; its operations may be undecided still."""
+        self._plain = True
+        """Whether all that is queued is written, and no note."""
+        self._leading = False
+        self._gathers = environment.linger_s > 0.0
+        self._window = BatchWindow(environment.linger_s, self._lock, self._queue)
+        self.generation = 1
+        """Operations that were planned in an earlier one are refused; raised by every batch that fails."""
+        self.head = environment.head
+        self.last_commit_at_s = runtime.monotonic_s()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can enter any more."""
+        return self.generation == _ENDED
+
+    def enter(self, op: PendingOp) -> None:
+        """Put an operation into the queue, under the locks of its segments. Raises ``Stale``: it is not in the queue."""
+        try:
+            with self._lock:
+                if op.generation != self.generation or self.generation == _ENDED:
+                    raise Stale
+                for state in op.segments:
+                    state.last = op
+                if not op.written or op.kind is not RecordKind.OPS:
+                    self._plain = False
+                self._queue.append(op)
+                if self._window.waiting is not None:
+                    self._window.arrived()
+        except BaseException as error:
+            if not isinstance(error, Stale):
+                self._interrupted((op,), error)  # it may be in the queue, and its segments may not know
+            raise
+
+    def written(self, op: PendingOp) -> None:
+        """The data of an operation that entered before it was written is in the storage now."""
+        with self._lock:
+            op.written = True
+
+    def not_written(self, op: PendingOp, error: ChunkstoreError) -> None:
+        """With the lock of its one segment held: its data could not be written. It fails, and all behind it on its segment."""
+        (state,) = op.segments
+        with self._lock:
+            if op not in self._queue:
+                return  # never entered, or failed with others
+            behind = [item for item in self._queue if state in item.segments]
+            victims = behind[behind.index(op) :]
+            self._queue[:] = [item for item in self._queue if item not in victims]
+            # What was reserved before these is still undecided: the committed state is not the pending one yet.
+            before = [item for item in (*self._taken, *behind) if state in item.segments and item not in victims]
+            state.last = before[-1] if before else None
+            self._decide(victims, error, 0)
+            self._hand_over()  # one of them may have been woken to lead
+        state.unload()
+
+    # Waiting
+
+    def wait(self, op: PendingOp, deadline: Deadline) -> None:
+        """Wait until ``op`` is decided, committing what is queued while no other thread does; then raise its error, if any.
+
+        Raises the operation's own error, or ``OutcomeUnknown`` when the deadline passes first.
+        """
+        if not op.decided and not self.wait_decided(op, deadline):
+            raise OutcomeUnknown(
+                "the deadline passed during the commit; it may still happen: retry with an expected offset or an event number"
+            )
+        if op.error is not None:
+            raise op.error.copy()
+
+    def wait_decided(self, op: PendingOp, deadline: Deadline) -> bool:
+        """As ``wait``, but does not raise the operation's error. False when the deadline passed first."""
+        while not op.decided:
+            waiter = self._lead_or_wait(op)
+            if waiter is None:
+                continue
+            in_time = False
+            try:
+                in_time = waiter.wait(deadline.left_s())
+            finally:
+                if not in_time:
+                    # Also after Ctrl-C: a waiter that was woken to lead, and leaves, wakes another one.
+                    with runtime.defer_interrupt(), self._lock:
+                        op.waiters = tuple(item for item in op.waiters if item is not waiter)
+                        self._hand_over()
+            if not in_time:
+                return op.decided
+        return True
+
+    def lead_if_forsaken(self) -> None:
+        """Commit a batch if no thread leads or waits: callers may have been interrupted before they waited."""
+        with runtime.defer_interrupt():
+            with self._lock:
+                self._hand_over()
+                lead = not self._leading and self._has_ready() and not any(op.waiters for op in self._queue)
+                last = self._ready()[-1] if lead else None
+                self._leading = self._leading or lead
+            if last is not None:
+                self._lead(last)
+
+    def _lead_or_wait(self, op: PendingOp) -> Waiter | None:
+        """Commit in this thread until ``op`` is decided, or return what its caller has to wait for."""
+        background = self._environment.background
+        waiter = None
+        with runtime.defer_interrupt():
+            try:
+                with self._lock:
+                    lead = not self._leading and bool((self._plain and self._queue) or self._has_ready())
+                    self._leading = self._leading or lead
+                    if not op.decided and (background or not lead):
+                        waiter = Waiter()
+                        op.waiters = (*op.waiters, waiter)
+                # Without a thread to be had, it is led here, as it is where storages are local.
+                if lead and (not background or runtime.spawn_if_possible(self._lead, _BACKGROUND) is None):
+                    self._lead(op)
+            except BaseException as error:
+                self._interrupted((), error)  # whether there is a leader is not certain
+                raise
+        return waiter
+
+    def _hand_over(self) -> None:
+        """With the lock held: wake a waiter, which will lead, if no thread leads."""
+        if self._leading or not self._has_ready():
+            return
+        for op in self._queue:
+            if op.waiters:
+                op.waiters[0].wake()
+                op.waiters = op.waiters[1:]
+                return
+
+    def _lead(self, op: PendingOp | None = None) -> None:
+        """Commit batch after batch: until ``op`` is decided, or nothing is ready."""
+        try:
+            while op is None or not op.decided:
+                if self._gathers:
+                    self._window.gather()
+                batch = self._take()
+                if not batch:
+                    return
+                self._commit(batch)
+        except BaseException as error:
+            self._interrupted(self._taken, error)
+            raise
+        finally:
+            with self._lock:
+                self._leading = False
+                if self._queue:
+                    self._hand_over()
+
+    def _interrupted(self, batch: Sequence[PendingOp], error: BaseException) -> None:
+        """Between two steps that belong together: the epoch ends, if it has not, and with it what is queued and ``batch``."""
+        if not self.ended:
+            self._environment.failed(FailedBatch(batch, self.head.lsn + 1, "build", error))
+
+    # One batch
+
+    def _has_ready(self) -> bool:
+        return bool(self._queue) and (self._plain or bool(self._ready()))
+
+    def _ready(self) -> list[PendingOp]:
+        """With the lock held: the next batch. A note has a record of its own; an operation with more than a batch's worth goes alone."""
+        batch: list[PendingOp] = []
+        held_up: set[PendingSegment] = set()
+        size_bytes = 0
+        for op in self._queue:
+            if not op.written or (held_up and not held_up.isdisjoint(op.segments)):
+                held_up.update(op.segments)
+                continue
+            size_bytes += op.size_bytes_estimate()
+            note = op.kind is not RecordKind.OPS
+            if batch and (note or size_bytes > LIMITS.batch_bytes_max or len(batch) == LIMITS.batch_ops_max):
+                break
+            batch.append(op)
+            if note:
+                break
+        return batch
+
+    def _take(self) -> Sequence[PendingOp]:
+        with self._lock:
+            queue = self._queue
+            if self._plain and len(queue) == 1:
+                self._taken = (queue[0],)
+                queue.clear()
+                return self._taken
+            batch = self._taken = self._ready()
+            queue[:] = queue[len(batch) :] if self._plain else [op for op in queue if op not in batch]
+            self._plain = all(op.written and op.kind is RecordKind.OPS for op in queue)
+            return batch
+
+    def _commit(self, batch: Sequence[PendingOp]) -> None:
+        """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
+        environment, previous = self._environment, self.head
+        began_s = runtime.monotonic_s()
+        step: CommitStep = "sync"
+        try:
+            names: Sequence[str] = batch[0].sync_names
+            if len(batch) > 1:
+                names = tuple(dict.fromkeys(name for op in batch for name in op.sync_names))
+            if names:
+                environment.sync(names)
+            step = "build"
+            record = environment.build(batch, previous.lsn + 1)
+            step = "append"
+            position = environment.append(record)
+            step = "apply"
+            commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
+            if not environment.apply((commit,)):
+                raise NotOwner(epoch=position.epoch, owner=position.epoch + 1)
+            self.head = position
+            with self._lock:
+                self._decide(batch, None, position.lsn)
+        except BaseException as error:
+            environment.failed(FailedBatch(batch, previous.lsn + 1, step, error))
+            if not isinstance(error, Exception):
+                raise
+            return
+        self.last_commit_at_s = runtime.monotonic_s()
+        self._window.last_commit_s = self.last_commit_at_s - began_s
+        self._window.last_count = len(batch)
+        self._gathers = len(batch) > 1 or environment.linger_s > 0.0
+        environment.committed(position.lsn)
+
+    # Deciding
+
+    @staticmethod
+    def _decide(batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int) -> None:
+        """With the lock held."""
+        for op in batch:
+            if op.decided:
+                continue
+            op.lsn = lsn
+            op.error = error
+            op.decided = True
+            for waiter in op.waiters:
+                waiter.wake()
+            op.waiters = ()
+
+    def decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int = 0) -> None:
+        """Decide what is not decided yet: committed as part of record ``lsn``, or failed with ``error``."""
+        with self._lock:
+            self._decide(batch, error, lsn)
+
+    def fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
+        """A batch did not happen, and the epoch goes on: it fails, and all that is queued behind it."""
+        with self._lock:
+            if self.generation != _ENDED:
+                self.generation += 1
+            self._fail_queued(error)
+            self._decide(batch, error, 0)
+
+    def end(self, error: ChunkstoreError) -> None:
+        """Refuse every operation from now on. What is queued did not happen; a batch under way is decided by its leader."""
+        with self._lock:
+            self.generation = _ENDED
+            self._fail_queued(error)
+
+    def end_if_idle(self) -> bool:
+        """End if nothing is undecided; whether that is so."""
+        with self._lock:
+            if idle := self._is_idle():
+                self.generation = _ENDED
+            return idle
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is undecided."""
+        with self._lock:
+            return self._is_idle()
+
+    def _is_idle(self) -> bool:
+        return not self._queue and all(op.decided for op in self._taken)
+
+    def _fail_queued(self, error: ChunkstoreError) -> None:
+        if not isinstance(error, (StorageUnavailable, StorageFull, NotOwner, Closed)):
+            # What was wrong with one operation is not what was wrong with those behind it.
+            reason = StorageUnavailable(f"not committed, because the commit before it failed ({error}); retry")
+            reason.__cause__ = error
+            error = reason
+        self._decide(self._queue, error, 0)
+        self._queue.clear()
+        self._plain = True

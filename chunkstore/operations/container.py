@@ -1,0 +1,233 @@
+"""An owned container: its parts, the epoch of ours that serves it, and the door that every operation passes.
+
+Promises: ``current`` changes only when a take-over or a roll has ended the epoch before. Order of checks in every operation:
+argument, closed, not owner, then the segment.
+Leaves out: take-overs (``recovery``), the background (``maintenance``), the verbs.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from chunkstore import runtime
+from chunkstore.config import Settings
+from chunkstore.deadline import Deadline, until
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    Damaged,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.journal import JournalService, Ownership, RecordKind
+from chunkstore.metadata.port import MetadataStore
+from chunkstore.names import ContainerNames
+from chunkstore.observer import GuardedObserver, Observer
+from chunkstore.operations.commit_queue import FailedBatch
+from chunkstore.operations.fence import Fence
+from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.operations.pending import Stale, Undecided
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["REPLANNED", "OwnedContainer", "unexpected"]
+
+_SPACE_CHECK_S: Final = 0.05
+_RETIRED_MAX: Final = 16
+
+REPLANNED: Final = (Stale, Undecided, Damaged)
+"""What an attempt may raise for ``OwnedContainer.before_retry`` to judge."""
+
+
+class OwnedContainer:
+    """See the module. ``mend`` and ``decide`` are set by ``recovery`` before the first epoch is begun."""
+
+    mend: Callable[[Deadline], None]
+    """Take over from ourselves when the current epoch has ended; or wait for the thread that does, or for a roll."""
+    decide: Callable[[OwnedEpoch, FailedBatch], None]
+
+    def __init__(
+        self,
+        *,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        settings: Settings,
+        service: JournalService,
+        observer: Observer | None,
+        changed: Callable[[int], None],
+    ) -> None:
+        self.storage = storage
+        self.names = names
+        self.settings = settings
+        self.service = service
+        self.observer = Observer() if observer is None else GuardedObserver(observer)
+        self.changed = changed
+        """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
+        self.appendable = storage.capabilities.append
+        self.remote = storage.capabilities.remote
+        self.pool = runtime.pool("chunkstore-io", settings.io_workers)
+        self.fence = Fence(service, lambda: self.current, lambda: changed(0))
+        self.collecting = runtime.lock()
+        """Held by the one collection that is under way."""
+        self.garbage_noticed_s: dict[bytes, float] = {}
+        """When garbage with a label of the future was first seen here, by its row's key."""
+        self.rolling = False
+        """A roll drains the queue: new operations wait for its end."""
+        self.closed = False
+        self.released = False
+        """Whether all resources are released: what hung until then must not take over."""
+        self.inherited = False
+        """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""
+        self._space_checked_s = -1.0
+        self._retired: deque[tuple[float, MetadataStore]] = deque()
+        """Stores of ended epochs, and when they ended."""
+        _containers.add(self)
+
+    def begin_epoch(self, ownership: Ownership) -> None:
+        """Serve with a fresh ownership."""
+        self.current = OwnedEpoch(
+            ownership,
+            storage=self.storage,
+            names=self.names,
+            settings=self.settings,
+            failed=self.decide,
+            committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
+        )
+        self.observer.took_over(ownership.report)
+
+    def _committed(self, lsn: int) -> None:
+        self.changed(lsn)
+        self.observer.committed(lsn)
+
+    def retire(self, store: MetadataStore) -> None:
+        """Keep an ended epoch's store open for readers that still hold it: until their operation has ended for certain."""
+        now_s = runtime.monotonic_s()
+        self._retired.append((now_s, store))
+        while len(self._retired) > _RETIRED_MAX and now_s - self._retired[0][0] > self.settings.op_deadline_s:
+            _, outlived = self._retired.popleft()
+            if outlived is not self.current.store:
+                outlived.close(clean=False)
+
+    def close_stores(self) -> None:
+        """Close all stores: the last user of what they share says that it was left clean."""
+        for _, store in self._retired:
+            if store is not self.current.store:
+                store.close(clean=False)
+        self.current.store.close(clean=True)
+
+    # The door
+
+    def deadline(self) -> Deadline:
+        """The end of an operation that begins now."""
+        return Deadline(self.settings.op_deadline_s)
+
+    def check_open(self) -> None:
+        """Raise ``Closed`` after ``close``, and in a forked child."""
+        if self.closed:
+            name = f"container {self.names.container!r}"
+            raise Closed(f"{name}, opened before this process was forked," if self.inherited else name)
+
+    def check_owner(self) -> None:
+        """Raise ``Closed``, or ``NotOwner`` once a newer owner has been seen."""
+        self.check_open()
+        if self.fence.error is not None:
+            raise self.fence.error.copy()
+
+    def check_fence(self) -> None:
+        """Ask the storage whether a newer owner exists; on a remote storage by the operation's deadline.
+
+        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale.
+        """
+        self.check_owner()
+        if not self.remote:
+            self._check_fence()
+            return
+        with until(self.deadline().end_s):
+            self._check_fence()
+
+    def _check_fence(self) -> None:
+        if self.storage.capabilities.fence_by_stat:
+            self.fence.check()
+            self.check_open()
+            return
+        # A13: only a commit of our own proves that we still own the container, and a broken journal is mended for it.
+        try:
+            self.note(RecordKind.HEARTBEAT, ())
+        except OutcomeUnknown:
+            # A reader changed nothing: whether the heartbeat becomes history does not matter to it.
+            self.deadline().fail("asking whether a newer owner exists")
+
+    def serving(self, deadline: Deadline) -> OwnedEpoch:
+        """The epoch to plan in, once no roll or take-over is under way, and the cache disk has room.
+
+        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageFull``, and why a broken journal cannot be mended now.
+        """
+        if self.closed or self.fence.error is not None:
+            self.check_owner()
+        while self.rolling or self.current.end_reason is not None:
+            self.mend(deadline)
+            self.check_owner()
+        if deadline.end_s - self._space_checked_s > _SPACE_CHECK_S:
+            self._check_cache_space(deadline)
+        return self.current
+
+    def before_retry(self, owned: OwnedEpoch, reason: BaseException, deadline: Deadline) -> None:
+        """An attempt in ``owned`` raised one of ``REPLANNED``: return when it may be tried again, or raise what to answer."""
+        if isinstance(reason, Stale):
+            if deadline.left_s() == 0.0:
+                deadline.fail("planning anew after a recovery")
+        elif isinstance(reason, Undecided):
+            if not owned.queue.wait_decided(reason.op, deadline):
+                deadline.fail("waiting for an earlier operation")
+        elif isinstance(reason, Damaged):
+            self.fence.explain(owned, reason)
+
+    def _check_cache_space(self, deadline: Deadline) -> None:
+        """Raise ``StorageFull`` while the cache disk is nearly full, before anything is written anywhere."""
+        least = self.settings.cache_free_bytes_min
+        free_bytes = self.current.store.free_bytes()
+        if free_bytes is not None and free_bytes < least:
+            raise StorageFull(
+                f"the cache disk has {free_bytes} bytes left, fewer than cache_free_bytes_min={least}; free some space "
+                "or move cache_dir",
+                object="cache",
+            )
+        self._space_checked_s = deadline.end_s
+
+    def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
+        """Commit a record without operations (notes of snapshots and collections, heartbeats); returns its lsn.
+
+        Raises as ``serving``, and the errors of commits.
+        """
+        deadline = self.deadline()
+        while True:
+            owned = self.serving(deadline)
+            try:
+                return owned.note(kind, notes, deadline)
+            except Stale:
+                continue
+
+
+def unexpected(error: BaseException) -> ChunkstoreError:
+    """The error itself, or what no part should have raised, wrapped, so that foreign exceptions do not reach callers."""
+    if isinstance(error, ChunkstoreError):
+        return error
+    wrapped = StorageUnavailable(f"unexpected {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+_containers: weakref.WeakSet[OwnedContainer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Two processes with one claim would write to the same places of the same stream: no fence tells them apart.
+    for container in _containers:
+        container.closed = container.inherited = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,47 @@
+"""Creating a segment.
+
+Leaves out: locks and commit (``commit_changes``); which name is free is the change set's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chunkstore import runtime
+from chunkstore.config import RollingPolicy
+from chunkstore.errors import SegmentExists
+from chunkstore.journal import OpCode
+from chunkstore.names import NO_CHUNK
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.records import AttributeValue, SegmentRecord
+
+__all__ = ["plan_create"]
+
+
+def plan_create(
+    changes: ChangeSet, name: str, rolling: RollingPolicy, attributes: Mapping[str, AttributeValue]
+) -> SegmentRecord:
+    """Plan a new, empty segment with attributes that have been checked. Raises ``SegmentExists``."""
+    if changes.find(name) is not None:
+        raise SegmentExists(name)
+    now_ms = runtime.now_ms()
+    segment = SegmentRecord(
+        name=name,
+        id=changes.owned.new_id(),
+        flags=0,
+        start_offset=0,
+        length=0,
+        first_chunk=NO_CHUNK,
+        last_chunk=NO_CHUNK,
+        last_chunk_offset=0,
+        first_chunk_skip=0,
+        chunk_size_bytes_max=rolling.chunk_size_bytes_max,
+        owner_epoch=changes.owned.epoch,
+        chunk_count=0,
+        attributes=attributes,
+        created_ms=now_ms,
+        modified_ms=now_ms,
+    )
+    changes.put(segment)
+    changes.headers.append((int(OpCode.CREATE), segment.id, name))
+    return segment

@@ -1,0 +1,96 @@
+"""Every rule of the fence: what an owner does once a newer claim is seen (protocol 3.4, 3.13, A1, A5, A13).
+
+Promises
+* A deposed owner never climbs (A1): from then on it answers ``NotOwner`` and commits nothing.
+* A fenced look begins when it is asked for. Where a stat may be stale (NFS) it is a committed HEARTBEAT instead.
+* Our own claim, while a self-take-over is under way, is never mistaken for a stranger's.
+
+Leaves out: the fence of a commit (the journal's), the outcome of a fenced one (``recovery``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chunkstore.errors import Closed, Damaged, NotOwner
+from chunkstore.journal import JournalService
+from chunkstore.operations.owned_epoch import OwnedEpoch
+
+__all__ = ["Fence"]
+
+
+class Fence:
+    """One per container. ``current``: the epoch of ours that serves, or that ended last; ``deposed``: called once."""
+
+    def __init__(self, service: JournalService, current: Callable[[], OwnedEpoch], deposed: Callable[[], None]) -> None:
+        self._service = service
+        self._current = current
+        self._deposed = deposed
+        self.error: NotOwner | None = None
+        """Set once a newer owner has been seen."""
+
+    def close(self, error: NotOwner) -> None:
+        """We were deposed: every later change and fenced read says so."""
+        if self.error is None:
+            self.error = error
+            self._deposed()
+
+    def close_behind(self, epoch: int) -> NotOwner:
+        """As ``close``, by the next epoch; returns what is said from now on."""
+        error = NotOwner(epoch=epoch, owner=epoch + 1)
+        self.close(error)
+        return error
+
+    def check(self) -> None:
+        """Raise ``NotOwner`` if the container has a newer owner, else the name was absent after this was called.
+
+        Raises what the storage raises. Sound only where names are never stale (``Capabilities.fence_by_stat``).
+        """
+        while True:
+            if self.error is not None:
+                raise self.error.copy()
+            current = self._current()
+            owner = self._newer_owner(current)
+            if owner is None:
+                return
+            if self._current() is current:
+                # A1: halt now, instead of committing until that claimant gets to the seal.
+                error = NotOwner(epoch=current.epoch, owner=owner)
+                self.close(error)
+                raise error
+
+    def give_way(self) -> None:
+        """Stop owning if a newer claim is there already. Asks the storage once; never waits, never writes."""
+        current = self._current()
+        if current.end_reason is None:
+            owner = self._newer_owner(current)
+            if owner is not None and self._current() is current:
+                self.close(NotOwner(epoch=current.epoch, owner=owner))
+
+    def explain(self, owned: OwnedEpoch, damage: Damaged) -> None:
+        """Rows contradicted what ``owned`` remembers. Returns if they are those of a later epoch of ours: look again.
+
+        Owners on one machine share the cache. Raises ``NotOwner`` when the rows are a newer owner's, or we were deposed, and
+        else ``damage``.
+        """
+        if self.error is not None:
+            raise self.error.copy() from damage
+        owner = owned.store.head().owner_epoch
+        if owner <= owned.epoch:
+            raise damage
+        if owned.end_reason is not None or self._current() is not owned:
+            return
+        error = NotOwner(epoch=owned.epoch, owner=owner)
+        self.close(error)
+        raise error from damage
+
+    def _newer_owner(self, current: OwnedEpoch) -> int | None:
+        """The epoch of a claim above ``current`` that is not our own, or None."""
+        if current.end_reason is None:
+            try:
+                current.journal.check_fence()
+                return None
+            except (NotOwner, Closed):
+                # A stranger's claim; or a self-take-over has begun, which has closed the stream, too.
+                pass
+        return self._service.foreign_claim(current.journal)

@@ -1,0 +1,127 @@
+"""Chunks that an earlier version grew without records: measured and closed at open (decision 0012, protocol 3.10).
+
+Promises: runs after our claim and before the container serves. Each chunk's size is looked at, then hardened (P6), and its length
+committed with its CRC as the first records of the new stream, so that every byte its owner acknowledged is found; what a zombie of
+that version writes later lies behind the closed length. Nothing grows so any more.
+Leaves out: rows of such chunks at replay and in replicas, which are rows like any other.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.checksum import DIGEST_MODULUS, crc32c_extend, row_digest
+from chunkstore.config import LIMITS, MIB
+from chunkstore.errors import ChunkNotFound, NotOwner
+from chunkstore.journal import Batch, JournalBroken, OpCode, Ownership, RecordKind
+from chunkstore.metadata.codec import decode_chunk, decode_segment, decode_table, encode_chunk, encode_segment
+from chunkstore.metadata.keys import chunk_key, lazy_key, lazy_range, segment_key
+from chunkstore.metadata.port import Commit, MetadataView, Op
+from chunkstore.names import ContainerNames
+from chunkstore.records import CLOSED, LAZY, ChunkRecord, SegmentRecord
+from chunkstore.storage import ChunkHandle, ChunkStorage
+
+__all__ = ["close_lazy_chunks"]
+
+_APPEND: Final = int(OpCode.APPEND)
+_READ_BYTES: Final = 4 * MIB
+_WAYS: Final = 8
+
+
+def close_lazy_chunks(storage: ChunkStorage, names: ContainerNames, ownership: Ownership) -> None:
+    """Measure every lazy chunk that a former owner left, and commit the lengths in the new stream.
+
+    Raises what storage and journal raise; the container must not serve then. Retry, by another take-over: safe, because no
+    length is shown before its record is part of history.
+    """
+    try:
+        while _close_some(storage, names, ownership):
+            pass
+    except JournalBroken as broken:
+        raise broken.error from broken
+
+
+class _Left(NamedTuple):
+    """A lazy chunk that was left. ``segment`` and ``record`` are None where only the row that names it is left."""
+
+    identity: bytes
+    segment: SegmentRecord | None
+    record: ChunkRecord | None
+
+
+def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownership) -> bool:
+    store, journal = ownership.store, ownership.journal
+    with store.view() as view:
+        left = _find_left(view)
+        if not left:
+            return False
+        pool = runtime.pool("chunkstore-measure", _WAYS)
+        try:
+            measured = pool.run_all(
+                [partial(_measure, storage, names.chunk(item.identity), item.record) for item in left]
+            )
+        finally:
+            pool.close()
+        ops: list[Op] = []
+        rows: list[tuple[bytes, bytes | None]] = []
+        now_ms = runtime.now_ms()
+        for item, record in zip(left, measured, strict=True):
+            rows.append((lazy_key(item.identity), None))
+            if item.segment is None or item.record is None or record is None:
+                continue
+            known, added = item.segment.length, record.length - item.record.length
+            after = item.segment._replace(
+                length=known + added, modified_ms=now_ms if added else item.segment.modified_ms
+            )
+            rows.append((segment_key(after.name), encode_segment(after)))
+            rows.append((chunk_key(item.identity), encode_chunk(record)))
+            ops.append((_APPEND, after.id, known, added, ()))
+        head = view.head
+        digest = head.digest
+        for key, value in rows:
+            old = view.get(key)
+            digest -= row_digest(key, old) if old is not None else 0
+            digest += row_digest(key, value) if value is not None else 0
+    digest %= DIGEST_MODULUS
+    position = journal.append(Batch(RecordKind.OPS, ops, rows, digest, now_ms))
+    commit = Commit(position, head.position.hash, digest, ops, rows)
+    if not store.apply([commit], owner_epoch=journal.epoch, verify=False):
+        raise NotOwner(epoch=journal.epoch, owner=journal.epoch + 1)
+    return True
+
+
+def _find_left(view: MetadataView) -> list[_Left]:
+    prefix, stop = lazy_range()
+    left = []
+    for key, raw in view.scan(prefix, stop):
+        identity, name = key[len(prefix) :], decode_table(key, raw).value.decode()
+        raw_segment, raw_record = view.get(segment_key(name)), view.get(chunk_key(identity))
+        segment = None if raw_segment is None else decode_segment(name, raw_segment)
+        record = None if raw_record is None else decode_chunk(key, raw_record)
+        if segment is None or segment.last_chunk != identity or record is None or record.state != LAZY:
+            segment = record = None
+        left.append(_Left(identity, segment, record))
+        if len(left) == LIMITS.garbage_unfold_chunks_max:
+            break
+    return left
+
+
+def _measure(storage: ChunkStorage, name: str, record: ChunkRecord | None) -> ChunkRecord | None:
+    """The chunk's record with the length that it has now, made durable, closed."""
+    if record is None:
+        return None
+    length, crc = record.length, record.crc32c or 0
+    # A chunk that is gone, or shorter than its record, is damage for ``check`` to report, like any other.
+    with suppress(ChunkNotFound):
+        stop = storage.stat(name).length
+        # P6: after the size was seen, or bytes that come between would be counted and not be durable.
+        storage.harden(name)
+        while length < stop:
+            data = storage.read(ChunkHandle(name, False), length, min(_READ_BYTES, stop - length))
+            if not data:
+                break
+            length, crc = length + len(data), crc32c_extend(crc, data)
+    return record._replace(length=length, crc32c=crc, state=CLOSED)

@@ -1,0 +1,161 @@
+"""What happens beside operations: the lease, heartbeats, rolls, snapshots when due, and closing.
+
+Promises: one background task, the keeper, which outlives every epoch; nothing of it runs on the commit path, and none of its
+failures reaches a caller. ``close`` finishes what is under way, writes CLOSE and releases everything; it can be called again.
+Leaves out: retention and merging, deletion of garbage (``collect``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from chunkstore import runtime
+from chunkstore.errors import Closed
+from chunkstore.journal import RecordKind, SnapshotReport
+from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.recovery import Recovery
+from chunkstore.operations.snapshots import Snapshots
+
+__all__ = ["Maintenance"]
+
+_TICK_S: Final = 0.5
+_HEARTBEAT_S: Final = 1.0
+
+
+class Maintenance:
+    """One per container. ``start`` begins the keeper; ``close`` ends everything. ``snapshot_worker``: writes a snapshot of the
+    present state in another process, given our epoch; None: the owner does it itself."""
+
+    def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
+        self._container = container
+        self._recovery = recovery
+        self.snapshots = Snapshots(container, lambda: recovery.former_bytes)
+        self._stopping = runtime.event()
+        self._keeper: runtime.Task | None = None
+        self._last_steps: dict[str, runtime.LastStep] = {}
+        """The steps of ``close`` that have begun."""
+        self._roll_not_before_s = 0.0
+        self._heartbeat_lsn = self._looked_lsn = container.current.queue.head.lsn
+
+    def start(self) -> None:
+        """Show the lease, then begin the keeper."""
+        container = self._container
+        if container.settings.lease_s:
+            # At once: without a lease a polite claimant takes the owner for gone.
+            container.service.renew_lease(container.current.epoch, released=False)
+        self._keeper = runtime.spawn(self._keep, "chunkstore-keeper")
+
+    def _keep(self) -> None:
+        container = self._container
+        leased_s = runtime.monotonic_s()
+        while not self._stopping.wait(_TICK_S):
+            if container.fence.error is not None or container.closed:
+                return
+            now_s = runtime.monotonic_s()
+            if container.settings.lease_s and now_s - leased_s >= container.settings.lease_s:
+                leased_s = now_s
+                with suppress(Exception):
+                    container.service.renew_lease(container.current.epoch, released=False)
+            try:
+                self._look_up()
+                container.current.queue.lead_if_forsaken()
+                self._heartbeat(now_s)
+                self._roll(now_s)
+                if container.current.end_reason is None:
+                    self.snapshots.take_due()
+            except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
+                # No caller waits for these; the next tick tries again, and operations report their own errors.
+                container.observer.failed(unexpected(error))
+
+    def _look_up(self) -> None:
+        """While we write slots, look for a newer claim: its maker needs several requests for each slot that we take with one,
+        and would lose the race for the next one for ever (protocol 3.4)."""
+        container = self._container
+        head = container.current.queue.head.lsn
+        if container.current.journal.mode == "slot" and head != self._looked_lsn:
+            self._looked_lsn = head
+            container.fence.give_way()
+
+    def _heartbeat(self, now_s: float) -> None:
+        """One empty record a second after the last one, so that replicas need not wait for the next commit (A15)."""
+        container, current = self._container, self._container.current
+        if (
+            current.journal.mode == "append"
+            and current.end_reason is None
+            and current.queue.head.lsn != self._heartbeat_lsn
+            and now_s - current.queue.last_commit_at_s >= _HEARTBEAT_S
+            and current.queue.idle
+        ):
+            self._heartbeat_lsn = container.note(RecordKind.HEARTBEAT, ())
+
+    def _roll(self, now_s: float) -> None:
+        """Begin a new stream when this one is long enough, and the last roll long enough ago (protocol A11)."""
+        container, settings = self._container, self._container.settings
+        current = container.current
+        journal = current.journal
+        due = journal.bytes_written > settings.log_roll_bytes or (
+            journal.mode == "slot" and journal.records_written > settings.slot_roll_records
+        )
+        interval_s = settings.roll_interval_s_min
+        if (
+            due
+            and current.end_reason is None
+            and now_s - self._recovery.began_s >= interval_s
+            and now_s >= self._roll_not_before_s
+            and not self._recovery.roll()
+        ):
+            # Something hangs: the stream may grow on for a while.
+            self._roll_not_before_s = runtime.monotonic_s() + interval_s
+
+    def snapshot(self) -> SnapshotReport:
+        """Write, validate, note and publish a snapshot of the present state; see ``Snapshots.take``."""
+        return self.snapshots.take()
+
+    def close(self, after: Sequence[Callable[[], None]]) -> None:
+        """Finish what is under way, write CLOSE, release the lease and all resources, then call ``after``. Raises nothing but
+        what interrupts a thread: it can be called again then, and begins nothing twice.
+
+        Takes a few times ``op_deadline_s`` at most: what hangs longer is abandoned, and can change nothing.
+        """
+        container = self._container
+        container.closed = True
+        self._stopping.set()
+        container.changed(0)
+        deadline = container.deadline()
+        if self._keeper is not None:
+            self._keeper.join(timeout=container.settings.op_deadline_s)
+        self.snapshots.join(deadline.left_s())
+        self._drain(deadline.end_s)
+        if not container.released and container.fence.error is None and container.current.end_reason is None:
+            self._finish("goodbye", self._say_goodbye)
+        container.current.end(Closed(f"container {container.names.container!r}"))
+        container.current.journal.close()
+        container.released = True
+        self._finish("stores", container.close_stores)
+        self._finish("pool", container.pool.close)
+        for number, call in enumerate(after):
+            self._finish(f"after {number}", call)
+
+    def _drain(self, end_s: float) -> None:
+        """Callers that were let in before finish by themselves; an interrupted one left its operation in the queue."""
+        container = self._container
+        while runtime.monotonic_s() < end_s:
+            current = container.current
+            current.queue.lead_if_forsaken()
+            if current.queue.idle and not any(state.lock.locked() for state in current.segments.all()):
+                return
+            runtime.sleep_s(0.001)
+
+    def _finish(self, name: str, call: Callable[[], None]) -> None:
+        step = self._last_steps.get(name)
+        if step is None:
+            step = self._last_steps[name] = runtime.LastStep(call)
+        step.wait(self._container.settings.op_deadline_s)
+
+    def _say_goodbye(self) -> None:
+        container = self._container
+        container.current.note(RecordKind.CLOSE, (), container.deadline())
+        if container.settings.lease_s:
+            container.service.renew_lease(container.current.epoch, released=True)

@@ -1,0 +1,158 @@
+"""One epoch of ours: its journal stream, its view of the cache, pending segments, commit queue and ids.
+
+Promises: it never changes its epoch. A take-over or a roll ends it and puts another one in its place
+(``OwnedContainer.current``); what was planned in it can only enter its own queue, which refuses it then.
+A data write that hangs keeps its ended epoch's lock, and is refused when it returns.
+Leaves out: beginning and ending epochs (``recovery``), whether we still own the container (``fence``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from chunkstore import runtime
+from chunkstore.config import Settings
+from chunkstore.deadline import Deadline
+from chunkstore.errors import ChunkstoreError, Damaged
+from chunkstore.journal import Ownership, RecordKind
+from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.names import ContainerNames, chunk_epoch, chunk_id
+from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
+from chunkstore.operations.pending import PendingOp, PendingSegment, PendingSegments, PendingTables, Stale, Undecided
+from chunkstore.operations.record_builder import RecordBuilder
+from chunkstore.records import ACTIVE, ChunkRecord
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["OwnedEpoch", "decode_found_chunk"]
+
+
+class OwnedEpoch:
+    """See the module. ``failed`` decides a batch that failed; ``committed`` is called with each committed lsn."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        *,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        settings: Settings,
+        failed: Callable[[OwnedEpoch, FailedBatch], None],
+        committed: Callable[[int], None],
+    ) -> None:
+        self.journal = ownership.journal
+        self.store = ownership.store
+        self.report = ownership.report
+        self.epoch = self.journal.epoch
+        self.names = names
+        self.end_reason: ChunkstoreError | None = None
+        """Why it has ended; None while it serves."""
+        self.in_doubt: FailedBatch | None = None
+        """The batch whose record may or may not be part of history."""
+        self.opened_s = runtime.monotonic_s()
+        self.opened_ms = runtime.now_ms()
+        self.segments = PendingSegments()
+        self.tables = PendingTables()
+        capabilities = storage.capabilities
+        self.appendable = capabilities.append
+        self._chunk_numbers = itertools.count(1)
+        self._ids = itertools.count((self.epoch << 32) + 1)
+        builder = RecordBuilder(
+            self.store.head().digest, self.store.get, opened_s=self.opened_s, opened_ms=self.opened_ms
+        )
+        self.queue = CommitQueue(
+            CommitEnvironment(
+                head=self.journal.head,
+                sync=storage.sync,
+                build=builder.build,
+                append=self.journal.append,
+                apply=partial(self.store.apply, owner_epoch=self.epoch, verify=False),
+                committed=committed,
+                failed=partial(failed, self),
+                background=capabilities.remote,
+                linger_s=settings.linger_s,
+            )
+        )
+
+    def end(self, reason: ChunkstoreError) -> None:
+        """Stop serving: what is queued did not happen. The first reason stays."""
+        if self.end_reason is None:
+            self.end_reason = reason
+        self.queue.end(reason)
+
+    # Rows and ids
+
+    def load(self, state: PendingSegment) -> None:
+        """With ``state.lock`` held: make the pending fields those of the committed rows.
+
+        Raises ``Undecided`` (waiting here would hold the lock), ``Stale``, ``Damaged``.
+        """
+        state.settle_write()
+        generation = self.queue.generation
+        if self.queue.ended:
+            raise Stale
+        undecided = state.undecided()
+        if undecided is not None:
+            raise Undecided(undecided)
+        state.writers.clear()
+        raw = self.store.get(segment_key(state.name))
+        segment = None if raw is None else decode_segment(state.name, raw)
+        last = segment.last_chunk if segment is not None else b""
+        if last not in state.unwritable:
+            # Only the last chunk of a list ever grows: the others are closed for ever.
+            state.unwritable = frozenset()
+        if not last:
+            state.advance(segment, None, "", growing=False, generation=generation)
+            return
+        tail = self.chunk(last)
+        state.advance(segment, tail, self.names.chunk(last), self.may_grow(last, tail, state), generation)
+
+    def may_grow(self, identity: bytes, tail: ChunkRecord, state: PendingSegment) -> bool:
+        """Whether we may extend the chunk: the storage appends, it is ours, of this epoch, and every write of it succeeded."""
+        return (
+            self.appendable
+            and tail.state == ACTIVE
+            and tail.epoch == self.epoch
+            and chunk_epoch(identity) == self.epoch
+            and identity not in state.unwritable
+        )
+
+    def chunk(self, identity: bytes) -> ChunkRecord:
+        """A chunk's committed record. Raises ``Damaged`` if it is missing or unreadable."""
+        return decode_found_chunk(self.names, identity, self.store.get(chunk_key(identity)))
+
+    def new_chunk(self, segment_id: int) -> bytes:
+        """A fresh chunk id of this epoch."""
+        random = int.from_bytes(runtime.token(4), "big")
+        return chunk_id(segment_id, self.epoch, next(self._chunk_numbers), random)
+
+    def new_id(self) -> int:
+        """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""
+        return next(self._ids)
+
+    # Notes
+
+    def note(self, kind: RecordKind, notes: tuple[object, ...], deadline: Deadline) -> int:
+        """Commit a record without operations; returns its lsn. Raises ``Stale`` if the epoch has ended, and errors of commits."""
+        op = PendingOp([], {}, (), (), self.queue.generation)
+        op.kind = kind
+        op.notes = notes
+        with runtime.defer_interrupt():
+            self.queue.enter(op)
+        self.queue.wait(op, deadline)
+        return op.lsn
+
+
+def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:
+    """The record in a chunk's row. Raises ``Damaged`` naming the chunk if there is none or it cannot be decoded."""
+    if raw is None:
+        # A list that ends too early leads to no chunk at all, which has no name.
+        where = names.chunk(identity) if identity else "a chunk list"
+        raise Damaged("the metadata refers to a chunk it has no record of; run check", object=where)
+    try:
+        return decode_chunk("chunk row", raw)
+    except Damaged as error:
+        # Names cost more than decoding, so they are made only for people.
+        raise Damaged(error.message, object=names.chunk(identity)) from error

@@ -1,0 +1,100 @@
+"""One batch as one journal record: rows merged, encoded and added to the state digest (protocol 3.2).
+
+Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it; table and garbage rows
+get the record's lsn as their version here, and only here; the digest after the record is that of the state after its rows.
+Pure but for the clock and for reading old rows whose digests are not remembered.
+Leaves out: bytes of the record (``chunkstore_journal``), queueing (``commit_queue``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from chunkstore import runtime
+from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.journal import Batch
+from chunkstore.metadata.codec import encode_chunk, encode_garbage, encode_segment, encode_session, encode_table
+from chunkstore.metadata.keys import garbage_key
+from chunkstore.metadata.port import Op, RowChange
+from chunkstore.operations.pending import PendingOp
+from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+
+__all__ = ["RecordBuilder"]
+
+_DIGESTS_KEPT: Final = 65_536
+_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    SegmentRecord: encode_segment,
+    ChunkRecord: encode_chunk,
+    TableRecord: encode_table,
+    GarbageRecord: encode_garbage,
+    SessionRecord: encode_session,
+}
+
+
+class RecordBuilder:
+    """Builds the records of one epoch, one at a time. ``digest``: of the state before the first one; ``old_row``: reads a
+    committed row; ``opened_s``, ``opened_ms``: when the epoch began, by both clocks."""
+
+    def __init__(
+        self, digest: int, old_row: Callable[[bytes], bytes | None], *, opened_s: float, opened_ms: int
+    ) -> None:
+        self._digest = digest
+        self._old_row = old_row
+        self._began_ms = opened_ms - int(opened_s * 1000)
+        self._time_ms = 0
+        self._digests: dict[bytes, int] = {}
+        """Of rows that were written last."""
+        self._built: tuple[int, int, list[tuple[bytes, int]]] = (0, digest, [])
+        """The lsn of the record built last, the digest after it, and the digests of its rows (0: deleted)."""
+
+    def build(self, batch: Sequence[PendingOp], lsn: int) -> Batch:
+        """The record of a batch. To ask for the next lsn says that the record built before was committed; for the same one,
+        that it was not."""
+        built_lsn, built_digest, built_rows = self._built
+        if lsn == built_lsn + 1:
+            self._digest = built_digest
+            self._digests.update(built_rows)
+            if len(self._digests) > _DIGESTS_KEPT:
+                self._forget()
+        # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
+        aged_ms = self._began_ms + int(runtime.monotonic_s() * 1000)
+        time_ms = self._time_ms = max(self._time_ms, runtime.now_ms(), aged_ms)
+        first = batch[0]
+        headers: Sequence[Op] = first.headers
+        merged, garbage = first.rows, first.garbage
+        if len(batch) > 1:
+            headers = [header for op in batch for header in op.headers]
+            garbage = [item for op in batch for item in op.garbage]
+            merged = {}
+            for op in batch:
+                merged.update(op.rows)
+        if garbage:
+            merged = dict(merged)
+            for sequence, item in enumerate(garbage):
+                merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
+        rows: list[RowChange] = []
+        digests: list[tuple[bytes, int]] = []
+        digest, known = self._digest, self._digests
+        for key, record in merged.items():
+            if record is None:
+                value = None
+            else:
+                if type(record) is TableRecord:
+                    record = record._replace(version=lsn)
+                value = _ENCODERS[type(record)](record)
+            rows.append((key, value))
+            new = 0 if value is None else row_digest(key, value)
+            old = known.get(key)
+            if old is None:
+                raw = self._old_row(key)
+                old = 0 if raw is None else row_digest(key, raw)
+            digest += new - old
+            digests.append((key, new))
+        digest %= DIGEST_MODULUS
+        self._built = (lsn, digest, digests)
+        return Batch(first.kind, headers, rows, digest, time_ms, first.notes)
+
+    def _forget(self) -> None:
+        for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
+            del self._digests[key]

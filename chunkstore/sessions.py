@@ -1,0 +1,86 @@
+"""Writers outside the owner (protocol A9): what travels to them, and what they send back.
+
+Promises: plain data, picklable, that imports no engine: executors have the storage, but neither the metadata nor the claim. A
+session's chunks have names of their own (``d/<2 hex>/s<session>-<n>-<random>``), which no sweep touches before the session ends.
+Leaves out: opening, attaching and ending, which the owner does.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.checksum import BytesLike, check_data, crc32c
+from chunkstore.errors import InvalidArgument
+from chunkstore.names import ContainerNames, session_chunk_id
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["SessionChunk", "SessionWriter", "check_chunk_number", "check_session_chunks", "check_session_id"]
+
+_NUMBER_MAX: Final = (1 << 64) - 1
+
+
+class SessionChunk(NamedTuple):
+    """A chunk that a session has written and made durable."""
+
+    id: bytes
+    length: int
+    crc32c: int
+
+
+class SessionWriter(NamedTuple):
+    """Writes chunks for one session. ``first_number`` must differ between writers of one session (e.g. the task's number
+    shifted left by 32), so that names never meet; the random part makes retried tasks safe."""
+
+    container: str
+    session_id: int
+    first_number: int = 0
+
+    def write_chunk(self, storage: ChunkStorage, number: int, data: BytesLike) -> SessionChunk:
+        """Write one chunk, durable on return. ``number``: from 0 on; with ``first_number`` below 2**64.
+
+        Raises ``InvalidArgument``, and of the storage ``Closed``, ``StorageFull``, ``StorageUnavailable``,
+        ``DeadlineExceeded``. A retry writes another chunk: safe.
+        """
+        data = check_data(data)
+        if len(data) == 0:
+            raise InvalidArgument("a chunk cannot be empty", argument="data")
+        check_session_id(self.session_id)
+        check_chunk_number(self.first_number, "first_number")
+        check_chunk_number(number, "number", _NUMBER_MAX - self.first_number)
+        random = int.from_bytes(runtime.token(4), "big")
+        identity = session_chunk_id(self.session_id, self.first_number + number, random)
+        name = ContainerNames(self.container).chunk(identity)
+        storage.create(name, data)
+        if storage.capabilities.append:
+            storage.sync((name,))
+        return SessionChunk(identity, len(data), crc32c(data))
+
+
+def check_session_id(session_id: object) -> None:
+    """A whole number of 63 bits. Raises ``InvalidArgument``."""
+    if type(session_id) is not int or not 1 <= session_id < 1 << 63:
+        raise InvalidArgument(f"{session_id!r} is not a session's id", argument="session_id")
+
+
+def check_chunk_number(number: object, argument: str, most: int = _NUMBER_MAX) -> None:
+    """A whole number from 0 to ``most``. Raises ``InvalidArgument``."""
+    if type(number) is not int or not 0 <= number <= most:
+        raise InvalidArgument(f"{argument} must be a whole number from 0 to {most}, not {number!r}", argument=argument)
+
+
+def check_session_chunks(session_id: int, chunks: object) -> None:
+    """Chunks that this session wrote, each once. Raises ``InvalidArgument`` naming a bad one."""
+    if not isinstance(chunks, (tuple, list)):
+        raise InvalidArgument("chunks are a tuple of SessionChunk", argument="chunks")
+    prefix = session_chunk_id(session_id, 0, 0)[:16]
+    seen: set[bytes] = set()
+    for position, item in enumerate(chunks):
+        good = isinstance(item, SessionChunk) and isinstance(item.id, bytes) and len(item.id) == 28
+        if not good or type(item.length) is not int or type(item.crc32c) is not int:
+            raise InvalidArgument(f"chunk {position} is not a SessionChunk", argument="chunks")
+        if item.id[:16] != prefix or item.length < 1 or not 0 <= item.crc32c < 1 << 32:
+            raise InvalidArgument(f"chunk {position} was not written by session {session_id:x}", argument="chunks")
+        if item.id in seen:
+            raise InvalidArgument(f"chunk {position} is named twice", argument="chunks")
+        seen.add(item.id)

@@ -1,0 +1,91 @@
+"""``store.table(namespace)``: journaled key-value rows, for the owner and for replicas.
+
+Promises: every read shows one point of history; a change is one record, durable and fenced when it returns.
+Leaves out: several changes in one record (``ChunkedSegmentStorage.commit``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chunkstore.arguments import check_key, check_namespace, check_value, check_version
+from chunkstore.errors import InvalidArgument
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.read import ReadContext
+from chunkstore.operations.tables import TableEntry, plan_delete_row, plan_put_row, read_entry, scan_entries
+
+__all__ = ["Table", "TableReader"]
+
+
+class TableReader:
+    """The reading half of ``table(namespace)``."""
+
+    def __init__(self, context: ReadContext, namespace: str) -> None:
+        self._context = context
+        self.namespace = check_namespace(namespace)
+
+    def get(self, key: bytes) -> TableEntry | None:
+        """One row (key, value, version), or None.
+
+        Raises ``InvalidArgument``, ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``,
+        ``StorageFull`` (where a stat may be stale). Retry: safe.
+        """
+        check_key(key)
+        self._context.check_open()
+        with self._context.store().view() as view:
+            entry = read_entry(view, self.namespace, key)
+        self._context.check()
+        return entry
+
+    def scan(self, prefix: bytes = b"", *, after: bytes | None = None) -> Iterator[TableEntry]:
+        """Rows whose key begins with ``prefix``, in key order, those above ``after`` only.
+
+        From one view that stays open while iterating. Raises as ``get``, also while iterating. Retry: safe.
+        """
+        for value, argument in ((prefix, "prefix"), (b"" if after is None else after, "after")):
+            if not isinstance(value, bytes):
+                raise InvalidArgument(f"{argument} must be bytes, not {type(value).__name__}", argument=argument)
+        self._context.check_open()
+        return self._scan(prefix, after)
+
+    def _scan(self, prefix: bytes, after: bytes | None) -> Iterator[TableEntry]:
+        with self._context.store().view() as view:
+            self._context.check()
+            yield from scan_entries(view, self.namespace, prefix, after)
+
+
+class Table(TableReader):
+    """``store.table(namespace)``: journaled key-value rows. Versions are lsns; 0 as an expectation means "absent"."""
+
+    def __init__(self, container: OwnedContainer, context: ReadContext, namespace: str) -> None:
+        super().__init__(context, namespace)
+        self._container = container
+
+    def put(self, key: bytes, value: bytes, *, expected_version: int | None = None) -> None:
+        """Set a row. Atomic, durable.
+
+        Raises ``InvalidArgument``, ``Conflict`` (``expected_version`` is given and differs; nothing changed), ``Closed``,
+        ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry:
+        safe (``Conflict`` may be your own change).
+        """
+        check_key(key)
+        check_value(value)
+        check_version(expected_version)
+        commit_changes(
+            self._container,
+            (),
+            lambda changes: plan_put_row(changes, self.namespace, key, value, expected_version),
+            tables=True,
+        )
+
+    def delete(self, key: bytes, *, expected_version: int | None = None) -> None:
+        """Delete a row; deleting an absent one is no change. Atomic, durable. Raises and retry as ``put``."""
+        check_key(key)
+        check_version(expected_version)
+        commit_changes(
+            self._container,
+            (),
+            lambda changes: plan_delete_row(changes, self.namespace, key, expected_version),
+            tables=True,
+        )

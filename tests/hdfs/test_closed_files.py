@@ -1,0 +1,53 @@
+"""Files are never opened again once they are closed, and a file that somebody else left open is waited for; over the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from chunkstore.errors import StorageUnavailable, Unsupported
+from chunkstore_bindings.hdfs import HdfsChunkStorage
+from tests.hdfs.model import ELAPSED_S_MAX, SHORT_S, made
+from tests.support.fake_webhdfs import FakeWebHdfs
+
+
+def test_a_lease_is_waited_for(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    handle = storage.create("a", b"0123")
+    fake.die_while_writing("/root/a", closes_after_s=0.3)
+    assert storage.read(handle, 0, 100) == b"0123"
+    fake.die_while_writing("/root/a", closes_after_s=0.3)
+    storage.harden("a")
+    assert fake.files["/root/a"].open is False
+
+
+def test_a_lease_that_never_ends_ends_at_the_deadline(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    hasty = made(fake, deadline_s=SHORT_S)
+    handle = storage.create("a", b"0123")
+    fake.die_while_writing("/root/a", closes_after_s=None)
+    calls: list[Callable[[], object]] = [lambda: hasty.read(handle, 0, 4), lambda: hasty.harden("a")]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(StorageUnavailable):
+            call()
+        assert time.monotonic() - began < ELAPSED_S_MAX
+    assert storage.stat("a").length == 4
+    hasty.close()
+
+
+def test_nothing_that_was_closed_is_opened_again(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    """A reader must never meet a data node that re-opens a block: Hadoop 3.3.6 then deletes the replica."""
+    storage.create("a", b"0123")
+    handle = storage.open_write("a")
+    for call in (lambda: storage.write(handle, 4, b"x"), lambda: storage.truncate(handle, 2)):
+        with pytest.raises(Unsupported):
+            call()
+    with pytest.raises(Unsupported):
+        storage.create("empty")
+    # Somebody else's file whose lease ends while it is looked at: asking for its end would open it once more.
+    fake.die_while_writing("/root/a", closes_after_s=1.5)
+    assert storage.read(handle, 0, 10) == b"0123"
+    fake.die_while_writing("/root/a", closes_after_s=1.5)
+    storage.harden("a")
+    assert {item.op for item in fake.log} & {"APPEND", "TRUNCATE"} == set()

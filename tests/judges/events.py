@@ -1,0 +1,83 @@
+"""What clients did and what they were told: the history that a checker judges.
+
+Promises: an ``Event`` is plain, frozen data; times are points of one virtual clock shared by all processes (nobody's own
+clock), in nanoseconds, so that "returned before invoked" is real-time order. An event is recorded once it has an outcome, or
+at the end of the run for calls that never returned (their process died or hangs): ``unknown``, ``returned is None``.
+Leaves out: judging (``tests.judges.checker``), how events come about (``tests.simulator``).
+
+Outcomes
+* ``ok``: the call returned; ``result`` is what it returned.
+* ``failed``: the call raised an error that promises that nothing happened; ``result`` is the error's class name.
+* ``unknown``: ``OutcomeUnknown``, or no answer at all; it may have happened, once; ``result`` is the error's class name or None.
+
+Kinds, with ``args`` and the ``result`` of an ``ok``. ``segment`` is the segment's name ("" where none is meant).
+
+| kind | args | result |
+|---|---|---|
+| create | (chunk_size_bytes_max,) | segment id |
+| delete | () | None |
+| append | (data, expected_offset or None, writer_id or None, event_number or None); ``data`` is a unique tag | offset |
+| append_many | (buffers, expected_offset or None) | offset of the first |
+| write | (data, segment id): what a buffering writer was given; it joins what follows each other to one append | offset |
+| read | (offset, length) | bytes |
+| info | () | (id, start_offset, length, sealed) |
+| exists | () | bool |
+| list | (prefix,) with ``segment`` "" | tuple of (name, id, start_offset, length, sealed) in name order |
+| truncate | (offset,) | None |
+| seal | () | None |
+| unseal | () | None |
+| concat | (offset, source name) | None |
+| commit | (changes,): a tuple of (kind, segment, args) of the kinds here | tuple of the single results |
+| table_put | (namespace, key, value, expected_version or None) with ``segment`` "" | None |
+| table_delete | (namespace, key, expected_version or None) with ``segment`` "" | None |
+| table_get | (namespace, key) with ``segment`` "" | None, or (value, version) |
+| open | () with ``segment`` "": a claim; ``epoch`` is the one won, 0 if none | epoch |
+| close | () with ``segment`` "" | None |
+| replica_read | (offset, length, segment id, lsn): a replica's view, possibly stale, never wrong | bytes |
+| replica_get | (namespace, key, None, lsn) with ``segment`` "": a replica's row | as table_get |
+| last | (writer_id,) | the writer's last event number, 0 if none |
+| final | (offset, length, segment id): read by a fresh owner after the end of all faults | bytes |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chunkstore.errors import ChunkstoreError
+
+__all__ = ["Event", "Outcome", "error_fields"]
+
+Outcome = Literal["ok", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One call of one client; see the module.
+
+    Attributes:
+      process: who called, unique in a run (an owner that opens again after being fenced has a new name).
+      kind, segment, args: what was asked.
+      invoked, returned: virtual nanoseconds; ``returned`` is None for a call that never answered.
+      outcome, result: what was answered.
+      epoch: the owner's epoch when it answered (when it was asked, if it never did); 0 where there is none.
+      owner: which opening of the container was asked, a name unique in a run; "" where that is not known.
+      fields: what the error of a ``failed`` carries (``error_fields``); () where that is not known.
+    """
+
+    process: str
+    kind: str
+    segment: str
+    args: tuple[Any, ...]
+    invoked: int
+    returned: int | None
+    outcome: Outcome
+    result: Any
+    epoch: int
+    owner: str = ""
+    fields: tuple[Any, ...] = ()
+
+
+def error_fields(error: ChunkstoreError) -> tuple[Any, ...]:
+    """What an error says about the state, besides its class."""
+    return tuple(getattr(error, name) for name in error.fields if name != "subject")

@@ -1,0 +1,78 @@
+"""A share of ``make simulate`` in every run of the tests: fixed seeds, fresh ones, and one seed that is always one run.
+
+The fresh seeds differ from run to run, and the run says at its end which they were (``tests/conftest.py``). A run that fails
+names the line that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulator.drawing import draw_plan
+from tests.simulator.faults import CLASSES
+from tests.simulator.runs import RunResult, run_seed
+from tests.support.fresh_seeds import FRESH_SEED
+
+# Runs of their own: together they allow every fault class several times, in every kind of world.
+FIXED = (*range(13, 36), 3, 6, 57, 65, 110, 132, 711, 1260, 4711, 60008, 60122)
+FRESH, FRESH_CLAIMS = 10, 8
+DETERMINED = (9, 16, 17)
+
+
+def _fail_of(result: RunResult, extra: str = "") -> str:
+    return "\n".join((f"seed {result.seed} is not clean; replay it: {result.replay(extra)}", *result.violations[:5]))
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_a_fixed_seed_is_clean(seed: int) -> None:
+    result = run_seed(seed)
+    assert not result.violations, _fail_of(result)
+    assert result.claims >= 24
+    assert result.events > 0
+
+
+@pytest.mark.parametrize("number", range(FRESH))
+def test_a_fresh_seed_is_clean(number: int, record_property: Callable[[str, object], None]) -> None:
+    seed = int.from_bytes(os.urandom(5), "big")
+    record_property(FRESH_SEED, seed)
+    result = run_seed(seed, claims=FRESH_CLAIMS)
+    assert not result.violations, _fail_of(result, f" --claims {FRESH_CLAIMS}")
+
+
+def test_the_fixed_seeds_allow_every_fault_in_every_world() -> None:
+    plans = [draw_plan(seed) for seed in FIXED]
+    allowed = Counter(name for plan in plans for name in CLASSES if getattr(plan.weather, name))
+    assert [name for name in CLASSES if allowed[name] < 3] == []
+    worlds = Counter((plan.storage, plan.settings.journal_mode) for plan in plans)
+    assert min(worlds[world] for world in (("s3", "slot"), ("posix", "slot"), ("posix", "append"))) >= 5
+
+
+def _hashes_in_another_interpreter(hash_seed: str) -> list[str]:
+    program = (
+        "from tests.simulator.runs import run_seed\n"
+        f"for seed in {DETERMINED!r}: print(run_seed(seed, claims=4).trace_hash)"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_one_seed_is_one_run_whatever_the_hash_seed() -> None:
+    here = [run_seed(seed, claims=4).trace_hash for seed in DETERMINED]
+    assert len(set(here)) == len(DETERMINED), "the trace hash does not tell one run from another"
+    assert [run_seed(seed, claims=4).trace_hash for seed in DETERMINED] == here
+    assert _hashes_in_another_interpreter("1") == here
+    assert _hashes_in_another_interpreter("4242") == here

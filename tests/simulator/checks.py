@@ -1,0 +1,123 @@
+"""Judging a run: what may never be seen while it goes on, and what must hold at its end.
+
+Levels: "none" (only what the end shows), "steps" (the invariants of steps whenever something happens, those of the metadata at each
+take-over, all of them and the history of what clients were told at the end). Every finding begins with what found it:
+``invariant N``, or ``history ANOMALY``. Promises: looks only; takes no step of the simulation's time at its own account.
+Leaves out: the rules themselves (``tests.judges.step_invariants``, ``tests.judges.checker``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged
+from chunkstore.operations.check import check
+from chunkstore.replica import Replica
+from tests.judges.checker import check_history
+from tests.judges.events import Event
+from tests.simulator.clients import TABLE
+from tests.simulator.finals import ContainerContents, container_contents, patiently
+from tests.simulator.watching import Watch
+from tests.simulator.world import Process, World
+
+__all__ = ["Checks", "Level"]
+
+Level: TypeAlias = Literal["none", "steps"]
+_WRONG: Final = frozenset(("damage", "leak"))
+"""Severities of findings that no correct run leads to."""
+
+
+class Checks:
+    """The judge of one run."""
+
+    def __init__(self, world: World, level: Level) -> None:
+        self._world = world
+        self.level = level
+        self._final: ContainerContents | None = None
+        self._watch = Watch(world) if level == "steps" else None
+
+    def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
+        """A process has begun to serve; called in one of its tasks."""
+        if self._watch is None:
+            return
+        self._watch.serving(process, store)
+        with self._world.scheduler.atomic():
+            head = store._container.current.store.head()
+            if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
+                return  # it slept, and a newer owner on its machine has the cache, or is filling it
+            findings = list(check(store._context, "quick", epoch=store.epoch))
+        for finding in findings:
+            if finding.severity in _WRONG:
+                self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")
+
+    def watch_replica(self, process: Process, replica: Replica) -> None:
+        """A replica has begun to follow."""
+        if self._watch is not None:
+            self._watch.following(process, replica)
+
+    def damaged(self, error: Damaged) -> bool:
+        """Somebody was answered this; whether the storage really lost what was named, which then is the violation."""
+        return self._watch is not None and self._watch.invariants.answered_damaged(error.object or "")
+
+    def told(self, event: Event) -> None:
+        """A client was answered."""
+        if self._watch is not None:
+            self._watch.told(event)
+
+    def at_the_end(self, store: ChunkedSegmentStorage, *, early: bool) -> list[Event]:
+        """After all faults, in a task of the heir. ``early``: requests may still be on their way.
+
+        Returns what the heir reads, as events of the history, if ``early``.
+        """
+        world = self._world
+        findings = [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
+        for finding in findings:
+            world.fail(f"invariant {finding.invariant}: at the end: {finding}")
+        if self._watch is not None and not early:
+            self._watch.look()
+            self._watch.invariants.finish()
+        found = container_contents(store)
+        if self._final is not None and found != self._final:
+            world.fail(f"invariant 9: contents changed without a change: {self._final} -> {found}")
+        self._final = found
+        return self._finals(store, found) if early else []
+
+    def _finals(self, store: ChunkedSegmentStorage, found: ContainerContents) -> list[Event]:
+        """What the heir was told, as events: segments one by one, which there are, and rows."""
+
+        def event(kind: str, name: str, args: tuple[Any, ...], result: Any) -> Event:
+            now = self._world.scheduler.now
+            return Event("heir", kind, name, args, now, now, "ok", result, store.epoch)
+
+        finals = [
+            event("final", info[0], (info[2], len(found.contents[info[0]]), info[1]), found.contents[info[0]])
+            for info in found.segments
+        ]
+        prefixed = tuple(info for info in found.segments if info[0].startswith("s"))
+        finals.append(event("list", "", ("s",), prefixed))
+        finals += [event("table_get", "", (TABLE, key), row) for key, row in found.rows.items()]
+        return finals
+
+    def compare(self, replica: Replica) -> None:
+        """A replica without a cache, after the heir has closed: it shows what the heir showed. Called in a task of its process."""
+        replica.refresh()
+        found = container_contents(replica)
+        if self._final is not None and found != self._final:
+            self._world.fail(
+                f"invariant 13: a new replica shows other contents than the owner: {self._final} -> {found}"
+            )
+        replica.close()
+
+    def history(self, events: Sequence[Event]) -> None:
+        """The whole history, once nothing can be added to it any more."""
+        if self._watch is None:
+            return
+        invariants = self._watch.invariants
+        verdict = check_history(invariants.history.entries, events, owners=invariants.owners)
+        for index, lsn in verdict.lsns.items():
+            invariants.acknowledged(events[index], lsn)
+        for anomaly in verdict.anomalies:
+            shown = "; ".join(repr(events[index]) for index in anomaly.events[:3])
+            self._world.fail(f"history {anomaly.name}: segment {anomaly.segment!r}: {anomaly.message} ({shown})")

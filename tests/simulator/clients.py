@@ -1,0 +1,500 @@
+"""Clients: what they do to a store or a replica, and the history of what they were told.
+
+Promises: every call becomes one ``Event`` (tests.judges.events), also when its process dies in the middle of it; bytes
+that are appended are unique in the run. What must never be answered (damage in fine storage, a foreign exception, a bug
+dressed as ``StorageUnavailable``) is reported as a failure of the run.
+Leaves out: deciding when and where clients live (``runs``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from greenlet import GreenletExit
+
+from chunkstore.changes import Append, Change, Concat, Create, Delete, Seal, TablePut, Truncate
+from chunkstore.config import RollingPolicy
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    ChunkstoreError,
+    Closed,
+    Damaged,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentNotFound,
+    SegmentSealed,
+    StorageUnavailable,
+)
+from chunkstore.replica import Replica
+from tests.judges.causes import hidden_cause
+from tests.judges.events import Event, error_fields
+from tests.simulator.drawing import Plan
+from tests.simulator.world import World
+
+__all__ = ["KEYS", "TABLE", "Client", "EventWriter", "Recorder", "follow"]
+
+TABLE: Final = "facts"
+KEYS: Final = tuple(b"k%d" % number for number in range(4))
+"""The rows of the table that clients write."""
+_REVIVES: Final = 0.5
+"""Verbs that are no events of the history: they answer nothing about contents."""
+
+
+class Recorder:
+    """The history of a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.events: list[Event] = []
+        self._open: dict[int, Event] = {}
+        """Calls that were not answered yet, as what they are if they never will be."""
+        self._calls = 0
+        self.listener: Callable[[Event], None] | None = None
+        """Told of every event that has been answered, at once."""
+        self.on_damage: Callable[[Damaged], bool] = lambda _error: False
+        """Told of every answer that something is damaged; true if it has found that so, and failed the run."""
+
+    def call(
+        self,
+        process: str,
+        kind: str,
+        segment: str,
+        args: tuple[Any, ...],
+        epoch: Callable[[], int],
+        call: Callable[[], Any],
+        *,
+        owner: str = "",
+    ) -> Any:
+        """Make a call, and record what it answered. ``owner``: as in ``Event``. Raises what it raised."""
+        scheduler = self._world.scheduler
+        self._calls += 1
+        number = self._calls
+        self._open[number] = Event(process, kind, segment, args, scheduler.now, None, "unknown", None, epoch(), owner)
+        try:
+            result = call()
+        except BaseException as error:
+            self._failed(number, kind, segment, error, epoch)
+            raise
+        self._record(number, "ok", result, epoch())
+        return result
+
+    def _failed(self, number: int, kind: str, segment: str, error: BaseException, epoch: Callable[[], int]) -> None:
+        if self._world.scheduler.killing or isinstance(error, GreenletExit):
+            return  # whoever asked is dead: nobody was told anything, and the call stays open
+        if isinstance(error, OutcomeUnknown):
+            self._record(number, "unknown", type(error).__name__, epoch())
+        elif isinstance(error, ChunkstoreError):
+            self._record(number, "failed", type(error).__name__, epoch(), error_fields(error))
+        else:
+            self._record(number, "unknown", type(error).__name__, epoch())
+            self._world.fail(f"{kind} of {segment!r} raised {error!r}, which is not chunkstore's")
+            return
+        self.judge(kind, segment, error)
+
+    def _record(self, number: int, outcome: Any, result: Any, epoch: int, fields: tuple[Any, ...] = ()) -> None:
+        asked = self._open.pop(number)
+        if asked.kind == "replica_read" and outcome == "ok" and result is None:
+            return  # what it would have said is of another segment than was asked about
+        event = replace(
+            asked, returned=self._world.scheduler.now, outcome=outcome, result=result, epoch=epoch, fields=fields
+        )
+        self.events.append(event)
+        if self.listener is not None:
+            self.listener(event)
+        if self._world.trace is not None:
+            self._world.log(f"{event.process}: {event.kind} {event.segment} {event.args!r} -> {outcome} {result!r}")
+
+    def future(
+        self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: Callable[[], int], *, owner: str = ""
+    ) -> Callable[[Any], None]:
+        """A call is made now that a future will answer. Returns what to tell the future once nobody waits for it any more."""
+        self._calls += 1
+        number = self._calls
+        self._open[number] = Event(
+            process, kind, segment, args, self._world.scheduler.now, None, "unknown", None, epoch(), owner
+        )
+
+        def settle(future: Any) -> None:
+            if not future.done():
+                return  # nobody was told anything
+            error = future.exception()
+            if error is None:
+                self._record(number, "ok", future.result(), epoch())
+            else:
+                self._failed(number, kind, segment, error, epoch)
+
+        return settle
+
+    def judge(self, kind: str, segment: str, error: ChunkstoreError) -> None:
+        """Fail the run if this is no answer that fine storage in bad weather may lead to."""
+        if isinstance(error, Damaged) and self.on_damage(error):
+            return
+        if isinstance(error, Damaged | InvalidArgument):
+            self._world.fail(f"{kind} of {segment!r} was answered {error!r}")
+        hidden = hidden_cause(error)
+        if hidden is not None:
+            self._world.fail(f"{kind} of {segment!r}: {error!r} hides {hidden!r}")
+
+    def finish(self) -> list[Event]:
+        """The whole history; calls that never answered have an unknown outcome."""
+        self.events += self._open.values()
+        self._open.clear()
+        return self.events
+
+
+class EventWriter:
+    """A client that outlives owners: it sends its event again, with the same number, until somebody has acknowledged it."""
+
+    def __init__(self, name: str, segment: str) -> None:
+        self.name = name
+        self.segment = segment
+        self.number = 1
+
+    def data(self) -> bytes:
+        """What its present event says."""
+        return b"<%s#%d>" % (self.name.encode(), self.number)
+
+
+class Client:
+    """Random verbs on a store, one after the other, until told to stop or until the store is no longer ours."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        recorder: Recorder,
+        random: Random,
+        name: str,
+        writers: list[EventWriter],
+        *,
+        owner: str = "",
+    ) -> None:
+        self._world = world
+        self._plan = plan
+        self._recorder = recorder
+        self._random = random
+        self._writers = writers
+        self.name = name
+        self._owner = owner
+        self._tags = 0
+        self._ends: dict[str, int] = {}
+        self._verbs = [verb for verb, _ in plan.mix]
+        self._weights = [weight for _, weight in plan.mix]
+        self._usual = [f"s{number}" for number in range(plan.segments)]
+
+    def tag(self) -> bytes:
+        """Bytes that nobody else appends."""
+        self._tags += 1
+        return b"<%s.%d%s>" % (self.name.encode(), self._tags, b"." * self._random.choice((0, 0, 3, 40)))
+
+    def segment(self) -> str:
+        """Any of the run's segments."""
+        return f"s{self._random.randrange(self._plan.segments)}"
+
+    def work(self, store: ChunkedSegmentStorage, should_stop: Callable[[int], bool]) -> None:
+        """Do verbs until ``should_stop`` (told how many were done), or until the store is closed or fenced."""
+        random = self._random
+        done = 0
+        while not should_stop(done):
+            verb = random.choices(self._verbs, self._weights)[0]
+            done += 1
+            try:
+                getattr(self, "do_" + verb)(store)
+            except NotOwner:
+                return
+            except Closed as error:
+                if not store._container.closed:
+                    self._world.fail(f"invariant 38: an owner that nobody closed answered {error!r}")
+                return
+            except (SegmentNotFound, SegmentSealed) as error:
+                # A run in which most segments are gone or sealed tells little: they come back soon.
+                if error.segment in self._usual and random.random() < _REVIVES:
+                    with suppress(ChunkstoreError):
+                        self._revive(store, error)
+            except ChunkstoreError:
+                # Recorded and judged; clients go on.
+                pass
+            if random.random() < 0.3:
+                self._world.runtime.sleep_s(self._plan.latency_s * random.random() * 4)
+
+    def look_at_all(self, store: ChunkedSegmentStorage) -> None:
+        """Read every segment once: what somebody does who wakes and does not know yet that he was deposed."""
+        for segment in self._usual:
+            try:
+                self._call(store, "read", segment, (0, 1 << 16), partial(store.read, segment, 0, 1 << 16))
+            except (NotOwner, Closed):
+                return
+            except ChunkstoreError:
+                pass
+
+    def _revive(self, store: ChunkedSegmentStorage, error: SegmentNotFound | SegmentSealed) -> None:
+        if isinstance(error, SegmentNotFound):
+            self._create_again(store, error.segment)
+        else:
+            self._call(store, "unseal", error.segment, (), partial(store.unseal, error.segment))
+
+    def _create_again(self, store: ChunkedSegmentStorage, segment: str) -> None:
+        size = self._random.choice((7, 30, 100, 1000))
+        self._call(store, "create", segment, (size,), lambda: self._create(store, segment, size))
+
+    def _call(self, store: ChunkedSegmentStorage, kind: str, segment: str, args: tuple[Any, ...], call: Any) -> Any:
+        return self._recorder.call(self.name, kind, segment, args, lambda: store.epoch, call, owner=self._owner)
+
+    # Verbs
+
+    def do_create(self, store: ChunkedSegmentStorage) -> None:
+        self._create_again(store, self.segment())
+
+    def do_append(self, store: ChunkedSegmentStorage) -> None:
+        segment, data = self.segment(), self.tag()
+        expected = None
+        if self._random.random() < 0.2:
+            expected = self._info(store, segment)[2]
+        self._call(
+            store,
+            "append",
+            segment,
+            (data, expected, None, None),
+            lambda: store.append(segment, data, expected_offset=expected),
+        )
+
+    def do_append_many(self, store: ChunkedSegmentStorage) -> None:
+        segment, buffers = self.segment(), tuple(self.tag() for _ in range(self._random.randrange(1, 4)))
+        self._call(store, "append_many", segment, (buffers, None), lambda: store.append_many(segment, buffers))
+
+    def do_event(self, store: ChunkedSegmentStorage) -> None:
+        writer = self._random.choice(self._writers)
+        number, data, name = writer.number, writer.data(), writer.name
+        self._call(
+            store,
+            "append",
+            writer.segment,
+            (data, None, name, number),
+            lambda: store.append(writer.segment, data, writer_id=name, event_number=number),
+        )
+        if writer.number == number:
+            writer.number += 1
+
+    def do_read(self, store: ChunkedSegmentStorage) -> None:
+        segment = self.segment()
+        offset, length = 0, 1 << 16
+        dice = self._random.random()
+        if dice < 0.4:
+            _, start, end, _ = self._info(store, segment)
+            offset = self._random.randrange(start, end + 1)
+            if self._random.random() < 0.3:
+                length = self._random.randrange(1, 64)
+        elif dice < 0.8:
+            # On from where it knows of, as a consumer does, without a question before.
+            offset = self._ends.get(segment, 0)
+        data = self._call(store, "read", segment, (offset, length), lambda: store.read(segment, offset, length))
+        self._ends[segment] = offset + len(data)
+
+    def do_info(self, store: ChunkedSegmentStorage) -> None:
+        self._info(store, self.segment())
+
+    def _info(self, store: ChunkedSegmentStorage, segment: str) -> tuple[int, int, int, bool]:
+        """(id, start offset, length, sealed), as the history has it: also what a verb only asks to prepare itself is an answer."""
+
+        def look() -> tuple[int, int, int, bool]:
+            info = store.info(segment)
+            return info.id, info.start_offset, info.length, info.sealed
+
+        told: tuple[int, int, int, bool] = self._call(store, "info", segment, (), look)
+        return told
+
+    def do_exists(self, store: ChunkedSegmentStorage) -> None:
+        segment = self.segment()
+        self._call(store, "exists", segment, (), lambda: store.exists(segment))
+
+    def do_list(self, store: ChunkedSegmentStorage) -> None:
+        def look() -> tuple[tuple[str, int, int, int, bool], ...]:
+            return tuple(
+                (info.name, info.id, info.start_offset, info.length, info.sealed) for info in store.segments(prefix="s")
+            )
+
+        self._call(store, "list", "", ("s",), look)
+
+    def do_truncate(self, store: ChunkedSegmentStorage) -> None:
+        segment = self.segment()
+        _, start, end, _ = self._info(store, segment)
+        offset = self._random.randrange(start, end + 1)
+        self._call(store, "truncate", segment, (offset,), lambda: store.truncate(segment, offset))
+
+    def do_seal(self, store: ChunkedSegmentStorage) -> None:
+        segment = self.segment()
+        self._call(store, "seal", segment, (), lambda: store.seal(segment))
+
+    def do_unseal(self, store: ChunkedSegmentStorage) -> None:
+        segment = self.segment()
+        self._call(store, "unseal", segment, (), lambda: store.unseal(segment))
+
+    def do_delete(self, store: ChunkedSegmentStorage) -> None:
+        segment = self.segment()
+        self._call(store, "delete", segment, (), lambda: store.delete(segment))
+
+    def do_concat(self, store: ChunkedSegmentStorage) -> None:
+        """A fresh source, filled and sealed, spliced behind a target: what a transaction does."""
+        target = self.segment()
+        self._tags += 1
+        source = f"s{self.name}-{self._tags}"
+        self._call(store, "create", source, (30,), lambda: self._create(store, source, 30))
+        for _ in range(self._random.randrange(3)):
+            data = self.tag()
+            self._call(store, "append", source, (data, None, None, None), lambda data=data: store.append(source, data))
+        self._call(store, "seal", source, (), lambda: store.seal(source))
+        offset = self._info(store, target)[2]
+        self._call(store, "concat", target, (offset, source), lambda: store.concat(target, offset, source))
+
+    @staticmethod
+    def _create(store: ChunkedSegmentStorage, name: str, size: int) -> int:
+        return store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size)).segment_id
+
+    def do_commit(self, store: ChunkedSegmentStorage) -> None:
+        first, second, data = self.segment(), self.segment(), self.tag()
+        key = b"k%d" % self._random.randrange(4)
+        changes: list[Change] = [Append(first, data), TablePut(TABLE, key, data)]
+        args: list[tuple[str, str, tuple[Any, ...]]] = [
+            ("append", first, (data, None, None, None)),
+            ("table_put", "", (TABLE, key, data, None)),
+        ]
+        dice = self._random.random()
+        if dice < 0.3:
+            more = self.tag()
+            changes.append(Append(second, more))
+            args.append(("append", second, (more, None, None, None)))
+        elif dice < 0.4:
+            changes.append(Seal(second))
+            args.append(("seal", second, ()))
+        elif dice < 0.5:
+            self._tags += 1
+            fresh = f"s{self.name}-{self._tags}"
+            rolling = RollingPolicy(chunk_size_bytes_max=30)
+            changes[:0] = [Create(fresh, rolling), Append(fresh, more := self.tag()), Seal(fresh)]
+            changes.append(Concat(first, fresh))
+            args[:0] = [("create", fresh, (30,)), ("append", fresh, (more, None, None, None)), ("seal", fresh, ())]
+            args.append(("concat", first, (None, fresh)))
+        elif dice < 0.55:
+            changes.append(Delete(second))
+            args.append(("delete", second, ()))
+        elif dice < 0.65:
+            _, _, end, _ = self._info(store, first)
+            changes.append(Truncate(first, end))
+            args.append(("truncate", first, (end,)))
+        self._call(store, "commit", "", (tuple(args),), lambda: tuple(store.commit(changes)))
+
+    # Tables
+
+    def do_table_put(self, store: ChunkedSegmentStorage) -> None:
+        key, value = b"k%d" % self._random.randrange(4), self.tag()
+        table = store.table(TABLE)
+        expected = None
+        if self._random.random() < 0.4:
+            row = self._get(store, key)
+            expected = 0 if row is None else row[1]
+        self._call(
+            store,
+            "table_put",
+            "",
+            (TABLE, key, value, expected),
+            lambda: table.put(key, value, expected_version=expected),
+        )
+
+    def do_table_delete(self, store: ChunkedSegmentStorage) -> None:
+        key = b"k%d" % self._random.randrange(4)
+        self._call(store, "table_delete", "", (TABLE, key, None), lambda: store.table(TABLE).delete(key))
+
+    def do_table_get(self, store: ChunkedSegmentStorage) -> None:
+        self._get(store, b"k%d" % self._random.randrange(4))
+
+    def _get(self, store: ChunkedSegmentStorage, key: bytes) -> tuple[bytes, int] | None:
+        def look() -> tuple[bytes, int] | None:
+            row = store.table(TABLE).get(key)
+            return None if row is None else (row.value, row.version)
+
+        told: tuple[bytes, int] | None = self._call(store, "table_get", "", (TABLE, key), look)
+        return told
+
+    # Upkeep
+
+    @contextmanager
+    def _judged(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ChunkstoreError as error:
+            if not self._world.scheduler.killing:
+                self._recorder.judge(what, "", error)
+            raise
+
+    def do_snapshot(self, store: ChunkedSegmentStorage) -> None:
+        with self._judged("snapshot"):
+            store.snapshot()
+
+    def do_collect(self, store: ChunkedSegmentStorage) -> None:
+        with self._judged("collect"):
+            store.collect()
+
+    def do_writer(self, store: ChunkedSegmentStorage) -> None:
+        """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
+        segment = self.segment()
+        writer = store.writer(segment, flush_s=self._plan.latency_s, flush_bytes=60)
+        tags = [self.tag() for _ in range(self._random.randrange(1, 5))]
+        settled: list[tuple[Callable[[Any], None], Any]] = []
+        try:
+            with self._judged("writer"):
+                for data in tags:
+                    args = (data, writer._handle.segment_id)
+                    settle = self._recorder.future(
+                        self.name, "write", segment, args, lambda: store.epoch, owner=self._owner
+                    )
+                    settled.append((settle, writer.append(data)))
+        finally:
+            try:
+                with self._judged("closing a writer"):
+                    writer.close()
+            finally:
+                for settle, future in settled:
+                    settle(future)
+
+
+def follow(
+    world: World, plan: Plan, recorder: Recorder, random: Random, name: str, replica: Replica, stop: Callable[[], bool]
+) -> None:
+    """A replica's reader: catches up and looks, again and again."""
+    while not stop():
+        try:
+            replica.refresh()
+            segment = f"s{random.randrange(plan.segments)}"
+            _look_at(recorder, random, name, replica, segment)
+        except Closed:
+            return
+        except StorageUnavailable:
+            pass
+        except ChunkstoreError as error:
+            if isinstance(error, Damaged | InvalidArgument):
+                world.fail(f"replica {name} was answered {error!r}")
+        world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
+
+
+def _look_at(recorder: Recorder, random: Random, name: str, replica: Replica, segment: str) -> None:
+    lsn = replica.lsn
+    if not replica.exists(segment):
+        return
+    info = replica.info(segment)
+    offset = random.randrange(info.start_offset, info.length + 1)
+    if replica.lsn != lsn:
+        return
+    args = (offset, 1 << 16, info.id, lsn)
+
+    def look() -> bytes | None:
+        data = replica.read(segment, offset, 1 << 16)
+        # A read whose chunks were collected under it looks anew: then it may show more than stood there at this lsn.
+        return data if replica.lsn == lsn else None
+
+    recorder.call(name, "replica_read", segment, args, lambda: replica.epoch, look)

@@ -1,0 +1,186 @@
+"""What a random run is like: drawn from its seed, swarm-style, so that no two runs have the same weather and constants.
+
+Promises: a ``Plan`` is plain data and prints as one; every fault class that suits the storage is allowed in about half of the
+runs, with a probability drawn for that run; engine constants are drawn from small sets that make rare paths common.
+Leaves out: what happens (``runs``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from chunkstore.config import JournalMode, RollingPolicy, Settings
+from tests.simulator.faults import CLASSES, Weather
+from tests.simulator.world import StorageKind
+
+__all__ = ["Plan", "draw_plan"]
+
+_ONLY_S3: Final = frozenset(
+    ("unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst", "stale_list")
+)
+_ONLY_POSIX: Final = frozenset(("io_error", "short_write", "disk_full", "sync_error", "torn_write", "late_write"))
+# Per call for what hits calls, per turn of the nemesis for the rest; what has few occasions needs more of a chance.
+_CHANCES: Final[dict[str, tuple[float, ...]]] = {
+    "unavailable": (0.003, 0.01, 0.04),
+    "lost_reply": (0.003, 0.01, 0.04),
+    "late_apply": (0.003, 0.01, 0.03),
+    "very_late_apply": (0.003, 0.01),
+    "duplicate": (0.01, 0.05, 0.2),
+    "conflict": (0.01, 0.05, 0.3),
+    "burst": (0.001, 0.003),
+    "stale_list": (0.5, 0.9),
+    "io_error": (0.001, 0.003, 0.01),
+    "short_write": (0.005, 0.02),
+    "disk_full": (0.003, 0.01),
+    "sync_error": (0.003, 0.01),
+    "torn_write": (0.005, 0.02),
+    "late_write": (0.15, 0.4),
+    "slow": (0.003, 0.01, 0.03),
+    "crash_at_call": (0.001, 0.003, 0.006),
+    "stall_at_call": (0.003, 0.01, 0.03),
+    "crash": (0.1, 0.2),
+    "stall": (0.1, 0.3),
+    "long_stall": (0.1, 0.25),
+    "clock_jump": (0.05, 0.2),
+    "power_cut": (0.03, 0.08),
+    "machine_lost": (0.02, 0.05),
+    "hang": (0.05, 0.15),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run: storage, constants, weather, and how busy everybody is."""
+
+    seed: int
+    storage: StorageKind
+    settings: Settings
+    weather: Weather
+    preempt_every: float
+    latency_s: float
+    timeout_s: float
+    machines: int
+    claims: int
+    owners_max: int
+    haste: float
+    clients: int
+    replicas: int
+    segments: int
+    pace: float
+    fence_by_stat: bool
+    remote: bool
+    retrying: bool
+    lmdb: bool
+    mix: tuple[tuple[str, int], ...]
+
+    def describe(self) -> dict[str, Any]:
+        """The plan as plain data, for people: settings that differ from the defaults, and the weather's classes."""
+        usual = Settings()
+        changed = {
+            name: getattr(self.settings, name)
+            for name in Settings.names()
+            if getattr(self.settings, name) != getattr(usual, name)
+        }
+        weather = {name: getattr(self.weather, name) for name in CLASSES if getattr(self.weather, name)}
+        rest = {name: getattr(self, name) for name in self.__slots__ if name not in ("settings", "weather", "mix")}
+        return {**rest, "settings": changed, "weather": weather, "mix": dict(self.mix)}
+
+
+def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage: StorageKind | None = None) -> Plan:
+    """The plan that belongs to a seed."""
+    random = Random(f"plan {seed}")
+    choice = random.choice
+    drawn: StorageKind = choice(("s3", "posix", "posix"))
+    kind = storage if storage is not None else drawn
+    mode: JournalMode = "slot" if kind == "s3" else choice(("slot", "append", "append"))
+    latency_s = choice((0.005, 0.02, 0.1)) if kind == "s3" else choice((0.00005, 0.0005, 0.005))
+    timeout_s = latency_s * choice((10, 50))
+    fence_by_stat = kind == "s3" or mode == "append" or random.random() < 0.5
+    wants_lmdb = random.random() < 0.004
+    settings = _draw_settings(random, mode, latency_s, timeout_s)
+    weather = _draw_weather(random, kind, network=not fence_by_stat)
+    return Plan(
+        seed=seed,
+        storage=kind,
+        settings=settings,
+        weather=weather,
+        preempt_every=choice((0.0, 5.0, 20.0, 100.0)),
+        latency_s=latency_s,
+        timeout_s=timeout_s,
+        machines=choice((1, 2, 3)),
+        claims=claims,
+        owners_max=choice((1, 2, 3, 4)),
+        haste=choice((1.0, 1.0, 0.2)),
+        clients=choice((1, 2, 3, 5)),
+        replicas=choice((0, 0, 1, 2)),
+        segments=choice((1, 2, 4, 8)),
+        pace=choice((20.0, 60.0, 200.0)),
+        fence_by_stat=fence_by_stat,
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        remote=kind == "s3" and Random(f"remote {seed}").random() < 0.5,
+        retrying=kind == "s3" and random.random() < 0.5,
+        lmdb=wants_lmdb if lmdb is None else lmdb,
+        mix=_draw_mix(random),
+    )
+
+
+def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float) -> Settings:
+    choice = random.choice
+    return Settings(
+        journal_mode=mode,
+        read_fence="fenced",
+        linger_s=choice((0.0, 0.0, latency_s, latency_s * 5)),
+        op_deadline_s=max(0.001, timeout_s * choice((1, 3, 20))),
+        resolve_s=timeout_s * choice((0, 1, 10)),
+        undecided_s_max=timeout_s * choice((1, 5, 50)),
+        gc_grace_s=choice((0.0, 0.0, timeout_s, 3600.0)),
+        io_workers=choice((1, 2, 8)),
+        lease_s=choice((0.0, 0.0, timeout_s * 5)),
+        log_roll_bytes=choice((1024, 4096, 1 << 20)),
+        slot_roll_records=choice((2, 5, 20, 1000)),
+        roll_interval_s_min=choice((0.0, timeout_s * 5, 600.0)),
+        snapshot_bytes_min=choice((1, 500, 5000, 1 << 20)),
+        snapshot_slots_min=choice((1, 3, 10, 50, 1000)),
+        snapshots_kept=choice((1, 1, 2, 3)),
+        default_rolling=RollingPolicy(chunk_size_bytes_max=choice((7, 30, 100, 1000))),
+    )
+
+
+def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weather:
+    unfit = _ONLY_POSIX if kind == "s3" else _ONLY_S3 if network else _ONLY_S3 | {"late_write"}
+    chances: dict[str, float] = {}
+    for name in CLASSES:
+        # Drawn for every class, so that a class more or less does not change the others.
+        allowed, chance = random.random() < 0.5, random.choice(_CHANCES[name])
+        if allowed and name not in unfit:
+            chances[name] = chance
+    return Weather(**chances)
+
+
+def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:
+    """Weights of the clients' verbs; some are left out, appends and reads never."""
+    weights = {"append": random.choice((5, 20, 40)), "read": random.choice((2, 5, 20)), "info": 2, "create": 3}
+    optional = {
+        "append_many": 3,
+        "event": 6,
+        "truncate": 3,
+        "seal": 1,
+        "unseal": 2,
+        "concat": 2,
+        "delete": 1,
+        "commit": 3,
+        "exists": 1,
+        "list": 1,
+        "table_put": 3,
+        "table_delete": 1,
+        "table_get": 2,
+        "snapshot": 2,
+        "collect": 2,
+        "writer": 1,
+    }
+    for name, weight in optional.items():
+        if random.random() < 0.6:
+            weights[name] = weight * random.choice((1, 1, 3))
+    return tuple(weights.items())

@@ -1,0 +1,43 @@
+"""What a planted bug is, and where one can show. Leaves out: the bugs (``mutants_journal``, ``mutants_engine``)."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tests.simulator.drawing import Plan
+
+__all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch"]
+
+APPEND: Final = ("posix-append",)
+SLOT: Final = ("s3-slot", "posix-slot")
+POSIX: Final = ("posix-slot", "posix-append")
+EVERYWHERE: Final = ("s3-slot", "posix-slot", "posix-append")
+
+
+class Patch(NamedTuple):
+    """``old``, which stands exactly once in the function ``target`` (``module:Class.name``), becomes ``new``."""
+
+    target: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """One planted bug.
+
+    ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
+    fault classes, "replicas", or "machines" (more than one).
+    """
+
+    name: str
+    what: str
+    kinds: tuple[str, ...]
+    patches: tuple[Patch, ...]
+    needs: tuple[str, ...] = ()
+
+    def suits(self, plan: Plan) -> bool:
+        """Whether the bug can show in this run: hunting in others would be a waste."""
+        has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1}
+        return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
+            has[need] if need in has else getattr(plan.weather, need) for need in self.needs
+        )

@@ -1,0 +1,323 @@
+"""Planted bugs in the engine: commits, segments, chunks, the offset index. Names of the first ones are those of protocol 6.1.
+
+Promises: every one breaks a rule that the protocol or the engine states, and none raises an error of its own making: what
+notices it is an invariant or a history that cannot be. Leaves out: planting (``mutants``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
+
+__all__ = ["ENGINE_MUTANTS"]
+
+_QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
+_RECOVERY: Final = "chunkstore.operations.recovery:Recovery"
+_EPOCH: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
+_GO_ON_WHEN_FULL: Final = Patch(
+    "chunkstore_journal.slot_stream:SlotStream._commit", "raise self._broken(full, happened=False) from full", "raise"
+)
+"""No bug: a full disk fails its batch, and the epoch goes on. Else nearly every failure of a batch ends the epoch."""
+
+ENGINE_MUTANTS: Final = (
+    Mutant(
+        "journal-before-data",
+        "the journal names bytes that are not durable yet",
+        POSIX,
+        (Patch(f"{_QUEUE}._commit", "environment.sync(names)", "pass"),),
+    ),
+    Mutant(
+        "reuse-chunk-after-failed-write",
+        "a chunk whose last write failed is appended to again",
+        ("posix-slot", "posix-append"),
+        (
+            Patch(
+                "chunkstore.operations.pending:PendingSegment.settle_write",
+                "self.unwritable |= {key[1:] for key in self.writing if key[:1] == CHUNK}",
+                "pass",
+            ),
+        ),
+        needs=("late_write",),
+    ),
+    Mutant(
+        "early-ack",
+        "a caller is answered when its operation has entered the queue",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.append:append",
+                "        owned.queue.wait(op, deadline)",
+                "        def later(op=op, owned=owned):\n"
+                "                try:\n"
+                "                    owned.queue.wait(op, deadline)\n"
+                "                except Exception:\n"
+                "                    pass\n"
+                "            runtime.spawn(later, 'early')",
+            ),
+        ),
+    ),
+    Mutant(
+        "lmdb-before-journal",
+        "the metadata show a record before the journal has it",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_QUEUE}._commit",
+                "        position = environment.append(record)",
+                "        environment.append.__self__.early = lambda position: environment.apply(\n"
+                "                (Commit(position, previous.hash, record.digest, record.ops, record.rows),))\n"
+                "        position = environment.append(record)",
+            ),
+            Patch(
+                "chunkstore_journal.stream:OwnedStream.append",
+                "    end_byte = self._commit(data)",
+                "    if hasattr(self, 'early'):\n"
+                "        end = head.end + len(data) if self._mode == 'append' else 0\n"
+                "        self.early(Position(head.lsn + 1, identity, self.epoch, head.index + 1, end))\n"
+                "    end_byte = self._commit(data)",
+            ),
+            Patch(
+                f"{_QUEUE}._commit", "if not environment.apply((commit,)):", "if environment.apply((commit,)) is None:"
+            ),
+        ),
+    ),
+    Mutant(
+        "delete-before-commit",
+        "a truncation deletes its chunks at once",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.change_set:ChangeSet.discard",
+                "self.garbage.append(",
+                "if first:\n"
+                "        storage = self.owned.queue._environment.sync.__self__\n"
+                "        storage.delete(self.owned.names.chunk(first))\n"
+                "    self.garbage.append(",
+            ),
+        ),
+    ),
+    Mutant(
+        "cleanup-on-unknown",
+        "an append whose outcome is unknown deletes the chunks it wrote",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.append:append",
+                "    owned.queue.wait(op, deadline)",
+                "    try:\n"
+                "                owned.queue.wait(op, deadline)\n"
+                "            except __import__('chunkstore').OutcomeUnknown:\n"
+                "                for key in op.rows:\n"
+                "                    if key[:1] == b'C':\n"
+                "                        container.storage.delete(container.names.chunk(key[1:]))\n"
+                "                raise",
+            ),
+        ),
+    ),
+    Mutant(
+        "foreign-tail",
+        "an owner appends to the chunk of an owner before it",
+        POSIX,
+        (
+            Patch(
+                f"{_EPOCH}.may_grow",
+                "and tail.epoch == self.epoch\n        and chunk_epoch(identity) == self.epoch",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-survivors",
+        "what is queued behind a batch that failed is committed all the same",
+        ("posix-slot",),
+        (Patch(f"{_QUEUE}.fail", "self._fail_queued(error)", "pass"), _GO_ON_WHEN_FULL),
+        needs=("disk_full",),
+    ),
+    Mutant(
+        "unknown-as-failed",
+        "a record that may have happened is reported as not happened",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_RECOVERY}._decide_by_successor",
+                "    owned.queue.decide(failure.batch, unknown)",
+                "    owned.queue.decide(failure.batch, container.fence.close_behind(owned.epoch))",
+            ),
+        ),
+    ),
+    Mutant(
+        "self-forgets",
+        "a self-take-over reports what it found in history as not happened",
+        EVERYWHERE,
+        (Patch(f"{_RECOVERY}._take_over", "ownership.adopted.lsn >= doubt.lsn", "ownership.adopted.lsn > doubt.lsn"),),
+    ),
+    Mutant(
+        "self-believes",
+        "a self-take-over acknowledges what it did not find in history",
+        EVERYWHERE,
+        (Patch(f"{_RECOVERY}._take_over", "ownership.adopted.lsn >= doubt.lsn", "True"),),
+    ),
+    Mutant(
+        "no-expected-offset",
+        "an append at an expected offset goes wherever the end is",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.append:_admit",
+                "if request.expected_offset is not None and request.expected_offset != offset:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-event-number",
+        "an exactly-once append does not look whether its event is there already",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.append:_admit",
+                "if known is not None and request.event_number <= known[0]:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "append-after-seal",
+        "a sealed segment takes appends",
+        EVERYWHERE,
+        (Patch("chunkstore.operations.append:_admit", "if segment.flags & FLAG_SEALED:", "if False:"),),
+    ),
+    Mutant(
+        "concat-loses-first",
+        "a concat skips the first chunk of its source in the list",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.concat:plan_concat",
+                "length=target.length + source.length,",
+                "length=target.length + source.length - changes.chunk(source.first_chunk).length,",
+            ),
+        ),
+    ),
+    Mutant(
+        "concat-keeps-source",
+        "a concat leaves its source where it was",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.concat:plan_concat",
+                "changes.rows[segment_key(source_name)] = None",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "index-shift",
+        "the offset index is one run off after a concat",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.metadata.index:locate",
+                "shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]",
+                "shift = base",
+            ),
+        ),
+    ),
+    Mutant(
+        "truncate-forgets-skip",
+        "a truncation inside a chunk forgets how many of its bytes are gone",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.truncate:plan_truncate",
+                "first_chunk_skip=offset - chunk_offset,",
+                "first_chunk_skip=0,",
+            ),
+        ),
+    ),
+    Mutant(
+        "stale-plan",
+        "a change of structure plans upon the committed state while an append is under way",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.pending:PendingSegment.undecided",
+                "return last if last is not None and not last.decided else None",
+                "return None",
+            ),
+        ),
+    ),
+    Mutant(
+        "enter-ended-queue",
+        "an operation enters the queue of an epoch that has ended",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_QUEUE}.enter",
+                "if op.generation != self.generation or self.generation == _ENDED:",
+                "if op.generation != self.generation != _ENDED:",
+            ),
+        ),
+    ),
+    Mutant(
+        "grow-ended-chunk",
+        "an owner appends to a chunk of an epoch of its own that has ended",
+        POSIX,
+        (
+            Patch(
+                "chunkstore.operations.container:OwnedContainer.begin_epoch",
+                "    self.observer.took_over(ownership.report)",
+                "    self.ours = self.current.ours = (*getattr(self, 'ours', ()), self.current.epoch)\n"
+                "    self.observer.took_over(ownership.report)",
+            ),
+            Patch(f"{_EPOCH}.may_grow", "tail.epoch == self.epoch", "tail.epoch in self.ours"),
+            Patch(f"{_EPOCH}.may_grow", "chunk_epoch(identity) == self.epoch", "chunk_epoch(identity) in self.ours"),
+        ),
+    ),
+    Mutant(
+        "acknowledge-ended-queue",
+        "what is queued when an epoch ends is acknowledged",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_QUEUE}.end",
+                "self._fail_queued(error)",
+                "self._decide(self._queue, None, 0)\n        self._queue.clear()",
+            ),
+        ),
+    ),
+    Mutant(
+        "roll-undecided",
+        "a roll takes for committed what is still undecided",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_QUEUE}.end_if_idle",
+                "    if idle := self._is_idle():",
+                "    self._decide([*self._taken, *self._queue], None, 0)\n"
+                "        self._queue.clear()\n"
+                "        if idle := True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "swap-before-end",
+        "a roll swaps the current epoch while the queue of the one before still takes operations",
+        EVERYWHERE,
+        (
+            Patch(f"{_RECOVERY}._drained", "owned.queue.end_if_idle()", "owned.queue.idle"),
+            Patch(f"{_RECOVERY}.roll", 'owned.end(Closed("this epoch, which was rolled"))', "pass"),
+        ),
+    ),
+    Mutant(
+        "same-generation",
+        "what was planned behind a batch that failed is committed all the same",
+        ("posix-slot",),
+        (
+            Patch(f"{_QUEUE}.fail", "self.generation += 1", "pass"),
+            _GO_ON_WHEN_FULL,
+        ),
+        needs=("disk_full",),
+    ),
+)

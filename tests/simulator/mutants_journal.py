@@ -1,0 +1,326 @@
+"""Planted bugs in the journal: claims, fences, streams, recovery, collection. Names of the first ones are those of protocol 6.1.
+
+Promises: every one breaks a rule that the protocol or the engine states, and none raises an error of its own making: what
+notices it is an invariant or a history that cannot be. Leaves out: planting (``mutants``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.mutant import APPEND, EVERYWHERE, SLOT, Mutant, Patch
+
+__all__ = ["JOURNAL_MUTANTS"]
+
+_APPEND_STREAM: Final = "chunkstore_journal.append_stream"
+_SLOT_STREAM: Final = "chunkstore_journal.slot_stream"
+_CLAIM: Final = "chunkstore_journal.claim"
+_TAKE_OVER: Final = "chunkstore_journal.takeover:TakeOver"
+
+JOURNAL_MUTANTS: Final = (
+    Mutant(
+        "nocheck",
+        "an owner does not look for a newer claim after it has written its record",
+        APPEND,
+        (
+            Patch(
+                f"{_APPEND_STREAM}:AppendStream._commit",
+                "if fenced:\n        raise self._unknown",
+                "if False:\n        raise self._unknown",
+            ),
+        ),
+    ),
+    Mutant(
+        "checkbefore",
+        "an owner looks for a newer claim before it writes, and takes that answer for the one after",
+        APPEND,
+        (
+            Patch(
+                f"{_APPEND_STREAM}:AppendStream._commit",
+                "        fenced = storage.exists(self._fence_name)\n"
+                "    except ChunkstoreError as error:\n"
+                "        fenced = self",
+                "        pass\n    except ChunkstoreError as error:\n        fenced = self",
+            ),
+        ),
+    ),
+    Mutant(
+        "novoid",
+        "a claimant passes an epoch without OPEN by, and leaves its slot 0 free",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_CLAIM}:decide_below",
+                "decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)",
+                "decision = Mine()",
+            ),
+        ),
+    ),
+    Mutant(
+        "noseal",
+        "a claimant takes the first free slot for the end of the stream without occupying it",
+        SLOT,
+        (
+            Patch(
+                f"{_SLOT_STREAM}:seal_stream",
+                "decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), "
+                "deadline_s=deadline_s)",
+                "decision = Mine()",
+            ),
+        ),
+    ),
+    Mutant(
+        "nextslot",
+        "an owner whose slot is taken tries the next one",
+        SLOT,
+        (
+            Patch(
+                f"{_SLOT_STREAM}:SlotStream._commit",
+                "    raise self._refused(name, decision)",
+                "    name = self._names.slot(self.epoch, self.head.index + 1)\n"
+                "    self.head = self.head._replace(index=self.head.index + 1)\n"
+                "    if isinstance(put_decided(self._storage, name, data, deadline_s=self._deadline_s), Mine):\n"
+                "        return 0\n"
+                "    raise self._refused(name, decision)",
+            ),
+        ),
+    ),
+    Mutant(
+        "reclaim",
+        "an owner that recovers climbs over a foreign claim",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_TAKE_OVER}._claim",
+                "    claim_own_next(self._storage, self._names, self._attempt, deadline_s=self._deadline_s)\n"
+                "        return self._attempt",
+                "    return claim_next(self._storage, self._names, self._attempt.epoch - 1, deadline_s=self._deadline_s)",
+            ),
+        ),
+    ),
+    Mutant(
+        "blindopen",
+        "a claimant whose OPEN found its slot taken serves all the same",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_TAKE_OVER}._open",
+                "opened = self._streams.decode_slot0(epoch, attempt.open_data if isinstance(decision, Mine) else decision.data)\n"
+                "    if not isinstance(decision, Mine) or not isinstance(opened, Opened):",
+                "opened = self._streams.decode_slot0(epoch, attempt.open_data)\n    if not isinstance(opened, Opened):",
+            ),
+            Patch(f"{_TAKE_OVER}._open", "if storage.exists(names.epoch(epoch + 1)):", "if False:"),
+        ),
+    ),
+    Mutant(
+        "lostwins",
+        "a name that is taken after an attempt without answer counts as lost, though it holds our own bytes",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.slots:put_decided",
+                "if found != data:",
+                "if found != data or in_flight:",
+            ),
+        ),
+    ),
+    Mutant(
+        "notthere",
+        "an attempt without answer whose object is not seen counts as not made",
+        ("s3-slot",),
+        (
+            Patch(
+                "chunkstore_journal.slots:put_decided",
+                "        in_flight = True\n            error = unavailable",
+                "        in_flight = True\n"
+                "            error = unavailable\n"
+                "            try:\n"
+                "                if not storage.exists(name):\n"
+                "                    raise StorageFull(str(unavailable))\n"
+                "            except StorageUnavailable:\n"
+                "                pass",
+            ),
+        ),
+        needs=("late_apply",),
+    ),
+    Mutant(
+        "409-as-exists",
+        "an answer that decides nothing is taken for a name that is taken",
+        ("s3-slot",),
+        (
+            Patch(
+                "chunkstore_journal.slots:put_decided",
+                "        in_flight = True\n            error = unavailable",
+                "        in_flight = True\n"
+                "            error = unavailable\n"
+                "            if '409' in str(unavailable):\n"
+                "                return Foreign(b'')",
+            ),
+        ),
+    ),
+    Mutant(
+        "rebatch",
+        "a record whose slot is undecided is offered once more with other bytes",
+        ("s3-slot",),
+        (
+            Patch(
+                f"{_SLOT_STREAM}:SlotStream._commit",
+                "        raise self._broken(undecided.error, happened=None) from undecided",
+                "        raise self._broken(undecided.error, happened=False) from undecided",
+            ),
+        ),
+        needs=("lost_reply",),
+    ),
+    Mutant(
+        "stalereads",
+        "a read does not ask whether a newer owner has claimed",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.read:_plan_fenced",
+                "    context.check()",
+                "    pass",
+            ),
+            Patch(
+                "chunkstore.operations.read:_fetch",
+                "[context.check, *calls] if context.check_beside else calls",
+                "calls",
+            ),
+        ),
+        needs=("machines", "long_stall"),
+    ),
+    Mutant(
+        "nofsync",
+        "a record is acknowledged before it is synced",
+        APPEND,
+        (Patch(f"{_APPEND_STREAM}:AppendStream._commit", "storage.sync(self._synced)", "pass"),),
+    ),
+    Mutant(
+        "nofsyncopen",
+        "a claimant relies on an OPEN or a void of somebody else that is not durable",
+        ("posix-slot", "posix-append"),
+        (Patch(f"{_CLAIM}:decide_below", "storage.harden(names.slot(epoch, 0))", "pass"),),
+        needs=("stall_at_call", "power_cut"),
+    ),
+    Mutant(
+        "rnocheck",
+        "a replica shows what is written and not yet committed",
+        APPEND,
+        (
+            Patch(
+                "chunkstore_journal.follower:Follower._end_of_log",
+                "if not self._storage.exists(self._names.epoch(epoch + 1)):",
+                "if True:",
+            ),
+        ),
+        needs=("replicas", "stall_at_call"),
+    ),
+    Mutant(
+        "rnofsync",
+        "a replica shows records that are not durable",
+        APPEND,
+        (Patch("chunkstore_journal.follower:Follower._end_of_log", "self._storage.harden(name)", "pass"),),
+        needs=("replicas", "stall_at_call", "power_cut"),
+    ),
+    Mutant(
+        "noembed",
+        "a take-over forgets the last record of the stream, which no other record covers",
+        APPEND,
+        (
+            Patch(
+                f"{_APPEND_STREAM}:read_tail",
+                "return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)",
+                "return ClosedStream(_end(before), tail_cut=tail_cut)",
+            ),
+        ),
+    ),
+    Mutant(
+        "replay-skips-notes",
+        "recovery does not apply what stands behind a snapshot's note, and does not compare digests",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.recovery:_take",
+                "    batch.append(commit_of(record, position, object=name, at=at))",
+                "    batch.append(commit_of(record, position, object=name, at=at))\n"
+                "        if progress.notes:\n"
+                "            batch[-1] = batch[-1]._replace(rows=())",
+            ),
+            Patch("chunkstore_journal.recovery:_apply_all", "verify=True", "verify=False"),
+        ),
+    ),
+    Mutant(
+        "trust-cache",
+        "a local cache is taken for the end of history as it stands",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.recovery:_Search.attempt",
+                "if store.head().position[:2] != self.ahead:",
+                "if link is not None and store.head().position[:2] != self.ahead:",
+            ),
+        ),
+    ),
+    Mutant(
+        "trust-latest",
+        "the snapshot that LATEST names is taken for the end of history",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.recovery:_Search.attempt",
+                "if store.head().position[:2] != self.ahead:",
+                "if link is None and store.head().position[:2] != self.ahead:",
+            ),
+        ),
+    ),
+    Mutant(
+        "cut-one-more",
+        "a take-over counts the last committed slot as not written",
+        SLOT,
+        (
+            Patch(
+                f"{_SLOT_STREAM}:_end_before",
+                "if index == known.index:\n        return StreamEnd(index, 0, known.lsn, known.hash)",
+                "if index > 2:\n"
+                "        record = _read(streams, opened.epoch, index - 2, attempt)\n"
+                "        return StreamEnd(index - 1, 0, record.header.lsn, record.hash)",
+            ),
+        ),
+    ),
+    Mutant(
+        "gcseal",
+        "the collector deletes the SEAL with the records before it",
+        SLOT,
+        (Patch("chunkstore_journal.collect:_due_of", "records = stream.slots[:-1]", "records = stream.slots"),),
+    ),
+    Mutant(
+        "gcown",
+        "the collector trims the stream that it writes itself",
+        SLOT,
+        (
+            Patch(
+                "chunkstore_journal.collect:Collector._list_streams",
+                "if epoch >= self._own.epoch:",
+                "if epoch > self._own.epoch:",
+            ),
+            Patch(
+                "chunkstore_journal.collect:Collector._due_records",
+                "if waiting is not None:\n        due, whole = _due_of(*waiting, self._own, keep_from)",
+                "if waiting is not None:\n        waiting[0].slots.append(waiting[0].slots[-1])\n"
+                "        due, whole = _due_of(*waiting, self._own, keep_from)",
+            ),
+        ),
+    ),
+    Mutant(
+        "gc-beyond-snapshot",
+        "the collector deletes records that no snapshot covers",
+        SLOT,
+        (
+            Patch(
+                "chunkstore_journal.collect:_due_of",
+                "if opened.header.lsn + index <= keep_from]",
+                "if opened.header.lsn + index <= keep_from + 10_000]",
+            ),
+        ),
+    ),
+)

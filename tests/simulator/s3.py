@@ -1,0 +1,271 @@
+"""A simulated object store: conditional puts, requests that come late or twice, replies that do not come at all.
+
+Promises: linearizable per key when the weather is fine, as S3 is; everything that took effect is durable, power cuts change
+nothing. With faults: ``Weather``'s first block. What a client of it hears is what a binding makes of S3's answers: 412 is
+"taken", 409 decides nothing (``StorageUnavailable``), 404 is ``ChunkNotFound`` (silence for DELETE), 5xx and timeouts are
+``StorageUnavailable``.
+Leaves out: multipart uploads, versions, permissions, request sizes; appends (object stores have none).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import ChunkExists, ChunkNotFound, StorageUnavailable
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage, ReadRange
+from tests.simulator.scheduler import NS
+from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
+
+__all__ = ["S3Backend", "S3ChunkStorage"]
+
+_LAG_NS: Final = 5 * NS
+_ANY_CALL: Final = frozenset(("unavailable", "lost_reply", "burst", "slow", "crash_at_call"))
+_CHANGING: Final = frozenset(("late_apply", "very_late_apply", "duplicate"))
+
+
+class _Object:
+    __slots__ = ("data", "modified_ns")
+
+    def __init__(self, data: bytes, modified_ns: int) -> None:
+        self.data = data
+        self.modified_ns = modified_ns
+
+
+class S3Backend:
+    """The store itself: what every process sees."""
+
+    def __init__(self, world: Surroundings, *, remote: bool = False) -> None:
+        self.capabilities = Capabilities(
+            append=False, append_journal=False, create_if_absent=True, remote=remote, medium="simulated-s3"
+        )
+        self._world = world
+        self.objects: dict[str, _Object] = {}
+        self._names: list[str] | None = None
+        self._deleted: list[tuple[int, str, int]] = []
+        self.busy = False
+
+    def client(self, process: WiredProcess) -> S3ChunkStorage:
+        """The way of one process to the store."""
+        return S3ChunkStorage(self._world, process, self)
+
+    # What it holds, for observers
+
+    def content(self, name: str) -> bytes | None:
+        """What is stored under a name now."""
+        found = self.objects.get(name)
+        return None if found is None else found.data
+
+    def names(self) -> list[str]:
+        """All names, in order."""
+        if self._names is None:
+            self._names = sorted(self.objects)
+        return self._names
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Damage: bytes change behind everybody's back. For negative tests."""
+        self.objects[name] = _Object(data, self._world.scheduler.now)
+        self._names = None
+
+    def remove(self, name: str) -> None:
+        """Loss: an object is gone behind everybody's back. For negative tests."""
+        del self.objects[name]
+        self._names = None
+
+    def power_cut(self) -> None:
+        """A machine of a client loses power: nothing of the store is lost."""
+
+    # Requests
+
+    def put(self, name: str, data: bytes, *, only_if_absent: bool) -> bool:
+        objects = self.objects
+        known = name in objects
+        if known and only_if_absent:
+            return False
+        if not known:
+            self._names = None
+        objects[name] = _Object(data, self._world.scheduler.now)
+        return True
+
+    def get(self, name: str) -> _Object:
+        found = self.objects.get(name)
+        if found is None:
+            raise ChunkNotFound(name)
+        return found
+
+    def delete(self, name: str) -> None:
+        found = self.objects.pop(name, None)
+        if found is not None:
+            self._names = None
+            if self._world.faults.weather.stale_list:
+                self._deleted.append((self._world.scheduler.now, name, len(found.data)))
+
+    def list(self, prefix: str, after: str | None, limit: int) -> ListPage:
+        world = self._world
+        items: dict[str, ChunkInfo] = {}
+        names = self.names()
+        stale = not world.scheduler.in_hub() and world.faults.chance("stale_list")
+        now = world.scheduler.now
+        start = bisect_left(names, prefix)
+        if after is not None:
+            start = max(start, bisect_right(names, after))
+        for name in names[start:]:
+            if not name.startswith(prefix) or len(items) > limit:
+                break
+            found = self.objects[name]
+            if stale and now - found.modified_ns < _LAG_NS and world.faults.random.random() < 0.7:
+                continue
+            items[name] = ChunkInfo(name, len(found.data), found.modified_ns // 1_000_000)
+        if stale:
+            for when, name, length in self._deleted:
+                shown = name.startswith(prefix) and (after is None or name > after) and now - when < _LAG_NS
+                if shown and name not in self.objects and world.faults.random.random() < 0.7:
+                    items[name] = ChunkInfo(name, length, when // 1_000_000)
+        ordered = [items[name] for name in sorted(items)]
+        if len(ordered) > limit:
+            return ListPage(tuple(ordered[:limit]), ordered[limit - 1].name)
+        return ListPage(tuple(ordered), None)
+
+    # Faults
+
+    def applies(self, fault: str, call: Call) -> bool:
+        """Whether a fault of this class can hit this call."""
+        if fault in _ANY_CALL:
+            return True
+        if fault in _CHANGING:
+            return call.changes
+        if fault == "stall_at_call":
+            return call.changes and not call.name.startswith(self._world.names.data_prefix())
+        return fault == "conflict" and call.step in ("PUT*", "DELETE")
+
+    def busy_fault(self, call: Call) -> str:
+        """The fault that a bad time brings to a call that had none of its own."""
+        faults = self._world.faults
+        if self._world.scheduler.now >= faults.burst_until:
+            self.busy = False
+            return ""
+        return ("unavailable", "unavailable", "lost_reply", "")[int(faults.random.random() * 4)]
+
+    def suffer(self, wire: Wire, call: Call, fault: str) -> Any:
+        """Let a fault happen to a call."""
+        world = self._world
+        random = world.faults.random
+        if fault == "burst":
+            world.faults.burst_until = world.scheduler.now + int(world.timeout_ns * (0.5 + 8 * random.random()))
+            self.busy = True
+            fault = "unavailable"
+        if fault in ("unavailable", "conflict"):
+            wire.pause()
+            wire.lose(call)
+            wire.pause()
+            if fault == "conflict":
+                raise StorageUnavailable(
+                    f"{call.name}: 409 ConditionalRequestConflict, nothing decided", object=call.name
+                )
+            raise StorageUnavailable(f"{call.op} of {call.name}: 503 Slow Down", object=call.name)
+        if fault == "lost_reply":
+            wire.pause()
+            wire.lose(call)
+            call.late()
+            raise wire.timed_out(call)
+        if fault == "duplicate":
+            result = wire.apply_after(call)
+            world.scheduler.at(int(world.timeout_ns * 20 * random.random()), call.late)
+            wire.pause()
+            return result
+        # Late: on its way, and nobody's any more, whatever becomes of its sender.
+        wire.lose(call)
+        patience = world.timeout_ns
+        delay = patience * (5 * random.random() if fault == "late_apply" else 50 * 20 ** random.random())
+        world.scheduler.at(int(delay), call.late)
+        raise wire.timed_out(call)
+
+    def die_with(self, call: Call) -> None:
+        """The sender of a call on its way has died: the request arrives now, later or never."""
+        world = self._world
+        dice = world.faults.random.random()
+        if dice < 0.35:
+            call.late()
+        elif dice < 0.65 and call.changes:
+            world.scheduler.at(int(world.timeout_ns * 30 * world.faults.random.random()), call.late)
+
+
+class S3ChunkStorage(BaseChunkStorage):
+    """What a process opens: the port, over requests to the simulated store."""
+
+    def __init__(self, world: Surroundings, process: WiredProcess, backend: S3Backend) -> None:
+        self._backend = backend
+        self._call: Callable[..., Any] = Wire(world, process).call
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._backend.capabilities
+
+    @property
+    def url(self) -> str:
+        return "s3://simulated/bucket"
+
+    def do_exists(self, name: str) -> bool:
+        objects = self._backend.objects
+        return bool(self._call("exists", "HEAD", name, lambda: name in objects))
+
+    def do_stat(self, name: str) -> ChunkInfo:
+        def head() -> ChunkInfo:
+            found = self._backend.get(name)
+            return ChunkInfo(name, len(found.data), found.modified_ns // 1_000_000)
+
+        found: ChunkInfo = self._call("stat", "HEAD", name, head)
+        return found
+
+    def do_open(self, name: str) -> bool:
+        self._call("open", "HEAD", name, lambda: self._backend.get(name))
+        return True
+
+    def _put(self, op: str, name: str, data: BytesLike, only_if_absent: bool) -> bool:
+        body = bytes(data)
+        step = "PUT*" if only_if_absent else "PUT"
+        put = self._backend.put
+        return bool(
+            self._call(op, step, name, lambda: put(name, body, only_if_absent=only_if_absent), data=body, changes=True)
+        )
+
+    def do_create(self, name: str, data: BytesLike | None) -> None:
+        if not self._put("create", name, data if data is not None else b"", True):
+            raise ChunkExists(name)
+
+    def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
+        return self._put("create_if_absent", name, data, True)
+
+    def do_put(self, name: str, data: BytesLike) -> None:
+        self._put("put", name, data, False)
+
+    def do_read(self, name: str, offset: int, length: int) -> bytes:
+        data: bytes = self._call("read", "GET", name, lambda: self._backend.get(name).data[offset : offset + length])
+        return data
+
+    def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
+        with memoryview(buffer) as whole, whole.cast("B") as flat:
+            data = self.do_read(name, offset, len(flat))
+            flat[: len(data)] = data
+            return len(data)
+
+    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
+        return [self.do_read(name, item.offset, item.length) for item in ranges]
+
+    def do_write(self, name: str, offset: int, data: BytesLike) -> int:
+        raise AssertionError("an object store has no appends; the base refuses them")
+
+    def do_sync(self, names: Sequence[str]) -> None:
+        return None
+
+    def do_harden(self, name: str) -> None:
+        return None
+
+    def do_delete(self, name: str) -> None:
+        self._call("delete", "DELETE", name, lambda: self._backend.delete(name), changes=True)
+
+    def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
+        page: ListPage = self._call("list", "LIST", prefix, lambda: self._backend.list(prefix, after, limit))
+        return page
