@@ -128,8 +128,8 @@ def _reserve(container: OwnedContainer, owned: OwnedEpoch, request: _Request) ->
     op: PendingOp | None = None
     try:
         try:
-            if container.rolling:
-                raise Stale  # before anything is written: the roll has looked for locks already, perhaps
+            if container.draining:
+                raise Stale  # before anything is written: who drains has looked for locks already, perhaps
             if state.generation != queue.generation:
                 owned.load(state)
             generation = state.generation

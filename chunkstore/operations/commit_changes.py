@@ -103,7 +103,7 @@ def _plan_and_enter(
     plan: Callable[[ChangeSet], T],
     deadline: Deadline,
 ) -> tuple[PendingOp | None, T]:
-    if container.rolling or owned.queue.ended:
+    if container.draining or owned.queue.ended:
         raise Stale  # before anything is written
     generation = owned.queue.generation
     for state in states.values():

@@ -102,6 +102,12 @@ class CommitQueue:
                 self._interrupted((op,), error)  # it may be in the queue, and its segments may not know
             raise
 
+    def enter_last(self, op: PendingOp) -> None:
+        """After ``end_if_idle``: put in the operation behind which nothing ever enters."""
+        with self._lock:
+            self._plain = False
+            self._queue.append(op)
+
     def written(self, op: PendingOp) -> None:
         """The data of an operation that entered before it was written is in the storage now."""
         with self._lock:
@@ -131,9 +137,8 @@ class CommitQueue:
         Raises the operation's own error, or ``OutcomeUnknown`` when the deadline passes first.
         """
         if not op.decided and not self.wait_decided(op, deadline):
-            raise OutcomeUnknown(
-                "the deadline passed during the commit; it may still happen: retry with an expected offset or an event number"
-            )
+            message = "the deadline passed during the commit; it may still happen"
+            raise OutcomeUnknown(f"{message}: retry with an expected offset or an event number")
         if op.error is not None:
             raise op.error.copy()
 
@@ -191,11 +196,9 @@ class CommitQueue:
         """With the lock held: wake a waiter, which will lead, if no thread leads."""
         if self._leading or not self._has_ready():
             return
-        for op in self._queue:
-            if op.waiters:
-                op.waiters[0].wake()
-                op.waiters = op.waiters[1:]
-                return
+        if op := next((op for op in self._queue if op.waiters), None):
+            op.waiters[0].wake()
+            op.waiters = op.waiters[1:]
 
     def _lead(self, op: PendingOp | None = None) -> None:
         """Commit batch after batch: until ``op`` is decided, or nothing is ready."""
@@ -228,9 +231,8 @@ class CommitQueue:
 
     def _ready(self) -> list[PendingOp]:
         """With the lock held: the next batch. A note has a record of its own; an operation with more than a batch's worth goes alone."""
-        batch: list[PendingOp] = []
+        batch, size_bytes = list[PendingOp](), 0
         held_up: set[PendingSegment] = set()
-        size_bytes = 0
         for op in self._queue:
             if not op.written or (held_up and not held_up.isdisjoint(op.segments)):
                 held_up.update(op.segments)
@@ -297,12 +299,10 @@ class CommitQueue:
         for op in batch:
             if op.decided:
                 continue
-            op.lsn = lsn
-            op.error = error
-            op.decided = True
-            for waiter in op.waiters:
+            op.lsn, op.error, op.decided = lsn, error, True
+            waiters, op.waiters = op.waiters, ()
+            for waiter in waiters:
                 waiter.wake()
-            op.waiters = ()
 
     def decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int = 0) -> None:
         """Decide what is not decided yet: committed as part of record ``lsn``, or failed with ``error``."""

@@ -75,8 +75,8 @@ class OwnedContainer:
         """Held by the one collection that is under way."""
         self.garbage_noticed_s: dict[bytes, float] = {}
         """When garbage with a label of the future was first seen here, by its row's key."""
-        self.rolling = False
-        """A roll drains the queue: new operations wait for its end."""
+        self.draining = False
+        """A roll or ``close`` waits for what has been let in: new operations wait for its end."""
         self.closed = False
         self.released = False
         """Whether all resources are released: what hung until then must not take over."""
@@ -168,7 +168,7 @@ class OwnedContainer:
         """
         if self.closed or self.fence.error is not None:
             self.check_owner()
-        while self.rolling or self.current.end_reason is not None:
+        while self.draining or self.current.end_reason is not None:
             self.mend(deadline)
             self.check_owner()
         if deadline.end_s - self._space_checked_s > _SPACE_CHECK_S:

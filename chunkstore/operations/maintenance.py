@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.errors import Closed
+from chunkstore.deadline import Deadline
+from chunkstore.errors import Closed, DeadlineExceeded
 from chunkstore.journal import RecordKind, SnapshotReport
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.recovery import Recovery
@@ -120,15 +121,20 @@ class Maintenance:
         Takes a few times ``op_deadline_s`` at most: what hangs longer is abandoned, and can change nothing.
         """
         container = self._container
-        container.closed = True
+        container.closed = container.draining = True
         self._stopping.set()
         container.changed(0)
         deadline = container.deadline()
         if self._keeper is not None:
             self._keeper.join(timeout=container.settings.op_deadline_s)
         self.snapshots.join(deadline.left_s())
-        self._drain(deadline.end_s)
-        if not container.released and container.fence.error is None and container.current.end_reason is None:
+        drained = self._drain(deadline)
+        if (
+            drained
+            and not container.released
+            and container.fence.error is None
+            and container.current.end_reason is None
+        ):
             self._finish("goodbye", self._say_goodbye)
         container.current.end(Closed(f"container {container.names.container!r}"))
         container.current.journal.close()
@@ -138,15 +144,22 @@ class Maintenance:
         for number, call in enumerate(after):
             self._finish(f"after {number}", call)
 
-    def _drain(self, end_s: float) -> None:
-        """Callers that were let in before finish by themselves; an interrupted one left its operation in the queue."""
+    def _drain(self, deadline: Deadline) -> bool:
+        """Wait until nothing is undecided and nothing can enter any more; False when the deadline passed first.
+
+        Callers that were let in before finish by themselves; an interrupted one left its operation in the queue.
+        """
         container = self._container
-        while runtime.monotonic_s() < end_s:
+        while deadline.left_s() > 0.0:
             current = container.current
             current.queue.lead_if_forsaken()
-            if current.queue.idle and not any(state.lock.locked() for state in current.segments.all()):
-                return
+            if not any(state.lock.locked() for state in current.segments.all()) and current.queue.end_if_idle():
+                with suppress(DeadlineExceeded):
+                    self._recovery.wait(deadline)
+                    if container.current is current:
+                        return True
             runtime.sleep_s(0.001)
+        return False
 
     def _finish(self, name: str, call: Callable[[], None]) -> None:
         step = self._last_steps.get(name)
@@ -156,6 +169,6 @@ class Maintenance:
 
     def _say_goodbye(self) -> None:
         container = self._container
-        container.current.note(RecordKind.CLOSE, (), container.deadline())
+        container.current.last_note(RecordKind.CLOSE, container.deadline())
         if container.settings.lease_s:
             container.service.renew_lease(container.current.epoch, released=True)

@@ -136,13 +136,23 @@ class OwnedEpoch:
 
     def note(self, kind: RecordKind, notes: tuple[object, ...], deadline: Deadline) -> int:
         """Commit a record without operations; returns its lsn. Raises ``Stale`` if the epoch has ended, and errors of commits."""
-        op = PendingOp([], {}, (), (), self.queue.generation)
-        op.kind = kind
-        op.notes = notes
+        op = self._note(kind, notes)
         with runtime.defer_interrupt():
             self.queue.enter(op)
         self.queue.wait(op, deadline)
         return op.lsn
+
+    def last_note(self, kind: RecordKind, deadline: Deadline) -> None:
+        """Commit the last record of the epoch, whose queue has ended idle. Raises errors of commits."""
+        op = self._note(kind, ())
+        self.queue.enter_last(op)
+        self.queue.wait(op, deadline)
+
+    def _note(self, kind: RecordKind, notes: tuple[object, ...]) -> PendingOp:
+        op = PendingOp([], {}, (), (), self.queue.generation)
+        op.kind = kind
+        op.notes = notes
+        return op
 
 
 def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:

@@ -156,6 +156,11 @@ class Recovery:
 
     # Taking over
 
+    def wait(self, deadline: Deadline) -> None:
+        """Wait for a take-over or roll that is under way. Raises ``DeadlineExceeded``."""
+        deadline.acquire(self._lock, "recovery")
+        self._lock.release()
+
     def mend(self, deadline: Deadline) -> None:
         """Take over from ourselves if the current epoch has ended; a take-over or a roll that is under way is waited for.
 
@@ -239,7 +244,7 @@ class Recovery:
             return False
         try:
             owned = container.current
-            container.rolling = True
+            container.draining = True
             if not self._drained(owned):
                 return False
             owned.end(Closed("this epoch, which was rolled"))
@@ -248,7 +253,7 @@ class Recovery:
                 self._take_over()
             return container.current.end_reason is None
         finally:
-            container.rolling = False
+            container.draining = container.closed
             self._lock.release()
 
     def _drained(self, owned: OwnedEpoch) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from chunkstore import changes
 from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, Closed, Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.operations.exactly_once import known_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
@@ -21,6 +21,7 @@ from chunkstore.operations.pending import PendingOp, PendingSegment
 from tests.faults.scenarios import is_opening, is_record
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.hooked import wait_for
 from tests.support.worlds import World, world
 
 __all__ = ["world"]
@@ -213,6 +214,48 @@ def test_a_roll_does_not_wait_for_itself(world: World) -> None:
     assert not isinstance(op.error, OutcomeUnknown)
     store.create("log")
     assert store.append("log", b"after") == 0
+
+
+def test_nothing_enters_behind_close(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that was let in before ``close``, and comes to the queue while CLOSE is being written, is refused as such."""
+    store, wire = hooked(world)
+    store.create("log")
+    container = store._container
+    world.still(store)
+    let_in, go, closed = threading.Event(), threading.Event(), threading.Event()
+    serving = container.serving
+
+    def slow_serving(deadline: Deadline) -> OwnedEpoch:
+        owned = serving(deadline)
+        if not let_in.is_set():
+            let_in.set()
+            assert go.wait(30)
+        return owned
+
+    def before(operation: str, names: tuple[str, ...]) -> None:
+        if not any(is_record(operation, name) for name in names):
+            return
+        if go.is_set():
+            assert closed.wait(30)
+        else:
+            go.set()
+            wait_for(lambda: bool(outcome or container.current.queue._queue))
+
+    end = container.current.end
+
+    def slow_end(reason: ChunkstoreError) -> None:
+        wait_for(lambda: bool(outcome or not container.current.queue._queue))
+        end(reason)
+
+    monkeypatch.setattr(container, "serving", slow_serving)
+    monkeypatch.setattr(container.current, "end", slow_end)
+    with in_background(lambda: store.append("log", b"late")) as outcome:
+        assert let_in.wait(30)
+        wire.before = before
+        store.close()
+        closed.set()
+    (error,) = outcome
+    assert isinstance(error, Closed)
 
 
 def test_an_event_whose_batch_fails_is_not_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: Wor
     creating, refused = in_thread(lambda: store.create("t"))
     assert committing.wait(30)
     rolling, rolled = in_thread(store._maintenance._recovery.roll)
-    wait_for(lambda: store._container.rolling)
+    wait_for(lambda: store._container.draining)
     first, answered = in_thread(lambda: store.append("s", b"first"))
     fail.set()
     wait_for(lambda: bool(writing))
