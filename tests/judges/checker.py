@@ -344,6 +344,8 @@ class _Checker:
                 event.outcome == "failed" and event.result in INFORMING
             ):
                 careless = self._eager and event.outcome == "failed" and event.kind in CHANGING
+                if careless and any(event.repeats(other) for other in events):
+                    continue
                 if careless:
                     floor = max((lsn for epoch, lsn in floors.items() if epoch <= event.epoch), default=0)
                 lsn = self._judge_answer(index, event, floor)

@@ -77,6 +77,15 @@ class Event:
     owner: str = ""
     fields: tuple[Any, ...] = ()
 
+    def repeats(self, other: Event) -> bool:
+        """Whether this is what a buffering writer that the failure of ``other`` broke was given later."""
+        return (
+            (self.kind, self.process, self.args[1:], self.outcome, self.result, self.fields)
+            == ("write", other.process, other.args[1:], other.outcome, other.result, other.fields)
+            and other.kind == "write"
+            and other.invoked < self.invoked <= (other.returned or 0)
+        )
+
 
 def error_fields(error: ChunkstoreError) -> tuple[Any, ...]:
     """What an error says about the state, besides its class."""

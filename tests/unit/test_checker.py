@@ -108,6 +108,19 @@ def sound(story: Story) -> None:
     story.record((14, b"G", 3))
 
 
+def test_a_broken_writer_repeats_its_failure() -> None:
+    """It breaks by a refusal, because of a seal that then fails; what it is given later fails with the same error."""
+    story = Story()
+    now = story.now
+    story.call("seal", "a", (), "StorageFull", outcome="failed", invoked=now, returned=now + 10)
+    for invoked in (now + 5, now + 20):
+        refused: dict[str, Any] = {"outcome": "failed", "fields": ("a",), "invoked": invoked, "returned": now + 30}
+        story.call("write", "a", (b"z", 7), "SegmentSealed", **refused)
+    assert story.judge().ok
+    del story.events[-2]
+    assert not story.judge().ok
+
+
 def dropped_record(story: Story) -> None:
     story.append(b"hi", 7)
     del story.records[-1]
