@@ -8,15 +8,14 @@ Leaves out: a second file in the same epoch; every error ends the stream (protoc
 from __future__ import annotations
 
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidOffset, StorageFull, StorageUnavailable
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidOffset, StorageFull
 from chunkstore.journal import TailCut
 from chunkstore.metadata.port import Position
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.claim import ClosedStream
 from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
 from chunkstore_journal.record import LogReader, Record, encode_record
-from chunkstore_journal.slots import Backoff
-from chunkstore_journal.stream import OwnedStream
+from chunkstore_journal.stream import OwnedStream, unavailable
 
 __all__ = ["AppendStream", "is_suspect", "judge_tail", "read_tail"]
 
@@ -24,8 +23,8 @@ __all__ = ["AppendStream", "is_suspect", "judge_tail", "read_tail"]
 class AppendStream(OwnedStream):
     """An owned log.a. The file must exist and be empty when the stream is built."""
 
-    def __init__(self, streams: Streams, opened: Opened, settings: Settings) -> None:
-        super().__init__(streams, opened, settings)
+    def __init__(self, streams: Streams, opened: Opened, settings: Settings, claim: bytes) -> None:
+        super().__init__(streams, opened, settings, claim)
         self._log = streams.names.log(opened.epoch)
         self._handle = ChunkHandle(self._log, True)
         self._synced = (self._log,)
@@ -37,7 +36,7 @@ class AppendStream(OwnedStream):
         try:
             fenced = storage.exists(self._fence_name)
         except ChunkstoreError as error:
-            raise self._broken(_unavailable(error, self._log), happened=False) from error
+            raise self._broken(unavailable(error, self._log), happened=False) from error
         if fenced:
             raise self._fenced(self.epoch + 1)
         # C3: one write of the whole record, then durable.
@@ -45,41 +44,26 @@ class AppendStream(OwnedStream):
             storage.write(self._handle, start, data)
         except (StorageFull, InvalidOffset) as error:
             # Nothing, or a part: an incomplete record never becomes valid, because nothing is written here again.
-            failure = error if isinstance(error, StorageFull) else _unavailable(error, self._log)
+            failure = error if isinstance(error, StorageFull) else unavailable(error, self._log)
             raise self._broken(failure, happened=False) from error
         except ChunkstoreError as error:
-            raise self._broken(_unavailable(error, self._log), happened=None) from error
+            raise self._broken(unavailable(error, self._log), happened=None) from error
         try:
             storage.sync(self._synced)
         except ChunkstoreError as error:
             # What reached the disk is unknown for ever, and a later sync may lie (protocol 2.3): never again here.
-            raise self._broken(_unavailable(error, self._log), happened=None) from error
+            raise self._broken(unavailable(error, self._log), happened=None) from error
         # C4, never before C3: checking first would let a successor read the tail between check and write.
-        try:
-            fenced = storage.exists(self._fence_name)
-        except ChunkstoreError as error:
-            fenced = self._claimed_after_write(error)
-        if fenced:
-            raise self._unknown(self.epoch + 1)
+        refusal = self._answer(self._refusal, self._log)
+        if refusal is not None:
+            raise refusal
         return start + len(data)
 
-    def _claimed_after_write(self, failure: ChunkstoreError) -> bool:
-        # Asking is free of effects, so it may be repeated; the record stays unacknowledged meanwhile.
-        backoff = Backoff(self._deadline_s)
-        while isinstance(failure, StorageUnavailable) and backoff.pause():
-            try:
-                return self._storage.exists(self._fence_name)
-            except ChunkstoreError as error:
-                failure = error
-        raise self._broken(_unavailable(failure, self._log), happened=None) from failure
-
-
-def _unavailable(error: ChunkstoreError, log: str) -> StorageUnavailable:
-    if isinstance(error, StorageUnavailable):
-        return error
-    wrapped = StorageUnavailable(f"the journal file {log} failed: {error}", object=log)
-    wrapped.__cause__ = error
-    return wrapped
+    def _refusal(self) -> Exception | None:
+        """Why a durable record is not acknowledged: a newer claim, or a look at another tree. Raises what the storage raises."""
+        if self._storage.exists(self._fence_name):
+            return self._unknown(self.epoch + 1)
+        return None if self.sees_own_claim() else self._broken(self.moved(), happened=None)
 
 
 def read_tail(streams: Streams, opened: Opened, *, known: Position | None) -> ClosedStream:

@@ -38,6 +38,9 @@ __all__ = [
     "decide_below",
     "encode_seal_record",
     "find_top",
+    "identify",
+    "is_seen",
+    "moved",
     "new_attempt",
     "read_latest",
     "read_voided",
@@ -60,6 +63,8 @@ class ClaimAttempt:
 
     claim: Claim
     data: bytes
+    identity: bytes = b""
+    """What our claim's object was told apart by when we had made it; empty where its name can mean no other."""
     previous_epoch: int | None = None
     closed: ClosedStream | None = None
     open_data: bytes = b""
@@ -78,6 +83,35 @@ def new_attempt(epoch: int) -> ClaimAttempt:
     who = runtime.identity()
     claim = Claim(epoch, runtime.token(16), who.host[:255], who.pid, who.boot_id[:255], runtime.now_ms())
     return ClaimAttempt(claim, encode_claim(claim))
+
+
+def moved(storage: ChunkStorage, names: ContainerNames, epoch: int) -> StorageUnavailable:
+    """What is said when our own claim is not where we made it."""
+    return StorageUnavailable(
+        f"our claim of epoch {epoch} is not to be seen under {storage.url} any more: the root or the folder of container "
+        f"{names.container!r} was moved, unmounted or replaced. See what lies there now, and open it again",
+        object=names.epoch(epoch),
+    )
+
+
+def is_seen(storage: ChunkStorage, name: str, identity: bytes) -> bool:
+    """Whether the claim under ``name`` is the very object that ``identity`` was taken of, so that we look at the tree that
+    it was made in. Raises ``StorageUnavailable``."""
+    try:
+        return storage.identity(name) == identity
+    except ChunkNotFound:
+        return False
+
+
+def identify(storage: ChunkStorage, names: ContainerNames, attempt: ClaimAttempt) -> None:
+    """Remember our claim as the object that it is, right after it was decided. Raises ``StorageUnavailable``.
+
+    Should another tree lie there already, with a claim of this epoch: it has an OPEN, too, and ours will be refused.
+    """
+    try:
+        attempt.identity = storage.identity(names.epoch(attempt.epoch))
+    except ChunkNotFound as missing:
+        raise moved(storage, names, attempt.epoch) from missing
 
 
 def read_latest(storage: ChunkStorage, names: ContainerNames) -> LatestHint | None:
@@ -122,6 +156,7 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
         except Undecided as undecided:
             raise undecided.error.copy() from undecided
         if isinstance(decision, Mine):
+            identify(storage, names, attempt)
             return attempt
         # Another process claims at the same time: duels cost only time, and the pause ends them.
         if not backoff.pause():
@@ -140,6 +175,7 @@ def claim_own_next(storage: ChunkStorage, names: ContainerNames, attempt: ClaimA
         raise undecided.error.copy() from undecided
     if not isinstance(decision, Mine):
         raise NotOwner(epoch=attempt.epoch - 1, owner=attempt.epoch)
+    identify(storage, names, attempt)
 
 
 def encode_seal_record(streams: Streams, attempt: ClaimAttempt, epoch: int, index: int) -> bytes:

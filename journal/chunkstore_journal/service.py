@@ -84,12 +84,19 @@ class ContainerJournal(JournalService):
         epoch = own.epoch + 1
         name = self._names.epoch(epoch)
         data = read_if_present(self._storage, name, size_max=LIMITS.small_object_bytes_max)
-        if data is None:
-            return None
-        attempt = self._attempt
-        if attempt is None or attempt.epoch != epoch or decode_claim(data, object=name).token != attempt.claim.token:
-            return epoch
-        return epoch + 1 if self._storage.exists(self._names.epoch(epoch + 1)) else None
+        if data is not None:
+            attempt = self._attempt
+            if (
+                attempt is None
+                or attempt.epoch != epoch
+                or decode_claim(data, object=name).token != attempt.claim.token
+            ):
+                return epoch
+            if self._storage.exists(self._names.epoch(epoch + 1)):
+                return epoch + 1
+        if isinstance(own, OwnedStream) and not own.sees_own_claim():
+            raise own.moved()
+        return None
 
     def resolve(self, position: Position) -> bool | None:
         epoch = position.epoch + 1

@@ -34,6 +34,9 @@ class SlotStream(OwnedStream):
         except Damaged as damage:
             raise self._broken(damage, happened=None) from damage
         if isinstance(decision, Mine):
+            # The slot is ours, but of which tree? Where a name can mean one object only, nothing is asked.
+            if not self._answer(self.sees_own_claim, name):
+                raise self._broken(self.moved(), happened=None)
             return 0
         raise self._refused(name, decision)
 

@@ -2,24 +2,30 @@
 
 Promises: lsn, index and hash chain continue without a hole; ``committed_lsn`` names the record before, which is decided
 because records are built one at a time; labels of time never go backwards (invariant 30). A stream that failed once
-takes no further record: its tail is for the take-over to judge (protocol 3.9).
+takes no further record: its tail is for the take-over to judge (protocol 3.9). A look that finds no newer claim counts only
+if our own claim is seen after it, the very object that we made (protocol 3.6).
 Leaves out: how a record becomes durable and fenced (``slot_stream``, ``append_stream``).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown
+from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import Batch, Journal, JournalBroken, RecordKind
 from chunkstore.metadata.port import Position
+from chunkstore_journal.claim import is_seen, moved
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.payloads import encode_note, encode_ops
 from chunkstore_journal.record import RecordHeader, encode_record
+from chunkstore_journal.slots import Backoff
 
-__all__ = ["OwnedStream", "encode_batch"]
+__all__ = ["OwnedStream", "encode_batch", "unavailable"]
+
+T = TypeVar("T")
 
 _make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
 _PLAIN_KINDS = frozenset((RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE))
@@ -34,10 +40,20 @@ def encode_batch(batch: Batch) -> bytes:
     return encode_note(batch.kind, batch.notes, batch.ops, batch.rows)
 
 
+def unavailable(error: ChunkstoreError, name: str) -> StorageUnavailable:
+    """What the storage said of ``name``, as an error that ends the epoch."""
+    if isinstance(error, StorageUnavailable):
+        return error
+    wrapped = StorageUnavailable(f"the journal file {name} failed: {error}", object=name)
+    wrapped.__cause__ = error
+    return wrapped
+
+
 class OwnedStream(Journal):
     """Base of ``SlotStream`` and ``AppendStream``."""
 
-    def __init__(self, streams: Streams, opened: Opened, settings: Settings) -> None:
+    def __init__(self, streams: Streams, opened: Opened, settings: Settings, claim: bytes) -> None:
+        """``claim``: what ``storage.identity`` said of our claim when we had made it."""
         self.epoch = opened.epoch
         self.head = opened.position
         self.opened = opened
@@ -49,6 +65,8 @@ class OwnedStream(Journal):
         self._deadline_s = settings.op_deadline_s
         self._time_ms = opened.header.time_ms
         self._fence_name = streams.names.epoch(opened.epoch + 1)
+        self._claim_name = streams.names.epoch(opened.epoch)
+        self._claim = claim
         self._bytes_written = 0
         self._end: ChunkstoreError | None = None
 
@@ -104,6 +122,19 @@ class OwnedStream(Journal):
             raise self._end.copy()
         if self._storage.exists(self._fence_name):
             raise NotOwner(epoch=self.epoch, owner=self.epoch + 1)
+        if not self.sees_own_claim():
+            raise self.moved()
+
+    def sees_own_claim(self) -> bool:
+        """Whether our claim is still where we made it. Raises ``StorageUnavailable``.
+
+        Where it is not, the root or the container's folder was moved, unmounted or replaced, and "no newer claim" says nothing.
+        """
+        return not self._claim or is_seen(self._storage, self._claim_name, self._claim)
+
+    def moved(self) -> StorageUnavailable:
+        """What is said where our claim is not seen."""
+        return moved(self._storage, self._names, self.epoch)
 
     def close(self) -> None:
         if self._end is None:
@@ -120,6 +151,20 @@ class OwnedStream(Journal):
             f"epoch {owner} was claimed while a record of epoch {self.epoch} was being written; its take-over decides",
             subject=self._names.container,
         )
+
+    def _answer(self, question: Callable[[], T], name: str) -> T:
+        """What the storage answers to a question that a record waits for, which is written under ``name``.
+
+        Asking is free of effects, so it may be repeated; the record stays unacknowledged meanwhile.
+        """
+        backoff: Backoff | None = None
+        while True:
+            try:
+                return question()
+            except ChunkstoreError as error:
+                backoff = Backoff(self._deadline_s) if backoff is None else backoff
+                if not isinstance(error, StorageUnavailable) or not backoff.pause():
+                    raise self._broken(unavailable(error, name), happened=None) from error
 
     def _broken(self, error: ChunkstoreError, *, happened: Literal[False] | None) -> JournalBroken:
         self._end = error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
-from chunkstore.config import Settings
+from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
@@ -23,6 +23,7 @@ from chunkstore_journal.claim import (
     claim_own_next,
     decide_below,
     find_top,
+    moved,
     read_latest,
     read_voided,
 )
@@ -32,7 +33,7 @@ from chunkstore_journal.payloads import BaseLink, OpenPayload, SnapshotLink, dec
 from chunkstore_journal.record import RecordHeader, encode_record
 from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
-from chunkstore_journal.slots import Mine, Undecided, put_decided
+from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.walk import last_label_ms
 
@@ -94,6 +95,7 @@ class TakeOver:
         if self._own is not None:
             # A1: our own next epoch or none. A process that was overtaken never climbs back by itself.
             assert self._attempt is not None
+            self._require_own_claim(self._own, self._attempt)
             claim_own_next(self._storage, self._names, self._attempt, deadline_s=self._deadline_s)
             return self._attempt
         voided = read_voided(self._storage, self._names)
@@ -110,6 +112,18 @@ class TakeOver:
                 object=self._names.epoch(known),
             )
         return claim_next(self._storage, self._names, top, deadline_s=self._deadline_s)
+
+    def _require_own_claim(self, own: OwnedStream, attempt: ClaimAttempt) -> None:
+        """Raise unless the claim that we take over from is seen where we made it: in another tree we own nothing.
+
+        Raises ``StorageUnavailable``; ``NotOwner`` where a stranger's claim above it explains more.
+        """
+        if own.sees_own_claim():
+            return
+        found = read_if_present(self._storage, self._names.epoch(attempt.epoch), size_max=LIMITS.small_object_bytes_max)
+        if found is not None and found != attempt.data:
+            raise NotOwner(epoch=own.epoch, owner=attempt.epoch)
+        raise moved(self._storage, self._names, own.epoch)
 
     def _after_claim(self, attempt: ClaimAttempt) -> Ownership:
         streams = self._streams
@@ -137,7 +151,7 @@ class TakeOver:
             findings=tuple(self._findings),
         )
         stream = AppendStream if streams.mode == "append" else SlotStream
-        journal = stream(streams, opened, self._settings)
+        journal = stream(streams, opened, self._settings, attempt.identity)
         assert self._store is not None
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)

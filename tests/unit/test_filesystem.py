@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -79,6 +79,20 @@ def makers(storage: FilesystemChunkStorage) -> list[Callable[[str, bytes], objec
     return [storage.create, storage.create_if_absent, storage.put]
 
 
+def spy_on_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the folders that are synced from now on."""
+    synced: list[str] = []
+    real = posix.sync_directory
+
+    def spy(path: str, make_room: Callable[[], None], dir_fd: int | None = None) -> None:
+        held = "" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}")
+        synced.append(os.path.normpath(os.path.join(held, path)))
+        real(path, make_room, dir_fd)
+
+    monkeypatch.setattr(posix, "sync_directory", spy)
+    return synced
+
+
 # Crashes and temporaries
 
 
@@ -117,7 +131,7 @@ def test_a_crash_before_the_link_leaves_nothing_under_the_name(
     class PowerCut(BaseException):
         pass
 
-    def cut(*_arguments: object) -> NoReturn:
+    def cut(*_arguments: object, **_options: object) -> NoReturn:
         raise PowerCut
 
     monkeypatch.setattr(os, "link", cut)
@@ -170,8 +184,8 @@ def test_a_link_whose_reply_was_lost_has_succeeded(
 ) -> None:
     real = os.link
 
-    def link(source: str, target: str) -> NoReturn:
-        real(source, target)
+    def link(source: str, target: str, **directories: Any) -> NoReturn:
+        real(source, target, **directories)
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
@@ -366,14 +380,7 @@ def test_a_failed_sync_of_a_folder_is_tried_again(
     with pytest.raises(StorageUnavailable, match="unknown"):
         storage.sync(["f/a"])
     monkeypatch.undo()
-    synced: list[str] = []
-    real = posix.sync_directory
-
-    def spy(path: str, make_room: Callable[[], None]) -> None:
-        synced.append(path)
-        real(path, make_room)
-
-    monkeypatch.setattr(posix, "sync_directory", spy)
+    synced = spy_on_folders(monkeypatch)
     storage.sync(["f/a"])
     assert [Path(path).name for path in synced] == ["f"]
     storage.sync(["f/a"])
@@ -381,29 +388,26 @@ def test_a_failed_sync_of_a_folder_is_tried_again(
 
 
 def test_folders_are_made_durable_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    real = posix.sync_directory
+    synced = spy_on_folders(monkeypatch)
 
-    def spy(path: str, make_room: Callable[[], None]) -> None:
-        synced.append(os.path.relpath(path, root))
-        real(path, make_room)
+    def relative() -> list[str]:
+        return [os.path.relpath(path, root) for path in synced]
 
-    monkeypatch.setattr(posix, "sync_directory", spy)
     storage = FilesystemChunkStorage(root)
     storage.create("c/d/00/x", b"x")
-    assert [os.path.normpath(path) for path in synced] == ["..", ".", "c", "c/d"]
+    assert relative() == ["..", ".", "c", "c/d"]
     storage.create("c/d/00/y", b"x")
     storage.create("c/d/01/y", b"x")
-    assert [os.path.normpath(path) for path in synced[4:]] == ["c/d"]
+    assert relative()[4:] == ["c/d"]
     synced.clear()
     storage.sync(["c/d/00/x", "c/d/00/y", "c/d/01/y"])
-    assert sorted(os.path.relpath(path) for path in synced) == ["c/d/00", "c/d/01"]
+    assert sorted(relative()) == ["c/d/00", "c/d/01"]
     storage.close()
     # Another process: what it finds may not be durable yet, so it is synced once more.
     synced.clear()
     second = FilesystemChunkStorage(root)
     second.create("c/d/00/z", b"x")
-    assert [os.path.normpath(path) for path in synced] == ["..", ".", "c", "c/d"]
+    assert relative() == ["..", ".", "c", "c/d"]
     second.close()
 
 
@@ -411,7 +415,7 @@ def test_folders_that_somebody_removed_are_made_again(storage: FilesystemChunkSt
     for number, make in enumerate(makers(storage)):
         name = f"c/d/{number}"
         make(name, b"x")
-        subprocess.run(["rm", "-r", str(root)], check=True)
+        subprocess.run(["rm", "-rf", str(root / "c/d"), str(root / TEMPORARY_FOLDER)], check=True)
         make(name, b"again")
         assert (root / name).read_bytes() == b"again"
 

@@ -147,7 +147,8 @@ def test_many_chunks_through_eight_handles(tmp_path: Path) -> None:
         thread.join()
     assert failures == []
     storage.sync([f"c/{number}" for number in range(300)])
-    assert open_descriptors(tmp_path) - before <= 8
+    # Besides the files: the root, and the folder that was written to.
+    assert open_descriptors(tmp_path) - before <= 8 + 2
     assert sum((tmp_path / f"c/{number}").stat().st_size for number in range(300)) == 300 * 5 + 300
     storage.close()
     assert open_descriptors(tmp_path) == before

@@ -11,12 +11,14 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore_bindings.filesystem import posix
-from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders, kind_of
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders
+from chunkstore_bindings.filesystem.held import Held
 
 __all__ = ["AtomicFiles", "remove_quietly"]
 
@@ -25,68 +27,85 @@ _SWEEP_ENTRIES_MAX = 10_000
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
-def remove_quietly(path: str) -> None:
-    """Remove an unreferenced file; what cannot be removed costs space and nothing else."""
+def remove_quietly(held: Held, rest: str) -> None:
+    """Remove an unreferenced file in a directory; what cannot be removed costs space and nothing else."""
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        os.unlink(rest, dir_fd=held.fd)
 
 
 class AtomicFiles:
-    """Atomic creation under ``root``. ``open_fd(path, flags)`` opens a file as the storage does."""
+    """Atomic creation under the root of ``folders``. ``open_fd(held, rest, flags)`` opens a file as the storage does."""
 
-    def __init__(self, root: str, folders: Folders, open_fd: Callable[[str, int], int], *, medium: str) -> None:
-        self._root = root
+    def __init__(
+        self,
+        folders: Folders,
+        open_fd: Callable[[Held, str, int], int],
+        make_room: Callable[[], None],
+        *,
+        medium: str,
+    ) -> None:
+        self._root = folders.held.path
         self._folders = folders
         self._open_fd = open_fd
+        self._make_room = make_room
         self._medium = medium
         self._swept = False
 
-    def create_if_absent(self, name: str, path: str, data: BytesLike) -> bool:
-        """As the port says, for chunk ``name`` at ``path``. The folder is synced also when the name was taken: "taken"
-        must still be true after a power cut."""
+    def create_if_absent(self, name: str, data: BytesLike) -> bool:
+        """As the port says. The folder is synced also when the name was taken: "taken" must still be true after a power
+        cut."""
         folder = name.rpartition("/")[0]
+        self._folders.check(name)
         self._folders.make(folder)
-        temporary, fd = self._write_temporary(name, data)
+        root, temporary, fd = self._write_temporary(name, data)
         try:
-            created = self._link(name, temporary, fd, path)
+            created = self._link(name, root, temporary, fd)
         finally:
             os.close(fd)
-            remove_quietly(temporary)
-        if not created and kind_of(path) == "folder":
+            remove_quietly(root, temporary)
+        if not created and self._folders.kind_of(name) == "folder":
             raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name")
         self._folders.sync([folder])
         return created
 
-    def put(self, name: str, path: str, data: BytesLike) -> None:
-        """As the port says, for chunk ``name`` at ``path``."""
+    def put(self, name: str, data: BytesLike) -> None:
+        """As the port says."""
         folder = name.rpartition("/")[0]
+        self._folders.check(name)
         self._folders.make(folder)
-        temporary, fd = self._write_temporary(name, data)
+        root, temporary, fd = self._write_temporary(name, data)
         os.close(fd)
         try:
+            held, rest = self._folders.directory(name)
+            replace = partial(os.replace, temporary, rest, src_dir_fd=root.fd, dst_dir_fd=held.fd)
             try:
-                os.replace(temporary, path)
+                replace()
             except FileNotFoundError:
                 self._folders.make_again(folder)
-                os.replace(temporary, path)
+                replace()
         except OSError as error:
-            remove_quietly(temporary)
-            if kind_of(path) == "folder":
+            remove_quietly(root, temporary)
+            if self._folders.kind_of(name) == "folder":
                 raise InvalidArgument(f"{name!r} is a folder here, so it cannot be a chunk", argument="name") from error
             if error.errno == errno.ENOENT:
-                raise StorageUnavailable(
-                    f"the folder of {name!r} or the temporary vanished; retry", object=name
-                ) from error
+                raise self._vanished(name) from error
             raise posix.translate(error, name, "putting") from error
         self._folders.sync([folder])
 
-    def _link(self, name: str, temporary: str, fd: int, path: str) -> bool:
+    def _vanished(self, name: str) -> StorageUnavailable:
+        if self._folders.held.is_lost(name):
+            return self._folders.held.lost(name)
+        return StorageUnavailable(f"the folder of {name!r} or the temporary vanished; retry", object=name)
+
+    def _link(self, name: str, root: Held, temporary: str, fd: int) -> bool:
         try:
+            held, rest = self._folders.directory(name)
+            link = partial(os.link, temporary, rest, src_dir_fd=root.fd, dst_dir_fd=held.fd)
             try:
-                os.link(temporary, path)
+                link()
             except FileNotFoundError:
                 self._folders.make_again(name.rpartition("/")[0])
-                os.link(temporary, path)
+                link()
         except OSError as error:
             if os.fstat(fd).st_nlink == 2:
                 # The reply was lost on the way (NFS sends again, and then meets its own link).
@@ -94,9 +113,7 @@ class AtomicFiles:
             if error.errno == errno.EEXIST:
                 return False
             if error.errno == errno.ENOENT:
-                raise StorageUnavailable(
-                    f"the folder of {name!r} or the temporary vanished; retry", object=name
-                ) from error
+                raise self._vanished(name) from error
             if error.errno in _NO_LINKS:
                 raise Unsupported(
                     f"{self._root} ({self._medium}): hard links do not work here ({error.strerror}), so {name!r} cannot be "
@@ -106,17 +123,18 @@ class AtomicFiles:
             raise posix.translate(error, name, "linking") from error
         return True
 
-    def _write_temporary(self, name: str, data: BytesLike) -> tuple[str, int]:
-        """A synced temporary with ``data``, still open: its path and descriptor."""
+    def _write_temporary(self, name: str, data: BytesLike) -> tuple[Held, str, int]:
+        """A synced temporary with ``data``, still open: the root, its path there, and its descriptor."""
         self._sweep()
-        temporary = f"{self._root}/{TEMPORARY_FOLDER}/{runtime.token(12).hex()}"
+        root = self._folders.held.root()
+        temporary = f"{TEMPORARY_FOLDER}/{runtime.token(12).hex()}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
             try:
-                fd = self._open_fd(temporary, flags)
+                fd = self._open_fd(root, temporary, flags)
             except FileNotFoundError:
                 self._folders.make_again(TEMPORARY_FOLDER)
-                fd = self._open_fd(temporary, flags)
+                fd = self._open_fd(root, temporary, flags)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise StorageUnavailable(f"{self._root}/{TEMPORARY_FOLDER} vanished; retry", object=name) from error
@@ -126,9 +144,9 @@ class AtomicFiles:
             posix.sync_all(fd)
         except OSError as error:
             os.close(fd)
-            remove_quietly(temporary)
+            remove_quietly(root, temporary)
             raise posix.translate(error, name, "writing") from error
-        return temporary, fd
+        return root, temporary, fd
 
     def _sweep(self) -> None:
         """Make the folder of temporaries, and once remove what crashes left there more than a day ago.
@@ -141,7 +159,13 @@ class AtomicFiles:
         self._swept = True
         limit_ms = runtime.now_ms() - _STALE_MS
         # Another process may sweep at the same time, or own what lies there.
-        with contextlib.suppress(OSError), os.scandir(f"{self._root}/{TEMPORARY_FOLDER}") as entries:
-            for _, entry in zip(range(_SWEEP_ENTRIES_MAX), entries, strict=False):
-                if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < limit_ms:
-                    remove_quietly(entry.path)
+        with contextlib.suppress(OSError):
+            root = self._folders.held.root()
+            fd = posix.open_directory(TEMPORARY_FOLDER, self._make_room, root.fd)
+            try:
+                with os.scandir(fd) as entries:
+                    for _, entry in zip(range(_SWEEP_ENTRIES_MAX), entries, strict=False):
+                        if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < limit_ms:
+                            remove_quietly(root, f"{TEMPORARY_FOLDER}/{entry.name}")
+            finally:
+                os.close(fd)

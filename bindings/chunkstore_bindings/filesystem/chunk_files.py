@@ -16,6 +16,7 @@ from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from chunkstore_bindings.filesystem.folders import Folders
+from chunkstore_bindings.filesystem.held import Held
 
 __all__ = ["ChunkFiles"]
 
@@ -33,9 +34,9 @@ class ChunkFiles:
         self.cache = cache
         self.open = cache.files
 
-    def open_fd(self, path: str, flags: int) -> int:
+    def open_fd(self, held: Held, rest: str, flags: int) -> int:
         """A new descriptor; out of descriptors, the idle files of the cache give way. Raises ``OSError``."""
-        return posix.with_room(partial(os.open, path, flags | _FLAGS, 0o666), self.cache.shrink)
+        return posix.with_room(partial(os.open, rest, flags | _FLAGS, 0o666, dir_fd=held.fd), self.cache.shrink)
 
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""
@@ -60,12 +61,12 @@ class ChunkFiles:
         return self.readable(name)
 
     def _open_file(self, name: str, *, writable: bool) -> OpenFile:
-        path = self._folders.path(name)
         while True:
             try:
-                fd = self.open_fd(path, os.O_RDWR if writable else os.O_RDONLY)
+                held, rest = self._folders.place(name)
+                fd = self.open_fd(held, rest, os.O_RDWR if writable else os.O_RDONLY)
             except OSError as error:
-                raise posix.translate(error, name, "opening") from error
+                raise self._folders.translate(error, name, "opening") from error
             file = OpenFile(fd, writable=writable, recheck=False)
             try:
                 info = os.fstat(fd)

@@ -1,22 +1,32 @@
-"""The folders under a root: made durable once, and never a symbolic link.
+"""The folders under a root: where a name lies, made durable once, and never a symbolic link.
 
 Promises: after ``make(folder)`` the folder exists and its name, and the names of all its parents up to the root, survive
-a power cut; each folder costs that once. ``verify(folder)`` refuses a folder that is, or lies behind, a symbolic link.
+a power cut; each folder costs that once. The root and the first folder of a name are made only if this object has never
+held them. ``verify(folder)`` refuses a folder that is, or lies behind, a symbolic link.
 Leaves out: removing folders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from chunkstore.errors import InvalidArgument, StorageFull, StorageUnavailable, Unsupported
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
 from chunkstore.runtime import Pool
 from chunkstore_bindings.filesystem import posix
+from chunkstore_bindings.filesystem.held import Held, HeldFolders
 
 __all__ = ["TEMPORARY_FOLDER", "Folders", "kind_of"]
 
@@ -27,10 +37,10 @@ _KNOWN_MAX = 1 << 17
 """Folders remembered; beyond it the memory starts anew (each folder is then synced once more)."""
 
 
-def kind_of(path: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
-    """What lies at ``path`` itself; "absent" also when it cannot be looked at."""
+def kind_of(held: Held, rest: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
+    """What lies at ``rest`` in a directory itself; "absent" also when it cannot be looked at."""
     try:
-        mode = os.stat(path, follow_symlinks=False).st_mode
+        mode = os.stat(rest, dir_fd=held.fd, follow_symlinks=False).st_mode
     except OSError:
         return "absent"
     if stat.S_ISREG(mode):
@@ -41,24 +51,42 @@ def kind_of(path: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
 
 
 class Folders:
-    """The folders under ``root`` (an absolute real path), named relative to it; "" is the root itself. Safe with threads.
+    """The folders of ``held``, named relative to its root; "" is the root itself. Safe with threads.
 
     ``make_room`` is called when no descriptor is left to open a folder with: see ``posix.with_room``.
     """
 
-    def __init__(self, root: str, pool: Pool, make_room: Callable[[], None], *, make_root: bool) -> None:
-        self._root = root
+    def __init__(self, held: HeldFolders, pool: Pool, make_room: Callable[[], None], *, make_root: bool) -> None:
+        self.held = held
+        self._root = held.path
+        self._open = held.folders
         self._pool = pool
         self._make_room = make_room
         self._make_root = make_root
         self._verified: set[str] = {""}
         self._durable: set[str] = set()
 
-    def path(self, name: str) -> str:
-        """The path of chunk ``name``, whose folder is no symbolic link (open the last part with O_NOFOLLOW).
+    def place(self, name: str) -> tuple[Held, str]:
+        """The directory to look for chunk ``name`` in, and its path there, on which no folder is a symbolic link.
 
-        Raises ``InvalidArgument`` for a name that cannot be a file's, ``Unsupported`` for a link on the way.
+        Open the last part with O_NOFOLLOW. Raises as ``check``, and ``OSError`` where there is no such directory.
         """
+        folder, _, _ = name.rpartition("/")
+        if folder in self._verified and name.isascii():
+            first, _, rest = name.partition("/")
+            held = self._open.get(first)
+            if held is not None and held.written:
+                return held, rest
+        self.check(name)
+        return self.directory(name)
+
+    def directory(self, folder: str) -> tuple[Held, str]:
+        """The directory to look for ``folder`` in, and its path there. Raises ``OSError`` where there is none."""
+        first, slash, rest = folder.partition("/")
+        return (self.held.folder(first), rest) if slash else (self.held.root(), first or ".")
+
+    def check(self, name: str) -> None:
+        """Raise ``InvalidArgument`` for a name that cannot be a file's, ``Unsupported`` for a link on the way."""
         if name.startswith(TEMPORARY_FOLDER) and name.partition("/")[0] == TEMPORARY_FOLDER:
             raise InvalidArgument(f"{TEMPORARY_FOLDER!r} is kept for temporaries; choose another name", argument="name")
         if not name.isascii():
@@ -67,7 +95,18 @@ class Folders:
             except UnicodeEncodeError:
                 raise InvalidArgument(f"chunk name {name!r} is not valid UTF-8", argument="name") from None
         self.verify(name.rpartition("/")[0])
-        return f"{self._root}/{name}"
+
+    def kind_of(self, name: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
+        """What has this name."""
+        try:
+            return kind_of(*self.directory(name))
+        except OSError:
+            return "absent"
+
+    def translate(self, error: OSError, name: str, doing: str) -> ChunkstoreError:
+        """As ``posix.translate``; what is not there because its directory was deleted is not called absent."""
+        found = posix.translate(error, name, doing)
+        return self.held.lost(name) if isinstance(found, ChunkNotFound) and self.held.is_lost(name) else found
 
     def verify(self, folder: str) -> None:
         """Raise ``Unsupported`` if a part of ``folder`` is a symbolic link. A folder that does not exist passes."""
@@ -78,7 +117,7 @@ class Folders:
             part = "/".join(parts[:count])
             if part in self._verified:
                 continue
-            kind = kind_of(f"{self._root}/{part}")
+            kind = self.kind_of(part)
             if kind == "link":
                 self._refuse_link(part)
             if kind != "folder":
@@ -102,18 +141,20 @@ class Folders:
                 self._make_one(part, "/".join(parts[: count - 1]))
 
     def make_again(self, folder: str) -> None:
-        """As ``make``, without trusting what is remembered: something has removed the folder or a parent."""
+        """As ``make``, without trusting what is remembered: something has removed the folder or a parent.
+
+        What lies at or above the container's folder is not made again: it was moved or replaced, and is another's by now.
+        """
         lost = folder
-        while lost:
+        while lost and (lost == TEMPORARY_FOLDER or "/" in lost):
             self._durable.discard(lost)
             self._verified.discard(lost)
             lost = lost.rpartition("/")[0]
-        self._durable.discard("")
         self.make(folder)
 
     def sync(self, folders: Sequence[str]) -> None:
         """Make the names in ``folders`` durable, several at once. Raises ``StorageUnavailable``: they may be or not."""
-        calls = [partial(posix.sync_directory, f"{self._root}/{folder}", self._make_room) for folder in folders]
+        calls = [partial(self._sync_one, folder) for folder in folders]
         try:
             if len(calls) == 1:
                 calls[0]()
@@ -125,51 +166,65 @@ class Folders:
                 object=folders[0],
             ) from error
 
+    def _sync_one(self, folder: str) -> None:
+        held, rest = self.directory(folder)
+        posix.sync_directory(rest, self._make_room, held.fd)
+
     def _make_one(self, folder: str, parent: str) -> None:
-        path = f"{self._root}/{folder}"
+        is_first = not parent and folder != TEMPORARY_FOLDER
         try:
             try:
-                os.mkdir(path)
+                if not (is_first and self.held.was_held(folder)):
+                    held, rest = self.directory(folder)
+                    os.mkdir(rest, dir_fd=held.fd)
             except FileExistsError:
-                kind = kind_of(path)
+                kind = self.kind_of(folder)
                 if kind == "link":
                     self._refuse_link(folder)
                 if kind not in ("folder", "absent"):
                     raise InvalidArgument(
                         f"{folder!r} is a chunk here, so it cannot be a folder", argument="name"
                     ) from None
-            posix.sync_directory(f"{self._root}/{parent}", self._make_room)
+            if is_first:
+                self.held.keep(folder)
+            self._sync_one(parent)
         except OSError as error:
             raise self._translated(error, folder) from error
         self._remember(self._verified, folder)
         self._remember(self._durable, folder)
 
     def _prepare_root(self) -> None:
+        try:
+            made = not self.held.is_open and self._make_missing()
+            root = self.held.root()
+            if not made:
+                # A root in a folder we may not read was made by another user, who must make it durable.
+                with contextlib.suppress(PermissionError):
+                    posix.sync_directory("..", self._make_room, root.fd)
+        except OSError as error:
+            raise self._translated(error, self._root) from error
+        self._durable.add("")
+
+    def _make_missing(self) -> bool:
+        """Make the root and its parents as far as they are missing; whether any was."""
         missing = []
         place = self._root
         while not os.path.isdir(place) and self._make_root and place != os.path.dirname(place):
             missing.append(place)
             place = os.path.dirname(place)
-        try:
-            for path in reversed(missing):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(path)
-                posix.sync_directory(os.path.dirname(path), self._make_room)
-            if not missing:
-                if not os.path.isdir(self._root):
-                    raise StorageUnavailable(f"the root {self._root} is gone; mount or create it", object=self._root)
-                # A root in a folder we may not read was made by another user, who must make it durable.
-                with contextlib.suppress(PermissionError):
-                    posix.sync_directory(os.path.dirname(self._root), self._make_room)
-        except OSError as error:
-            raise self._translated(error, self._root) from error
-        self._durable.add("")
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            posix.sync_directory(os.path.dirname(path), self._make_room)
+        return bool(missing)
 
-    @staticmethod
-    def _translated(error: OSError, folder: str) -> InvalidArgument | StorageFull | StorageUnavailable:
+    def _translated(self, error: OSError, folder: str) -> InvalidArgument | StorageFull | StorageUnavailable:
         found = posix.translate(error, folder, "making folder")
         if isinstance(found, (InvalidArgument, StorageFull, StorageUnavailable)):
             return found
+        if error.errno == errno.ENOENT and self.held.is_open:
+            # Whatever is missing is at or above the first folder: what lies below it was made a moment ago.
+            return self.held.lost(folder)
         return StorageUnavailable(f"making folder {folder!r}: {error.strerror}; check the root", object=folder)
 
     def _refuse_link(self, folder: str) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "OFFSET_MAX",
     "copy_range",
     "fill",
+    "open_directory",
     "read_span",
     "sync_all",
     "sync_data",
@@ -89,10 +90,18 @@ def with_room(opening: Callable[[], T], make_room: Callable[[], None]) -> T:
     return opening()
 
 
-def sync_directory(path: str, make_room: Callable[[], None]) -> None:
-    """Make the names in directory ``path`` durable; ``make_room``: see ``with_room``. Raises ``OSError``."""
-    # Around the opening alone: a sync that failed is never repeated.
-    fd = with_room(partial(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), make_room)
+def open_directory(path: str, make_room: Callable[[], None], dir_fd: int | None = None) -> int:
+    """A descriptor to read the names in directory ``path`` by, or to sync them; ``path`` may be relative to ``dir_fd``.
+
+    ``make_room``: see ``with_room``. Raises ``OSError``.
+    """
+    return with_room(partial(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd), make_room)
+
+
+def sync_directory(path: str, make_room: Callable[[], None], dir_fd: int | None = None) -> None:
+    """Make the names in directory ``path`` durable; see ``open_directory``. Raises ``OSError``."""
+    # Making room is for the opening alone: a sync that failed is never repeated.
+    fd = open_directory(path, make_room, dir_fd)
     try:
         sync_all(fd)
     finally:

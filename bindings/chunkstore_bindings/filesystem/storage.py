@@ -35,6 +35,7 @@ from chunkstore_bindings.filesystem.atomic import AtomicFiles, remove_quietly
 from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders, kind_of
+from chunkstore_bindings.filesystem.held import HeldFolders
 from chunkstore_bindings.filesystem.tree import walk_names
 
 __all__ = ["SYNC_WORKERS", "FilesystemChunkStorage"]
@@ -43,6 +44,13 @@ SYNC_WORKERS = 32
 """Files synced at the same time; a disk takes that many in about the time of one."""
 _DIRECT_READ_BYTES = 1 << 20
 """Longer reads ask for the file's size first, so that a wild length costs no memory."""
+
+_IDENTITIES_MAX = 1 << 10
+
+
+def _identity_of(info: os.stat_result) -> bytes:
+    # The time too, because numbers of inodes are used again.
+    return b"%d %d %d" % (info.st_dev, info.st_ino, info.st_mtime_ns)
 
 
 class FilesystemChunkStorage(BaseChunkStorage):
@@ -89,10 +97,12 @@ class FilesystemChunkStorage(BaseChunkStorage):
         )
         self._pool = runtime.pool("chunkstore-sync", SYNC_WORKERS)
         self._cache = FileCache(open_files_max, self._sync_victim)
-        self._folders = Folders(self._root, self._pool, self._cache.shrink, make_root=create_root)
+        held = HeldFolders(self._root, self._cache.shrink)
+        self._folders = Folders(held, self._pool, self._make_room, make_root=create_root)
         self._files = ChunkFiles(self._folders, self._cache, coherent=local)
         self._open = self._files.open
-        self._atomic = AtomicFiles(self._root, self._folders, self._files.open_fd, medium=kind)
+        self._atomic = AtomicFiles(self._folders, self._files.open_fd, self._make_room, medium=kind)
+        self._identities: dict[str, bytes] = {}
         # Names created here whose directory entry has not been synced yet, and names whose sync has failed.
         self._unsynced: set[str] = set()
         self._failed: set[str] = set()
@@ -110,7 +120,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
     def _look(self, name: str) -> os.stat_result | None:
         """Fresh attributes of a chunk; None if there is none (also where the name is a folder)."""
         try:
-            info = os.stat(self._folders.path(name), follow_symlinks=False)
+            held, rest = self._folders.place(name)
+            info = os.stat(rest, dir_fd=held.fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -123,7 +134,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def _must_look(self, name: str) -> os.stat_result:
         if (info := self._look(name)) is None:
-            raise ChunkNotFound(name)
+            raise self._folders.held.lost(name) if self._folders.held.is_lost(name) else ChunkNotFound(name)
         return info
 
     def do_exists(self, name: str) -> bool:
@@ -134,9 +145,24 @@ class FilesystemChunkStorage(BaseChunkStorage):
         return ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000)
 
     def do_identity(self, name: str) -> bytes:
-        # The time too, because numbers of inodes are used again.
-        info = self._must_look(name)
-        return b"%d %d %d" % (info.st_dev, info.st_ino, info.st_mtime_ns)
+        """Of the chunk in the tree that was opened, and only if the path leads there, too: whoever opens the root now, or
+        opened it a moment ago, found the same tree. (A copy that consists of hard links counts as the same.)"""
+        try:
+            seen = _identity_of(os.stat(f"{self._root}/{name}", follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            seen = b""
+        except OSError as error:
+            raise posix.translate(error, name, "looking for") from error
+        # What was found in our tree once needs one look only: its name and number lead to nothing else.
+        if not seen or self._identities.get(name) != seen:
+            self._identities.pop(name, None)
+            info = self._look(name)
+            if info is None or _identity_of(info) != seen:
+                raise ChunkNotFound(name)
+            if len(self._identities) >= _IDENTITIES_MAX:
+                self._identities.clear()
+            self._identities[name] = seen
+        return seen
 
     def do_open(self, name: str) -> bool:
         return self._must_look(name).st_mode & 0o222 != 0
@@ -205,10 +231,10 @@ class FilesystemChunkStorage(BaseChunkStorage):
     # Creating atomically ---------------------------------------------------------------------------------------------
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._atomic.create_if_absent(name, self._folders.path(name), data)
+        return self._atomic.create_if_absent(name, data)
 
     def do_put(self, name: str, data: BytesLike) -> None:
-        self._atomic.put(name, self._folders.path(name), data)
+        self._atomic.put(name, data)
         self._cache.drop(name)
         self._failed.discard(name)
         self._unsynced.discard(name)
@@ -216,23 +242,24 @@ class FilesystemChunkStorage(BaseChunkStorage):
     # Appending -------------------------------------------------------------------------------------------------------
 
     def do_create(self, name: str, data: BytesLike | None) -> None:
-        path = self._folders.path(name)
+        self._folders.check(name)
         self._folders.make(name.rpartition("/")[0])
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
+            held, rest = self._folders.directory(name)
             try:
-                fd = self._files.open_fd(path, flags)
+                fd = self._files.open_fd(held, rest, flags)
             except FileNotFoundError:
                 self._folders.make_again(name.rpartition("/")[0])
-                fd = self._files.open_fd(path, flags)
+                fd = self._files.open_fd(held, rest, flags)
         except OSError as error:
             if error.errno == errno.EEXIST:
-                if kind_of(path) == "folder":
+                if kind_of(held, rest) == "folder":
                     raise InvalidArgument(
                         f"{name!r} is a folder here, so it cannot be a chunk", argument="name"
                     ) from error
                 raise ChunkExists(name) from error
-            raise posix.translate(error, name, "creating") from error
+            raise self._folders.translate(error, name, "creating") from error
         file = OpenFile(fd, writable=True, recheck=False)
         self._failed.discard(name)
         self._unsynced.add(name)
@@ -246,7 +273,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         except OSError as error:
             # The chunk is not referred to yet, so a torn one need not stay.
             self._unsynced.discard(name)
-            remove_quietly(path)
+            remove_quietly(held, rest)
             raise posix.translate(error, name, "creating") from error
         finally:
             del file
@@ -337,9 +364,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def do_harden(self, name: str) -> None:
         """Also after a failed sync of this name: hardening is about what others can see, the protocol repeats the rest."""
-        path = self._folders.path(name)
         try:
-            fd = self._files.open_fd(path, os.O_RDONLY)
+            fd = self._files.open_fd(*self._folders.place(name), os.O_RDONLY)
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise ChunkNotFound(name)
@@ -347,7 +373,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
             finally:
                 os.close(fd)
         except OSError as error:
-            raise posix.translate(error, name, "hardening") from error
+            raise self._folders.translate(error, name, "hardening") from error
         folder = name.rpartition("/")[0]
         self._folders.make(folder)
         self._folders.sync([folder])
@@ -357,12 +383,13 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def do_delete(self, name: str) -> None:
         try:
-            os.unlink(self._folders.path(name))
+            held, rest = self._folders.place(name)
+            os.unlink(rest, dir_fd=held.fd)
         except OSError as error:
             # Unlinking a folder is refused with EPERM on some systems.
-            if error.errno == errno.EPERM and kind_of(self._folders.path(name)) == "folder":
+            if error.errno == errno.EPERM and self._folders.kind_of(name) == "folder":
                 raise ChunkNotFound(name) from error
-            raise posix.translate(error, name, "deleting") from error
+            raise self._folders.translate(error, name, "deleting") from error
         finally:
             self._cache.drop(name)
         self._unsynced.discard(name)
@@ -372,13 +399,12 @@ class FilesystemChunkStorage(BaseChunkStorage):
         items: list[ChunkInfo] = []
         try:
             self._folders.verify(prefix.rpartition("/")[0])
-            for name in walk_names(
-                self._root, prefix=prefix, after=after, hidden=TEMPORARY_FOLDER, make_room=self._cache.shrink
-            ):
+            for name in walk_names(self._open_folder, prefix=prefix, after=after, hidden=TEMPORARY_FOLDER):
                 if len(items) == limit:
                     return ListPage(tuple(items), items[-1].name)
                 try:
-                    info = os.stat(f"{self._root}/{name}", follow_symlinks=False)
+                    held, rest = self._folders.place(name)
+                    info = os.stat(rest, dir_fd=held.fd, follow_symlinks=False)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 items.append(ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000))
@@ -387,7 +413,13 @@ class FilesystemChunkStorage(BaseChunkStorage):
                 f"listing {prefix!r} under {self._root}: {error.strerror}; check permissions and the disk",
                 object=prefix,
             ) from error
+        if not items and self._folders.held.is_lost(prefix):
+            raise self._folders.held.lost(prefix)
         return ListPage(tuple(items), None)
+
+    def _open_folder(self, folder: str) -> int:
+        held, rest = self._folders.directory(f"{folder}/." if folder else "")
+        return posix.open_directory(rest, self._make_room, held.fd)
 
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         """Not atomic: after an error the target may be cut or longer. Durable after ``sync`` of the target. Sources stay."""
@@ -445,10 +477,16 @@ class FilesystemChunkStorage(BaseChunkStorage):
         mode = stat.S_IMODE(self._must_look(name).st_mode)
         try:
             # The mode bits are what counts; root could write all the same, so writes look at them.
-            os.chmod(self._folders.path(name), mode & ~0o222 if read_only else mode | 0o200)
+            held, rest = self._folders.place(name)
+            os.chmod(rest, mode & ~0o222 if read_only else mode | 0o200, dir_fd=held.fd)
         except OSError as error:
             raise posix.translate(error, name, "marking") from error
 
+    def _make_room(self) -> None:
+        self._cache.shrink()
+        self._folders.held.let_go()
+
     def do_close(self) -> None:
         self._cache.close()
+        self._folders.held.close()
         self._pool.close()

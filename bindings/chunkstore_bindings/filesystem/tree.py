@@ -11,19 +11,21 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from chunkstore_bindings.filesystem import posix
-
 __all__ = ["walk_names"]
 
 
-def _children(root: str, hidden: str, make_room: Callable[[], None], folder: str) -> list[str]:
+def _children(open_folder: Callable[[str], int], hidden: str, folder: str) -> list[str]:
     """Names under ``folder`` ("" or ending in a slash), sorted; a directory's name ends in a slash.
 
     The slash is what makes the order of siblings the order of the paths below them: "a-b" < "a/" < "a0".
     """
     found = []
     try:
-        with posix.with_room(partial(os.scandir, os.path.join(root, folder)), make_room) as entries:
+        fd = open_folder(folder[:-1])
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    try:
+        with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
                 if not folder and name == hidden:
@@ -37,24 +39,23 @@ def _children(root: str, hidden: str, make_room: Callable[[], None], folder: str
                     found.append(name + "/")
                 elif entry.is_file(follow_symlinks=False):
                     found.append(name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    finally:
+        os.close(fd)
     found.sort()
     return found
 
 
-def walk_names(
-    root: str, *, prefix: str, after: str | None, hidden: str, make_room: Callable[[], None]
-) -> Iterator[str]:
-    """Names of the files under ``root`` that begin with ``prefix`` and lie above ``after``, in order.
+def walk_names(open_folder: Callable[[str], int], *, prefix: str, after: str | None, hidden: str) -> Iterator[str]:
+    """Names of the files under a root that begin with ``prefix`` and lie above ``after``, in order.
 
-    ``make_room``: see ``posix.with_room``. Raises ``OSError`` when a directory cannot be read.
+    ``open_folder``: a new descriptor of a folder to read ("" is the root), or ``OSError``. Raises ``OSError`` when a
+    directory cannot be read.
     """
     start = prefix.rpartition("/")[0]
     parts = start.split("/") if start else []
     if "" in parts or "." in parts or ".." in parts or parts[:1] == [hidden]:
         return
-    look = partial(_children, root, hidden, make_room)
+    look = partial(_children, open_folder, hidden)
     stack = [(folder := start + "/" if start else "", iter(look(folder)))]
     while stack:
         folder, children = stack[-1]
