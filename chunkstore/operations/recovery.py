@@ -123,7 +123,7 @@ class Recovery:
             except ChunkstoreError as error:
                 if container.released or deadline.left_s() == 0.0:
                     unknown = OutcomeUnknown(
-                        "the journal failed and could not be taken over in time; it may still happen"
+                        f"the journal failed and could not be taken over in time ({error}); it may still happen"
                     )
                     unknown.__cause__ = error
                     owned.queue.decide(failure.batch, unknown)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import Damaged
+from chunkstore.errors import Damaged, SegmentNotFound
 from tests.simulation import test_schedules_cache as cache
 from tests.simulation import test_schedules_claims as claims
 from tests.simulation import test_schedules_fence as fence
@@ -29,6 +29,18 @@ OWN = {
             "whatever is invalid is taken for the torn end of a file",
             APPEND,
             (Patch("chunkstore_journal.append_stream:judge_tail", "if later is not None:", "if False:"),),
+        ),
+        Mutant(
+            "no-own-claim",
+            "a look that finds no newer claim counts, whatever tree it looks at",
+            ("posix-slot", "posix-append"),
+            (
+                Patch(
+                    "chunkstore_journal.stream:OwnedStream.sees_own_claim",
+                    "return not self._claim or is_seen(self._storage, self._claim_name, self._claim)",
+                    "return True",
+                ),
+            ),
         ),
         Mutant(
             "sync-goes-on",
@@ -59,6 +71,8 @@ BITES: tuple[Bite, ...] = (
     ("noembed", "posix-append", fence.test_04_third_owner_longer_tail, {}),
     ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True, "remote": False}),
     ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True, "remote": True}),
+    ("no-own-claim", "posix-append", fence.test_52_root_moved_under_owner, {"held": "record"}),
+    ("no-own-claim", "posix-slot", fence.test_52_root_moved_under_owner, {"held": "nothing"}),
     (
         "no-expected-offset",
         "s3-slot",
@@ -126,8 +140,8 @@ def test_with_a_planted_bug_the_schedule_fails(
         arguments = {**arguments, "tmp_path": tmp_path}
     bug = {**MUTANTS, **OWN}[mutant]
     assert kind in bug.kinds
-    # Damage that recovery itself finds is as good a verdict as the judge's.
-    with planted(bug), pytest.raises((AssertionError, pytest.fail.Exception, Damaged)):
+    # Damage that recovery itself finds is as good a verdict as the judge's, and so is a segment that is gone.
+    with planted(bug), pytest.raises((AssertionError, pytest.fail.Exception, Damaged, SegmentNotFound)):
         if "kind" in schedule.__annotations__:
             schedule(kind, **arguments)
         else:

@@ -1,13 +1,14 @@
-"""Named schedules: who may acknowledge once somebody else has claimed (protocol 3.18: 1 to 4, 42, 45)."""
+"""Named schedules: who may acknowledge once somebody else has claimed (protocol 3.18: 1 to 4, 42, 45, 52)."""
 
 from __future__ import annotations
 
 import pytest
 
-from chunkstore.errors import BadOffset, NotOwner, OutcomeUnknown
+from chunkstore.errors import BadOffset, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore_journal.payloads import SealPayload
 from tests.simulation.scene import ALL, APPEND, POSIX, SEGMENT, Owner, Scene, scene_of, worlds
 from tests.simulator import Rule
+from tests.simulator.moving import copy_folder, rename_folder
 
 
 @worlds(*ALL)
@@ -174,3 +175,31 @@ def test_45_client_retry_across_failover(scene: Scene, by: str, adopted: bool) -
     else:
         assert n.process.run(lambda: ask(n, event.data)) == 3
     assert scene.judge() == ["a", "x"]
+
+
+@worlds(*POSIX)
+@pytest.mark.parametrize("held", ["data", "record", "nothing"])
+def test_52_root_moved_under_owner(scene: Scene, held: str) -> None:
+    """The container's folder is moved aside and a copy put in its place: z's folder, which it holds, shows no successor."""
+    z = scene.first("z", "a")
+    call = None
+    if held != "nothing":
+        late = z.begin("late")
+        call = z.process.until(name="*/d/*") if held == "data" else z.process.until_record()
+    container = scene.names.container
+    rename_folder(scene.posix, container, "aside")
+    copy_folder(scene.posix, "aside", container)
+    n = scene.owner("n", "other")
+    n.append("b")
+    if call is None:
+        late = z.begin("late")
+    else:
+        call.release()
+    assert isinstance(late.failure(), (OutcomeUnknown, StorageUnavailable))
+    with pytest.raises(StorageUnavailable, match="moved, unmounted or replaced"):
+        z.content()
+    again = z.begin("again")
+    assert "moved, unmounted or replaced" in str(again.failure())
+    assert not scene.there(scene.names.epoch(2).replace(container, "aside", 1)), "it takes over nothing in another tree"
+    assert scene.judge() == ["a", "b"]
+    assert late.outcome == "unknown" and again.outcome == "refused"

@@ -24,9 +24,9 @@ JOURNAL_MUTANTS: Final = (
         APPEND,
         (
             Patch(
-                f"{_APPEND_STREAM}:AppendStream._commit",
-                "if fenced:\n        raise self._unknown",
-                "if False:\n        raise self._unknown",
+                f"{_APPEND_STREAM}:AppendStream._refusal",
+                "if self._storage.exists(self._fence_name):",
+                "if False:",
             ),
         ),
     ),
@@ -37,10 +37,8 @@ JOURNAL_MUTANTS: Final = (
         (
             Patch(
                 f"{_APPEND_STREAM}:AppendStream._commit",
-                "        fenced = storage.exists(self._fence_name)\n"
-                "    except ChunkstoreError as error:\n"
-                "        fenced = self",
-                "        pass\n    except ChunkstoreError as error:\n        fenced = self",
+                "refusal = self._answer(self._refusal, self._log)",
+                "refusal = self._unknown(self.epoch + 1) if fenced else None",
             ),
         ),
     ),

@@ -10,8 +10,8 @@ Promises
 * A full disk, EIO, and short writes hit single system calls. ``create_if_absent`` is what the file system binding does:
   temporary, fsync, link, fsync of the folder, unlink; a process may die between any two of them.
 
-Leaves out: folders as such (their own entries count as durable), permissions, symbolic links; several kernels over one
-network file system (its stale answers are in negative tests only); requests that come late (a system call ends with its process).
+Leaves out: folders as such (their own entries count as durable; ``moving`` renames them), permissions, symbolic links; several
+kernels over one network file system (its stale answers are in negative tests only); requests that come late.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from greenlet import GreenletExit
 
@@ -59,6 +59,7 @@ class PosixBackend:
         # By folder and name: what the disk has for a name whose present entry was not synced.
         self._dirty: dict[str, dict[str, Inode | None]] = {}
         self._inodes = 0
+        self.held: list[dict[str, str]] = []  # for each client: the folders it holds open, and their names by now
         self.busy = False
         self._network = not fence_by_stat
 
@@ -307,6 +308,8 @@ class PosixChunkStorage(BaseChunkStorage):
         self._process = process
         self._backend = backend
         self._wire_call = Wire(world, process).call
+        self._held: dict[str, str] = {}
+        backend.held.append(self._held)
         self._begin()
 
     def _begin(self) -> None:
@@ -316,6 +319,12 @@ class PosixChunkStorage(BaseChunkStorage):
         # Files with unsynced bytes of ours stay open: how many errors there had been when the first of them were written.
         self._errors_known: dict[str, int] = {}
         self._temporaries = 0
+        self._held.clear()
+
+    def _at(self, name: str) -> str:
+        """Where a name lies now, in the folder that was opened for it."""
+        first = name.partition("/")[0]
+        return self._held.setdefault(first, first) + name.removeprefix(first)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -332,40 +341,44 @@ class PosixChunkStorage(BaseChunkStorage):
 
     def do_exists(self, name: str) -> bool:
         entries = self._backend.entries
-        return bool(self._call("exists", "stat", name, lambda: name in entries, changes=False))
+        return bool(self._call("exists", "stat", name, lambda: self._at(name) in entries, changes=False))
 
     def do_stat(self, name: str) -> ChunkInfo:
         def look() -> ChunkInfo:
-            inode = self._backend.find(name)
+            inode = self._backend.find(self._at(name))
             return ChunkInfo(name, len(inode.data), inode.modified_ns // 1_000_000)
 
-        found: ChunkInfo = self._call("stat", "stat", name, look, changes=False)
-        return found
+        return cast(ChunkInfo, self._call("stat", "stat", name, look, changes=False))
 
     def do_identity(self, name: str) -> bytes:
-        number: int = self._call("identity", "stat", name, lambda: self._backend.find(name).number, changes=False)
-        return b"%d" % number
+        def look() -> int:
+            inode = self._backend.find(self._at(name))
+            if self._backend.find(name) is not inode:
+                raise ChunkNotFound(name)
+            return inode.number
+
+        return b"%d" % self._call("identity", "stat", name, look, changes=False)
 
     def do_open(self, name: str) -> bool:
-        self._call("open", "stat", name, lambda: self._backend.find(name), changes=False)
+        self._call("open", "stat", name, lambda: self._backend.find(self._at(name)), changes=False)
         return True
 
     def do_create(self, name: str, data: BytesLike | None) -> None:
-        self._call("create", "creat", name, lambda: self._backend.create(name))
+        self._call("create", "creat", name, lambda: self._backend.create(self._at(name)))
         self._failed.discard(name)
         self._errors_known.pop(name, None)
         self._unsynced.add(name)
         if data is not None and len(data):
             body = bytes(data)
             try:
-                self._call("create", "pwrite", name, lambda: self._backend.pwrite(name, 0, body), body)
+                self._call("create", "pwrite", name, lambda: self._backend.pwrite(self._at(name), 0, body), body)
             except (StorageFull, StorageUnavailable):
                 self._remove_quietly(name)
                 raise
 
     def _remove_quietly(self, name: str) -> None:
         try:
-            self._call("remove", "unlink", name, lambda: self._backend.unlink(name))
+            self._call("remove", "unlink", name, lambda: self._backend.unlink(self._at(name)))
         except GreenletExit:
             raise
         except Exception:  # noqa: BLE001  (what cannot be removed costs space and nothing else)
@@ -393,7 +406,9 @@ class PosixChunkStorage(BaseChunkStorage):
         body = bytes(data)
         try:
             created = bool(
-                self._call("create_if_absent", "link", name, lambda: self._backend.link(temporary, name), body)
+                self._call(
+                    "create_if_absent", "link", name, lambda: self._backend.link(temporary, self._at(name)), body
+                )
             )
         finally:
             self._remove_quietly(temporary)
@@ -405,7 +420,7 @@ class PosixChunkStorage(BaseChunkStorage):
         temporary = self._temporary("put", name, data)
         body = bytes(data)
         try:
-            self._call("put", "rename", name, lambda: self._backend.rename(temporary, name), body)
+            self._call("put", "rename", name, lambda: self._backend.rename(temporary, self._at(name)), body)
         except (StorageFull, StorageUnavailable):
             self._remove_quietly(temporary)
             raise
@@ -415,14 +430,14 @@ class PosixChunkStorage(BaseChunkStorage):
         self._unsynced.discard(name)
 
     def _sync_folder(self, op: str, name: str) -> None:
-        self._call(op, "fsync-folder", name, lambda: self._backend.sync_folder(name))
+        self._call(op, "fsync-folder", name, lambda: self._backend.sync_folder(self._at(name)))
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
         data: bytes = self._call(
             "read",
             "pread",
             name,
-            lambda: bytes(self._backend.find(name).data[offset : offset + length]),
+            lambda: bytes(self._backend.find(self._at(name)).data[offset : offset + length]),
             changes=False,
         )
         return data
@@ -442,15 +457,20 @@ class PosixChunkStorage(BaseChunkStorage):
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         self._check_doubt(name)
         body = bytes(data)
-        self._errors_known.setdefault(name, self._backend.find(name).errors)
-        return int(self._call("write", "pwrite", name, lambda: self._backend.pwrite(name, offset, body), body))
+        self._errors_known.setdefault(name, self._backend.find(self._at(name)).errors)
+        return int(
+            self._call("write", "pwrite", name, lambda: self._backend.pwrite(self._at(name), offset, body), body)
+        )
 
     def do_sync(self, names: Sequence[str]) -> None:
         for name in dict.fromkeys(names):
             self._check_doubt(name)
             try:
                 self._call(
-                    "sync", "fsync", name, partial(self._backend.sync_file, name, self._errors_known.pop(name, None))
+                    "sync",
+                    "fsync",
+                    name,
+                    partial(self._backend.sync_file, self._at(name), self._errors_known.pop(name, None)),
                 )
             except StorageUnavailable:
                 self._failed.add(name)
@@ -461,21 +481,19 @@ class PosixChunkStorage(BaseChunkStorage):
                 self._unsynced.discard(name)
 
     def do_harden(self, name: str) -> None:
-        self._call("harden", "fsync", name, lambda: self._backend.sync_file(name))
+        self._call("harden", "fsync", name, lambda: self._backend.sync_file(self._at(name)))
         self._sync_folder("harden", name)
         self._unsynced.discard(name)
 
     def do_delete(self, name: str) -> None:
-        self._call("delete", "unlink", name, lambda: self._backend.unlink(name))
+        self._call("delete", "unlink", name, lambda: self._backend.unlink(self._at(name)))
         self._unsynced.discard(name)
         self._failed.discard(name)
         self._errors_known.pop(name, None)
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
-        page: ListPage = self._call(
-            "list", "readdir", prefix, lambda: self._backend.list(prefix, after, limit), changes=False
-        )
-        return page
+        list_now = partial(self._backend.list, prefix, after, limit)
+        return cast(ListPage, self._call("list", "readdir", prefix, list_now, changes=False))
 
     def do_truncate(self, name: str, length: int) -> None:
         raise InvalidArgument("simulated files only grow", argument="length")
