@@ -129,7 +129,10 @@ class Journal(ABC):
 
     @abstractmethod
     def check_fence(self) -> None:
-        """Raise ``NotOwner`` if a newer epoch has been claimed; for fenced reads (protocol.md 3.13)."""
+        """Raise ``NotOwner`` if a newer epoch has been claimed; for fenced reads (protocol.md 3.13).
+
+        Raises ``StorageUnavailable`` also where our own claim is not seen: the tree was moved or replaced (3.6, P10).
+        """
 
     @property
     @abstractmethod

@@ -208,7 +208,7 @@ class ChunkStorage(ABC):
         """What tells this very object from every other one that may carry its name, such as one in a copy of the tree.
 
         Asked freshly; stays while the object is not written. Empty where a name can only ever mean one object.
-        Raises: ``ChunkNotFound``; ``StorageUnavailable`` also where the tree is known to have been moved or replaced.
+        Raises: ``ChunkNotFound``, also where the tree that was opened is known to lie elsewhere by now.
         """
 
     @abstractmethod

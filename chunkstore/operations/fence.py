@@ -4,6 +4,7 @@ Promises
 * A deposed owner never climbs (A1): from then on it answers ``NotOwner`` and commits nothing.
 * A fenced look begins when it is asked for. Where a stat may be stale (NFS) it is a committed HEARTBEAT instead.
 * Our own claim, while a self-take-over is under way, is never mistaken for a stranger's.
+* "No newer claim" counts only where our own claim is seen, too: in a tree that was moved or replaced nothing is answered (3.6, P10).
 
 Leaves out: the fence of a commit (the journal's), the outcome of a fenced one (``recovery``).
 """

@@ -1,7 +1,8 @@
 """APPEND streams: records in one file, write-then-check as the fence (protocol 3.4 T3, 3.5 C0 to C4, P5, P6, A15).
 
-Promises: a record is acknowledged only after it was durable *and* the next epoch was seen unclaimed after that; so a
-successor that claims, reads the tail and records where it ends cannot miss an acknowledged record.
+Promises: a record is acknowledged only after it was durable *and* the next epoch was seen unclaimed after that, in the tree
+where our own claim lies (P10); so a successor that claims, reads the tail and records where it ends cannot miss an
+acknowledged record.
 Leaves out: a second file in the same epoch; every error ends the stream (protocol 3.9).
 """
 

@@ -124,7 +124,8 @@ def test_errors_of_the_metadata_and_empty_reads_are_fenced_too(
     assert store.read("s", len(CONTENT), 10) == b""
     with pytest.raises(SegmentNotFound):
         store.read("none", 0, 1)
-    assert gate.seen == ["fence", "fence"]
+    # On files each look is followed by one at our own claim.
+    assert [operation for operation in gate.seen if operation != "identity"] == ["fence", "fence"]
     world.open()
     with pytest.raises(NotOwner):
         store.read("none", 0, 1)

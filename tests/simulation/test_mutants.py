@@ -21,10 +21,10 @@ def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
 
 
 def test_a_mutant_is_there_while_it_is_planted_and_gone_afterwards() -> None:
-    before = AppendStream._commit.__code__
+    before = AppendStream._refusal.__code__
     with planted(MUTANTS["nocheck"]):
-        assert AppendStream._commit.__code__.co_code != before.co_code
-    assert AppendStream._commit.__code__ is before
+        assert AppendStream._refusal.__code__.co_code != before.co_code
+    assert AppendStream._refusal.__code__ is before
 
 
 def test_code_that_was_imported_by_name_is_reached_too() -> None:

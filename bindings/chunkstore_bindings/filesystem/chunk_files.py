@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from functools import partial
 
 from chunkstore.errors import ChunkNotFound, InvalidArgument
@@ -26,17 +27,21 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ChunkFiles:
-    """The open files of one storage, kept in ``cache``. ``coherent``: what another process does to a name shows here at once."""
+    """The open files of one storage, kept in ``cache``. ``coherent``: what another process does to a name shows here at once.
 
-    def __init__(self, folders: Folders, cache: FileCache, *, coherent: bool) -> None:
+    ``make_room`` is called when no descriptor is left: see ``posix.with_room``.
+    """
+
+    def __init__(self, folders: Folders, cache: FileCache, make_room: Callable[[], None], *, coherent: bool) -> None:
         self._folders = folders
+        self._make_room = make_room
         self._coherent = coherent
         self.cache = cache
         self.open = cache.files
 
     def open_fd(self, held: Held, rest: str, flags: int) -> int:
-        """A new descriptor; out of descriptors, the idle files of the cache give way. Raises ``OSError``."""
-        return posix.with_room(partial(os.open, rest, flags | _FLAGS, 0o666, dir_fd=held.fd), self.cache.shrink)
+        """A new descriptor; out of descriptors, what is idle gives way. Raises ``OSError``."""
+        return posix.with_room(partial(os.open, rest, flags | _FLAGS, 0o666, dir_fd=held.fd), self._make_room)
 
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""

@@ -8,13 +8,17 @@ Promises
   that name raise ``StorageUnavailable`` at once, because a second sync of lost pages would report success.
 * No name reaches outside the root, and no symbolic link below the root is followed. (A guard against mishaps; a process that
   can write under the root can do worse.)
-* File handles are bounded by ``open_files_max`` plus the calls in progress.
+* Names are resolved in the directories that were opened: the root, and the first folder of a name (``held``). What is renamed, unmounted
+  or replaced meanwhile is never mixed up with what takes its place: all goes on in the tree that was opened, or fails with
+  ``StorageUnavailable`` once that is deleted. Nothing at or above the first folder is made twice. Open anew to serve a new place.
+* File handles are bounded by ``open_files_max``, one for each first folder that was written to, 65 more, and the calls in progress.
 
 Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries lie in ``<root>/.chunkstore-tmp`` and are never listed.
 A name cannot be a chunk and a folder at once. Empty folders stay.
 
-Leaves out: a chunk that *another process* deletes may stay readable here while its file is open (its bytes cannot have
-changed: names are never reused). Deletion is not synced: after a power cut a deleted chunk may be back.
+Leaves out: telling readers that the tree they read was moved (``identity`` tells). A chunk that *another process* deletes may
+stay readable here while its file is open (its bytes cannot have changed: names are never reused). Deletion is not synced: after
+a power cut a deleted chunk may be back.
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
     """A chunk storage in the directory ``path``.
 
     Arguments:
-      path: the root. It is made by the first write unless ``create_root`` is false; then it must exist.
+      path: the root, held from now on if it exists. It is made by the first write unless ``create_root`` is false; then it
+        must exist. ``close`` lets go of it.
       open_files_max: file handles kept open (8 or more); stay well below ``ulimit -n``.
       medium: the file system's type, where the caller knows better than ``/proc/self/mountinfo``.
 
@@ -99,7 +104,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         self._cache = FileCache(open_files_max, self._sync_victim)
         held = HeldFolders(self._root, self._cache.shrink)
         self._folders = Folders(held, self._pool, self._make_room, make_root=create_root)
-        self._files = ChunkFiles(self._folders, self._cache, coherent=local)
+        self._files = ChunkFiles(self._folders, self._cache, self._make_room, coherent=local)
         self._open = self._files.open
         self._atomic = AtomicFiles(self._folders, self._files.open_fd, self._make_room, medium=kind)
         self._identities: dict[str, bytes] = {}
