@@ -80,10 +80,16 @@ class Folders:
         self.check(name)
         return self.directory(name)
 
-    def directory(self, folder: str) -> tuple[Held, str]:
-        """The directory to look for ``folder`` in, and its path there. Raises ``OSError`` where there is none."""
-        first, slash, rest = folder.partition("/")
-        return (self.held.folder(first), rest) if slash else (self.held.root(), first or ".")
+    def directory(self, name: str) -> tuple[Held, str]:
+        """The directory to look for a chunk or a folder of this name in, and its path there. Raises ``OSError`` where there is none."""
+        first, slash, rest = name.partition("/")
+        return (self.held.folder(first), rest) if slash else (self.held.root(), first)
+
+    def inside(self, folder: str) -> tuple[Held, str]:
+        """As ``directory``, to open ``folder`` itself: the first folder of a name is the one that is held, whatever it is called now."""
+        if not folder:
+            return self.held.root(), "."
+        return self.directory(folder if folder == TEMPORARY_FOLDER else f"{folder}/.")
 
     def check(self, name: str) -> None:
         """Raise ``InvalidArgument`` for a name that cannot be a file's, ``Unsupported`` for a link on the way."""
@@ -167,7 +173,7 @@ class Folders:
             ) from error
 
     def _sync_one(self, folder: str) -> None:
-        held, rest = self.directory(folder)
+        held, rest = self.inside(folder)
         posix.sync_directory(rest, self._make_room, held.fd)
 
     def _make_one(self, folder: str, parent: str) -> None:

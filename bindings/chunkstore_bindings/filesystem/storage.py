@@ -423,7 +423,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         return ListPage(tuple(items), None)
 
     def _open_folder(self, folder: str) -> int:
-        held, rest = self._folders.directory(f"{folder}/." if folder else "")
+        held, rest = self._folders.inside(folder)
         return posix.open_directory(rest, self._make_room, held.fd)
 
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:

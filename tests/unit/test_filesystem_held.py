@@ -1,0 +1,183 @@
+"""Which directories a filesystem storage holds open, and what it makes of those that are moved, deleted or replaced."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import ChunkNotFound, Closed, StorageUnavailable
+from chunkstore.storage import ChunkHandle
+from chunkstore_bindings.filesystem import FilesystemChunkStorage, held
+from tests.support.forked import in_forked_child
+
+
+def open_descriptors(folder: Path) -> int:
+    gc.collect()
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith(str(folder))
+    return count
+
+
+def writing(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], object]]:
+    return [
+        partial(storage.create, name, b"x"),
+        partial(storage.create_if_absent, name, b"x"),
+        partial(storage.put, name, b"x"),
+    ]
+
+
+def reading(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], object]]:
+    return [
+        partial(storage.stat, name),
+        partial(storage.open_read, name),
+        partial(storage.read, ChunkHandle(name, False), 0, 9),
+        partial(storage.harden, name),
+        partial(storage.delete, name),
+        partial(storage.list, "c/"),
+    ]
+
+
+def test_a_root_that_may_be_made_is_not_needed_before(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path / "no/such/root")
+    assert not storage.exists("c/a")
+    assert storage.list().items == ()
+    with pytest.raises(ChunkNotFound):
+        storage.stat("c/a")
+    assert list(tmp_path.iterdir()) == []
+    # Another process makes it meanwhile: what is there is found, and held.
+    other = FilesystemChunkStorage(tmp_path / "no/such/root")
+    other.create("c/a", b"x")
+    assert storage.stat("c/a").length == 1
+    (tmp_path / "no").rename(tmp_path / "yes")
+    assert storage.stat("c/a").length == 1
+    storage.close()
+    other.close()
+
+
+@pytest.mark.parametrize("moved", ["root", "root/c"])
+def test_everything_goes_on_in_a_tree_that_was_renamed(tmp_path: Path, moved: str) -> None:
+    storage = FilesystemChunkStorage(tmp_path / "root")
+    storage.create("c/d/old", b"old")
+    (tmp_path / moved).rename(tmp_path / "elsewhere")
+    place = tmp_path / "elsewhere" / ("c" if moved == "root" else "")
+    for number, write in enumerate(writing(storage, "c/e/new")):
+        write()
+        storage.sync(["c/e/new"])
+        assert (place / "e/new").read_bytes() == b"x", number
+        storage.delete("c/e/new")
+    assert storage.write(storage.open_write("c/d/old"), 3, b"er") == 2
+    assert [item.name for item in storage.list("c/").items] == ["c/d/old"]
+    storage.set_read_only(ChunkHandle("c/d/old", True), True)
+    assert not storage.open_write("c/d/old").writable
+    storage.harden("c/d/old")
+    assert (place / "d/old").read_bytes() == b"older"
+    with pytest.raises(ChunkNotFound):
+        storage.identity("c/d/old")
+    assert not (tmp_path / moved).exists()
+    storage.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("removed", ["root", "root/c"])
+def test_nothing_is_made_in_the_place_of_a_tree_that_was_removed(tmp_path: Path, removed: str, replaced: bool) -> None:
+    storage = FilesystemChunkStorage(tmp_path / "root")
+    storage.create_if_absent("c/d/a", b"x")
+    shutil.rmtree(tmp_path / removed)
+    if replaced:
+        (tmp_path / "root/c/d").mkdir(parents=True)
+        (tmp_path / "root/c/d/a").write_bytes(b"another")
+    before = sorted(tmp_path.rglob("*"))
+    for call in [*writing(storage, "c/d/b"), *writing(storage, "c/new/b"), *reading(storage, "c/d/a")]:
+        with pytest.raises(StorageUnavailable, match="moved, unmounted, replaced or removed"):
+            call()
+    with pytest.raises(ChunkNotFound):
+        storage.identity("c/d/a")
+    assert not storage.exists("c/d/a")
+    assert [path for path in sorted(tmp_path.rglob("*")) if ".chunkstore-tmp" not in path.parts] == [
+        path for path in before if ".chunkstore-tmp" not in path.parts
+    ]
+    storage.close()
+    # Opened anew, it is a root like any other.
+    again = FilesystemChunkStorage(tmp_path / "root")
+    again.create_if_absent("c/d/b", b"x")
+    again.close()
+
+
+def test_identity_needs_the_tree_and_the_path(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path / "root")
+    storage.create_if_absent("c/a", b"x")
+    first = storage.identity("c/a")
+    (tmp_path / "root/c").rename(tmp_path / "aside")
+    shutil.copytree(tmp_path / "aside", tmp_path / "root/c")
+    for _ in range(2):
+        with pytest.raises(ChunkNotFound):
+            storage.identity("c/a")
+    other = FilesystemChunkStorage(tmp_path / "root")
+    assert other.identity("c/a") != first
+    shutil.rmtree(tmp_path / "root/c")
+    (tmp_path / "aside").rename(tmp_path / "root/c")
+    assert storage.identity("c/a") == first
+    storage.close()
+    other.close()
+
+
+def test_a_folder_that_was_only_looked_at_may_be_deleted_and_made_by_others(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path)
+    for content in (b"first", b"second"):
+        (tmp_path / "c").mkdir()
+        (tmp_path / "c/a").write_bytes(content)
+        assert storage.read(storage.open_read("c/a"), 0, 9) == content
+        shutil.rmtree(tmp_path / "c")
+        assert not storage.exists("c/a")
+    # It was a container's once: only who creates a container makes its folder.
+    for write in writing(storage, "c/a"):
+        with pytest.raises(StorageUnavailable, match="open it again"):
+            write()
+    assert not (tmp_path / "c").exists()
+    storage.close()
+
+
+def test_descriptors_are_bounded_and_closed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for number in range(3 * held._LOOKED_AT_MAX):
+        (root / f"c{number}").mkdir(parents=True)
+        (root / f"c{number}/a").write_bytes(b"x")
+    storage = FilesystemChunkStorage(root, open_files_max=8)
+    for _ in range(2):
+        for number in range(3 * held._LOOKED_AT_MAX):
+            assert storage.exists(f"c{number}/a")
+    for number in range(10):
+        storage.create(f"c{number}/new", b"x")
+    assert len(storage.list().items) == 3 * held._LOOKED_AT_MAX + 10
+    assert open_descriptors(root) <= 1 + held._LOOKED_AT_MAX + 10 + 8
+    storage._make_room()
+    assert open_descriptors(root) <= 1 + 10
+    storage.close()
+    assert open_descriptors(root) == 0
+    with pytest.raises(Closed):
+        storage.exists("c1/a")
+
+
+def test_a_forked_child_has_the_same_directories_and_closes_its_own(tmp_path: Path) -> None:
+    storage = FilesystemChunkStorage(tmp_path / "root")
+    storage.create("c/a", b"x")
+
+    def child() -> str:
+        (tmp_path / "root").rename(tmp_path / "moved")
+        assert storage.stat("c/a").length == 1
+        storage.close()
+        return "closed"
+
+    assert in_forked_child(child) == "closed"
+    assert storage.stat("c/a").length == 1
+    assert storage.create("c/b", b"x")
+    storage.close()
