@@ -228,8 +228,8 @@ class Folders:
         found = posix.translate(error, folder, "making folder")
         if isinstance(found, (InvalidArgument, StorageFull, StorageUnavailable)):
             return found
-        if error.errno == errno.ENOENT and self.held.is_open:
-            # Whatever is missing is at or above the first folder: what lies below it was made a moment ago.
+        vanished = "/" not in folder and self.held.was_held(folder)
+        if error.errno == errno.ENOENT and (vanished or self.held.is_lost(folder)):
             return self.held.lost(folder)
         return StorageUnavailable(f"making folder {folder!r}: {error.strerror}; check the root", object=folder)
 
