@@ -54,18 +54,18 @@ def _run(*command: str) -> None:
 
 
 @contextlib.contextmanager
-def small_disk(kind: FileSystem, folder: Path) -> Iterator[SmallDisk]:
+def small_disk(kind: FileSystem, folder: Path, size_bytes: int = SIZE_BYTES) -> Iterator[SmallDisk]:
     """Mount one; skips, with the reason, where that is not possible."""
     folder.mkdir(parents=True)
     point = folder / "disk"
     point.mkdir()
     try:
         if kind == "tmpfs":
-            _run("mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(point))
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(point))
         else:
             image = folder / "image"
             with open(image, "wb") as file:
-                file.truncate(SIZE_BYTES)
+                file.truncate(size_bytes)
             mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin") or "mkfs.ext4"
             # No reserve for root: full means full.
             _run(mkfs, "-q", "-m", "0", str(image))
