@@ -14,6 +14,7 @@ __all__ = ["ENGINE_MUTANTS"]
 
 _QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
 _RECOVERY: Final = "chunkstore.operations.recovery:Recovery"
+_CONTAINER: Final = "chunkstore.operations.container:OwnedContainer"
 _EPOCH: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
 _GO_ON_WHEN_FULL: Final = Patch(
     "chunkstore_journal.slot_stream:SlotStream._commit", "raise self._broken(full, happened=False) from full", "raise"
@@ -42,14 +43,14 @@ ENGINE_MUTANTS: Final = (
         "early-ack",
         "a caller is answered when its operation has entered the queue",
         EVERYWHERE,
-        "chunkstore.operations.append:append",
+        f"{_CONTAINER}.carry_out",
         "        owned.queue.wait(op, deadline)",
         "        def later(op=op, owned=owned):\n"
-        "                try:\n"
-        "                    owned.queue.wait(op, deadline)\n"
-        "                except Exception:\n"
-        "                    pass\n"
-        "            runtime.spawn(later, 'early')",
+        "                    try:\n"
+        "                        owned.queue.wait(op, deadline)\n"
+        "                    except Exception:\n"
+        "                        pass\n"
+        "                runtime.spawn(later, 'early')",
     ),
     Mutant(
         "lmdb-before-journal",
@@ -91,15 +92,15 @@ ENGINE_MUTANTS: Final = (
         "cleanup-on-unknown",
         "an append whose outcome is unknown deletes the chunks it wrote",
         EVERYWHERE,
-        "chunkstore.operations.append:append",
+        f"{_CONTAINER}.carry_out",
         "    owned.queue.wait(op, deadline)",
         "    try:\n"
-        "                owned.queue.wait(op, deadline)\n"
-        "            except __import__('chunkstore').OutcomeUnknown:\n"
-        "                for key in op.rows:\n"
-        "                    if key[:1] == b'C':\n"
-        "                        container.storage.delete(container.names.chunk(key[1:]))\n"
-        "                raise",
+        "                    owned.queue.wait(op, deadline)\n"
+        "                except __import__('chunkstore').OutcomeUnknown:\n"
+        "                    for key in op.rows:\n"
+        "                        if key[:1] == b'C' and op.headers[0][0] == 2:\n"
+        "                            self.storage.delete(self.names.chunk(key[1:]))\n"
+        "                    raise",
     ),
     single(
         "foreign-tail",
@@ -121,7 +122,7 @@ ENGINE_MUTANTS: Final = (
         "a record that may have happened is reported as not happened",
         EVERYWHERE,
         f"{_RECOVERY}._decide_by_successor",
-        "    owned.queue.decide(failure.batch, unknown)",
+        "    _decide_unknown(owned, failure, message, error)",
         "    owned.queue.decide(failure.batch, container.fence.close_behind(owned.epoch))",
     ),
     single(
@@ -218,7 +219,7 @@ ENGINE_MUTANTS: Final = (
         POSIX,
         (
             Patch(
-                "chunkstore.operations.container:OwnedContainer.begin_epoch",
+                f"{_CONTAINER}.begin_epoch",
                 "    self.observer.took_over(ownership.report)",
                 "    self.ours = self.current.ours = (*getattr(self, 'ours', ()), self.current.epoch)\n"
                 "    self.observer.took_over(ownership.report)",
