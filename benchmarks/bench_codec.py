@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from time import process_time
@@ -19,7 +17,7 @@ from time import process_time
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.harness import Report, anonymous_kib, median
+from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median
 from chunkstore.codec.pulsar.pip76 import DataSource
 from chunkstore.codec.pulsar.pip76_arrow import append_batch, read_batches
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
@@ -161,9 +159,7 @@ def memory(total: int, size: int) -> dict[str, float]:
 def memories(report: Report, total: int) -> None:
     """Peak memory of the whole process, Python and Arrow included."""
     for size in (100, 1024):
-        command = [sys.executable, "-m", "benchmarks.bench_codec", "--memory", str(total), str(size)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
-        found = json.loads(done.stdout)
+        found = in_fresh_process("benchmarks.bench_codec", "--memory", total, size)
         for verb in ("encode", "decode"):
             report.add(
                 f"{verb} a ledger of {total // MIB} MiB, {size} B: peak anonymous memory",

@@ -9,13 +9,11 @@ import argparse
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import chunkstore
 from benchmarks.big import CHUNK_BYTES, build, build_concats, open_big
-from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s
 from chunkstore.config import KIB, MIB
 
 __all__ = ["main"]
@@ -78,13 +76,6 @@ def first_read(path: str, chunks: int, seed: int) -> None:
     print(json.dumps({"first_s": first, "warm_s": median(warm)}))
 
 
-def _in_fresh_process(path: Path, chunks: int, seed: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.bench_read", "--first-read", str(path), str(chunks), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
-
-
 def seeks(report: Report, path: Path, many: int, few: int, rounds: int) -> None:
     """First and warm reads with ``many`` and ``few`` chunks, and after 1,000 concats."""
     cases = {"few": few, "many": many, "concats": many}
@@ -98,7 +89,7 @@ def seeks(report: Report, path: Path, many: int, few: int, rounds: int) -> None:
     warm: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds):
         for name, chunks in cases.items():
-            found = _in_fresh_process(path / name, chunks, number)
+            found = in_fresh_process("benchmarks.bench_read", "--first-read", path / name, chunks, number)
             first[name].append(found["first_s"])
             warm[name].append(found["warm_s"])
     base = median(first["few"])

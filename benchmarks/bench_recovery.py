@@ -9,14 +9,13 @@ import argparse
 import json
 import resource
 import shutil
-import subprocess
-import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import chunkstore
 from benchmarks.big import build, open_big, settings_for
-from benchmarks.harness import Report, anonymous_kib, median, peak_resident_kib, scratch, time_s
+from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, peak_resident_kib, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append, Create
 from chunkstore_bindings.memory import MemoryChunkStorage
@@ -24,13 +23,7 @@ from chunkstore_bindings.memory import MemoryChunkStorage
 __all__ = ["main"]
 
 
-def _child(*arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.bench_recovery", "--child", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+_child = partial(in_fresh_process, "benchmarks.bench_recovery", "--child")
 
 
 def child_open(path: str) -> None:
@@ -61,7 +54,7 @@ def reopen(report: Report, path: Path, many: int, rounds: int) -> None:
     memory: dict[str, list[float]] = {name: [] for name in sizes}
     for _ in range(rounds):
         for name in sizes:
-            found = _child("open", str(path / name))
+            found = _child("open", path / name)
             opened[name].append(found["open_s"])
             memory[name].append(found["kib"])
     report.add(
@@ -80,7 +73,7 @@ def reopen(report: Report, path: Path, many: int, rounds: int) -> None:
     rates = []
     for _ in range(3):
         shutil.rmtree(path / "many" / "cache")
-        found = _child("open", str(path / "many"))
+        found = _child("open", path / "many")
         rates.append(found["rows"] / found["open_s"])
     report.add("rebuild from a snapshot, whole open", median(rates), "rows/s", at_least=300_000)
 
@@ -148,7 +141,7 @@ def child_segments(path: str, count: str) -> None:
 
 def active_segments(report: Report, path: Path, count: int) -> None:
     """Very many active segments under a small file limit."""
-    found = _child("segments", str(path), str(count))
+    found = _child("segments", path, count)
     report.add(f"{count:,} active segments: open, one append each, re-open", found["s"], "s", at_most=30)
     report.add(f"{count:,} active segments: peak resident memory", found["rss_mib"], "MiB", at_most=300)
 

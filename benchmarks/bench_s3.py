@@ -31,8 +31,8 @@ from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from chunkstore_bindings.wrappers.wrapping import layers
 from tests.support.epochs import age
+from tests.support.requests_spent import Requests
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS
@@ -199,14 +199,11 @@ def commits(report: Report, server: Rgw, path: Path) -> None:
     names = [f"s{number}" for number in range(8)]
     for name in names:
         store.create(name)
-    [inner] = [layer for layer in layers(store._container.storage) if isinstance(layer, S3ChunkStorage)]
-    before = inner.request_counts()
-    store.commit([Append(name, b"x" * KIB) for name in names])
-    after = inner.request_counts()
-    verbs = {verb: after[verb] - before.get(verb, 0) for verb in after if not verb.endswith("_bytes")}
-    report.add("PUTs of a commit of 8 data objects", verbs["PUT"], "requests", at_most=9)
-    others = sum(count for verb, count in verbs.items() if verb != "PUT")
-    report.add("other requests of that commit (LIST, GET, HEAD)", others, "requests", at_most=0)
+    with Requests(store._container.storage) as spent:
+        store.commit([Append(name, b"x" * KIB) for name in names])
+    puts = spent.verbs["PUT"]
+    report.add("PUTs of a commit of 8 data objects", puts, "requests", at_most=9)
+    report.add("other requests of that commit (LIST, GET, HEAD)", spent.total - puts, "requests", at_most=0)
     took = []
     for _ in range(50):
         began = time_s()
@@ -219,40 +216,27 @@ def commits(report: Report, server: Rgw, path: Path) -> None:
 def joins(report: Report, server: Rgw, quick: bool) -> None:
     """The binding's concat: many large chunks on the server, many small ones through memory."""
     storage = S3ChunkStorage(parse_root(server.root(server.make_bucket(), concurrency=8)))
-    count = 20 if quick else 100
-    data = os.urandom(5 * MIB)
-    for number in range(count):
-        storage.create(f"large/{number:03}", data)
-    before = storage.request_counts()
-    began = time_s()
-    storage.concat([ConcatArgument(f"large/{number:03}", len(data)) for number in range(count)])
-    took = time_s() - began
-    after = storage.request_counts()
-    spent = {name: after[name] - before.get(name, 0) for name in after}
-    requests = sum(value for name, value in spent.items() if not name.endswith("_bytes"))
-    moved = spent["sent_bytes"] + spent["received_bytes"]
-    report.add(f"requests to join {count} chunks of 5 MiB", requests, "requests", at_most=110, detail=f"{took:.1f} s")
-    report.add("users' bytes through the client on the way", moved, "bytes", at_most=0)
-    assert storage.stat("large/000").length == count * len(data)
 
+    def join(count: int, data: bytes) -> tuple[Requests, str]:
+        """So many equal chunks; what that cost, and how long it took."""
+        names = [f"{len(data)}/{number:04}" for number in range(count)]
+        for name in names:
+            storage.create(name, data)
+        began = time_s()
+        with Requests(storage) as spent:
+            storage.concat([ConcatArgument(name, len(data)) for name in names])
+        took = f"{time_s() - began:.1f} s"
+        assert storage.read(ChunkHandle(names[0], False), len(data) * (count - 1), 2 * len(data)) == data
+        return spent, took
+
+    count = 20 if quick else 100
+    spent, took = join(count, os.urandom(5 * MIB))
+    report.add(f"requests to join {count} chunks of 5 MiB", spent.total, "requests", at_most=110, detail=took)
+    report.add("users' bytes through the client on the way", spent.moved_bytes, "bytes", at_most=0)
     count = 200 if quick else 1000
-    small = os.urandom(64 * KIB)
-    for number in range(count):
-        storage.create(f"small/{number:04}", small)
-    before = storage.request_counts()
-    began = time_s()
-    storage.concat([ConcatArgument(f"small/{number:04}", len(small)) for number in range(count)])
-    took = time_s() - began
-    after = storage.request_counts()
-    moved = sum(after[name] - before[name] for name in ("sent_bytes", "received_bytes"))
-    report.add(
-        f"bytes moved to join {count} chunks of 64 KiB",
-        moved / (count * len(small)),
-        "x data",
-        at_most=2.1,
-        detail=f"{took:.1f} s",
-    )
-    assert storage.read(ChunkHandle("small/0000", False), len(small) * (count - 1), len(small)) == small
+    spent, took = join(count, os.urandom(64 * KIB))
+    moved = spent.moved_bytes / (count * 64 * KIB)
+    report.add(f"bytes moved to join {count} chunks of 64 KiB", moved, "x data", at_most=2.1, detail=took)
     storage.close()
 
 
@@ -277,17 +261,14 @@ def take_overs(report: Report, server: Rgw, path: Path, quick: bool) -> None:
         for machine in ("first", "new"):
             settings = chunkstore.Settings(cache_dir=str(path / f"{machine}-{opened}"), lease_s=0)
             storage = open_storage(root, settings)
-            [inner] = [layer for layer in layers(storage) if isinstance(layer, S3ChunkStorage)]
             began = time_s()
-            store = open_store_on(storage, settings=settings, close_storage=True)
+            with Requests(storage) as spent:
+                store = open_store_on(storage, settings=settings, close_storage=True)
             took = (time_s() - began) * 1e3
-            spent = inner.request_counts()
             store.close()
-            requests = sum(value for verb, value in spent.items() if not verb.endswith("_bytes"))
-            detail = f"{machine} machine, {took:.0f} ms, {spent.get('LIST', 0)} LIST"
-            report.add(
-                f"requests of a take-over, {count} epochs {kind}", requests, "requests", at_most=40, detail=detail
-            )
+            detail = f"{machine} machine, {took:.0f} ms, {spent.verbs.get('LIST', 0)} LIST"
+            name = f"requests of a take-over, {count} epochs {kind}"
+            report.add(name, spent.total, "requests", at_most=40, detail=detail)
 
 
 def main() -> None:

@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["RESULTS", "Figure", "Report", "anonymous_kib", "median", "peak_resident_kib", "scratch", "time_s"]
+__all__ = [
+    "RESULTS", "Figure", "Report", "anonymous_kib", "in_fresh_process", "median", "peak_resident_kib", "scratch", "time_s",
+]  # fmt: skip
 
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = (
@@ -55,6 +57,16 @@ def scratch(where: str | None) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def in_fresh_process(module: str, *arguments: object) -> dict[str, float]:
+    """What ``python -m module arguments`` prints as JSON in its last line."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def anonymous_kib() -> int:

@@ -389,7 +389,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         ``StorageFull``, ``StorageUnavailable``, ``Damaged`` (read-back). Retry: safe, names are unique.
         """
         self._container.check_owner()
-        return self._maintenance.snapshot()
+        return self._maintenance.snapshots.take()
 
     def collect(self, *, dry_run: bool = False) -> CollectReport:
         """One synchronous collection: garbage chunks past their grace, then journal records and snapshots that are not needed.

@@ -2,9 +2,8 @@
 
 Promises
 * All or nothing: an append becomes visible whole, by one commit, or not at all.
-* Reservation order is commit order per segment. On storages that append, the bytes are written under the segment's lock
-  (they must follow each other in one chunk anyway), and the operation enters the commit queue when they are there; elsewhere
-  every append is a chunk of its own, enters first, and several are written at the same time (decision 0008).
+* Reservation order is commit order per segment. On storages that append, the bytes are written under the segment's lock, then
+  the operation enters the commit queue; elsewhere it enters first, and several are written at the same time (decision 0008).
 * A chunk is written only by the epoch in its name; after a failed write it is never written again (protocol A2).
 * Exactly once: an event number not above the writer's stored one writes nothing and returns the recorded offset.
 
@@ -13,6 +12,7 @@ Leaves out: buffering (``chunkstore.writer``), commits of several segments (``co
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
@@ -28,7 +28,7 @@ from chunkstore.errors import (
     SegmentSealed,
 )
 from chunkstore.operations.append_plan import plan_on_tail
-from chunkstore.operations.container import REPLANNED, OwnedContainer, unexpected
+from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale
@@ -66,27 +66,11 @@ def append(
     """Append ``data``; returns the offset it was written at, once it is committed. See ``ChunkedSegmentStorage.append``."""
     deadline = Deadline(container.settings.op_deadline_s)
     request = _Request(name, identity, data, expected_offset, writer_id, event_number, deadline)
-    while True:
-        owned = container.serving(deadline)
-        try:
-            with runtime.defer_interrupt():
-                op, offset = _reserve(container, owned, request)
-        except REPLANNED as reason:
-            container.before_retry(owned, reason, deadline)
-            continue
-        if op is None:
-            # "Nothing to write" is an answer about the present state: a deposed owner must not give it.
-            container.check_fence()
-        else:
-            owned.queue.wait(op, deadline)
-        return offset
+    return container.carry_out(partial(_reserve, container, request), deadline)
 
 
 def settle(container: OwnedContainer, name: str) -> None:
-    """Wait until nothing is undecided on a segment at some moment after the call.
-
-    Raises ``DeadlineExceeded``, and as ``OwnedContainer.serving``.
-    """
+    """Wait until what was entered on a segment before the call is decided. Raises ``DeadlineExceeded``, and as ``serving``."""
     deadline = container.deadline()
     while True:
         # A batch in doubt is decided before this returns.
@@ -121,7 +105,7 @@ def _lock(owned: OwnedEpoch, name: str, deadline: Deadline) -> PendingSegment:
     return state
 
 
-def _reserve(container: OwnedContainer, owned: OwnedEpoch, request: _Request) -> tuple[PendingOp | None, int]:
+def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) -> tuple[PendingOp | None, int]:
     """Reserve, write and enter the queue; the offset, and the operation to wait for, if there is anything to write."""
     data, queue, appendable = request.data, owned.queue, owned.appendable
     state = _lock(owned, request.name, request.deadline)
@@ -146,17 +130,16 @@ def _reserve(container: OwnedContainer, owned: OwnedEpoch, request: _Request) ->
                     if planned.pieces or container.remote:
                         write_pieces(container, planned, data, request.deadline)
                     else:
-                        handle = ChunkHandle(planned.tail_name, True)
+                        handle = ChunkHandle(planned.targets[0], True)
                         container.storage.write(handle, planned.tail.length - len(data), data)
                 except (InvalidOffset, ChunkNotFound, ChunkExists) as error:
-                    # The tail is not as long as its record says (an earlier half-done write), or gone: it is closed for
-                    # ever, and the same bytes go to a new chunk.
+                    # The tail differs from its record (an earlier half-done write): it is closed for ever; plan again.
                     raise Stale from error
             else:
                 op.written = False
             queue.enter(op)
             growing = appendable and planned.tail.state == ACTIVE
-            state.advance(planned.segment, planned.tail, planned.tail_name, growing, generation)
+            state.advance(planned.segment, planned.tail, planned.targets[-1], growing, generation)
         finally:
             state.lock.release()
         if not op.written:

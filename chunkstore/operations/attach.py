@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from chunkstore import runtime
-from chunkstore.errors import BadOffset, ChunkNotFound, Conflict, InvalidArgument, SegmentSealed
+from chunkstore.errors import ChunkNotFound, Conflict, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.names import NO_CHUNK
@@ -24,8 +23,7 @@ __all__ = ["plan_attach", "plan_end_session", "plan_open_session"]
 
 def plan_open_session(changes: ChangeSet, holder: str, ttl_s: float) -> int:
     """Plan the record of a new session; returns its id."""
-    session_id = changes.owned.new_id()
-    now_ms = runtime.now_ms()
+    session_id, now_ms = changes.owned.new_id(), changes.now_ms
     changes.rows[session_key(session_id)] = SessionRecord(holder, now_ms, now_ms + int(ttl_s * 1000))
     changes.headers.append((int(OpCode.SESSION_OPEN), session_id))
     return session_id
@@ -34,9 +32,8 @@ def plan_open_session(changes: ChangeSet, holder: str, ttl_s: float) -> int:
 def _require_session(changes: ChangeSet, session_id: int) -> None:
     """Check that the session is open, and keep it so until this commit is decided. Raises ``Conflict``."""
     key = session_key(session_id)
-    committed = changes.settled(key)
+    present = changes.is_present(key)
     changes.table_keys.append(key)
-    present = changes.rows[key] is not None if key in changes.rows else committed is not None
     if not present:
         raise Conflict(f"session {session_id:x}", expected="open", found="ended, or never opened")
 
@@ -49,11 +46,8 @@ def plan_end_session(changes: ChangeSet, session_id: int) -> None:
 
 
 def _require_stored(container: OwnedContainer, chunks: tuple[SessionChunk, ...]) -> None:
-    """Every chunk is there in its length.
-
-    A row that is gone says nothing: the chunk may have been attached, removed and collected since it was written. Objects are
-    deleted before their rows, so a chunk without a row and without an object is gone.
-    """
+    """Check that every chunk is there in its length: one without a row may have been attached, removed and collected before,
+    and its object was deleted before its row."""
     found = container.pool.run_all([partial(_stored_length, container, item) for item in chunks])
     for position, (item, length) in enumerate(zip(chunks, found, strict=True)):
         if length is None:
@@ -62,9 +56,8 @@ def _require_stored(container: OwnedContainer, chunks: tuple[SessionChunk, ...])
                 argument="chunks",
             )
         if length != item.length:
-            raise InvalidArgument(
-                f"chunk {position} has {length} bytes in the storage, not {item.length}", argument="chunks"
-            )
+            what = f"chunk {position} has {length} bytes in the storage, not {item.length}"
+            raise InvalidArgument(what, argument="chunks")
 
 
 def _stored_length(container: OwnedContainer, item: SessionChunk) -> int | None:
@@ -89,15 +82,10 @@ def plan_attach(
     Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk is attached already, is
     not there, or has another length), and what the storage raises. ``check_session_chunks`` has seen them.
     """
-    segment = changes.segment(name, identity)
-    if segment.sealed:
-        raise SegmentSealed(name)
-    if expected_offset is not None and expected_offset != segment.length:
-        raise BadOffset(name, expected=segment.length, given=expected_offset)
+    segment = changes.open_segment(name, expected_offset, identity)
     _require_session(changes, session_id)
     if not chunks:
         return segment.length
-    now_ms = runtime.now_ms()
     added: list[tuple[int, bytes]] = []
     offset = segment.length
     for position, item in enumerate(chunks):
@@ -106,11 +94,20 @@ def plan_attach(
             raise InvalidArgument(f"chunk {position} is attached already", argument="chunks")
     _require_stored(container, chunks)
     for position, item in enumerate(chunks):
-        key = chunk_key(item.id)
         before = chunks[position - 1].id if position else segment.last_chunk
         after = chunks[position + 1].id if position + 1 < len(chunks) else NO_CHUNK
-        changes.rows[key] = ChunkRecord(
-            "", 0, item.length, item.crc32c, before, after, segment.id, changes.owned.epoch, CLOSED, KIND_OBJECT, now_ms
+        changes.rows[chunk_key(item.id)] = ChunkRecord(
+            "",
+            0,
+            item.length,
+            item.crc32c,
+            before,
+            after,
+            segment.id,
+            changes.owned.epoch,
+            CLOSED,
+            KIND_OBJECT,
+            changes.now_ms,
         )
         added.append((offset, item.id))
         offset += item.length
@@ -124,7 +121,7 @@ def plan_attach(
         last_chunk_offset=offset - chunks[-1].length,
         chunk_count=segment.chunk_count + len(chunks),
         owner_epoch=changes.owned.epoch,
-        modified_ms=now_ms,
+        modified_ms=changes.now_ms,
     )
     changes.headers.append((int(OpCode.ATTACH), segment.id, segment.length, offset - segment.length, tuple(added)))
     changes.restructure(segment.id)

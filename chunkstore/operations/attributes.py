@@ -1,13 +1,9 @@
-"""Attributes of a segment: bounded plain values, changed on conditions.
-
-Promises: every argument is checked before anything is planned.
-"""
+"""Attributes of a segment: bounded plain values, changed on conditions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chunkstore import runtime
 from chunkstore.arguments import check_attributes
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
@@ -36,5 +32,5 @@ def plan_attributes(
             merged.pop(key, None)
         else:
             merged[key] = value
-    changes.put(segment._replace(attributes=check_attributes(merged), modified_ms=runtime.now_ms()))
+    changes.put(segment._replace(attributes=check_attributes(merged), modified_ms=changes.now_ms))
     changes.headers.append((int(OpCode.ATTRIBUTES), segment.id))

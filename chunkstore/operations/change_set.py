@@ -1,8 +1,7 @@
 """Changes being planned for one commit, over one consistent view of the committed rows.
 
 Promises
-* A change set reads committed rows through a view and its own changes on top, so several changes in one see each other and
-  become one record: all or nothing.
+* Several changes in one see each other and become one record: all or nothing.
 * Splices cost O(1) journal bytes; what leaves a chunk list goes to garbage as a range (protocol A7).
 * Planning does no chunk I/O (an append inside a change set is planned here and written by ``commit_changes``).
 
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import Damaged, SegmentNotFound
+from chunkstore.errors import BadOffset, Damaged, SegmentNotFound, SegmentSealed
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
@@ -70,34 +69,32 @@ class ChangeSet:
         raw = self.view.get(key)
         return None if raw is None else decode_segment(name, raw)
 
+    def open_segment(self, name: str, expected_offset: int | None, identity: int | None = None) -> SegmentRecord:
+        """As ``segment``, to append to. Raises ``SegmentSealed``, ``BadOffset``, too."""
+        segment = self.segment(name, identity)
+        if segment.sealed:
+            raise SegmentSealed(name)
+        if expected_offset is not None and expected_offset != segment.length:
+            raise BadOffset(name, expected=segment.length, given=expected_offset)
+        return segment
+
     def _is_loaded(self, state: PendingSegment) -> bool:
         # Locked, and nothing undecided: the pending fields are the committed ones.
         return state.generation == self.owned.queue.generation
 
-    def last_chunk(self, segment: SegmentRecord) -> ChunkRecord | None:
-        """The segment's last chunk as it would be; None without chunks. Raises ``Damaged``."""
-        if not segment.last_chunk:
-            return None
-        state = self.states.get(segment.name)
-        if state is None or not self._is_loaded(state) or chunk_key(segment.last_chunk) in self.rows:
-            return self.chunk(segment.last_chunk)
-        known = state.segment
-        if known is not None and known.last_chunk == segment.last_chunk and state.tail is not None:
-            return state.tail
-        return self.chunk(segment.last_chunk)
-
     def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, ChunkRecord | None, str, bool]:
         """What ``state`` will be: segment, tail, the tail's name, and whether it may grow. Raises ``Damaged``."""
-        if self._appended and (after := self._appended.get(state.name)) and self.rows[state.key] is after[0]:
+        key = segment_key(state.name)
+        if self._appended and (after := self._appended.get(state.name)) and self.rows[key] is after[0]:
             return after
-        if state.generation == self.owned.queue.generation and state.key not in self.rows:
+        if self._is_loaded(state) and key not in self.rows:
             return state.segment, state.tail, state.tail_name, state.growing
         segment = self.find(state.name)
-        tail = None if segment is None else self.last_chunk(segment)
-        if segment is None or tail is None:
+        if segment is None or not segment.last_chunk:
             return segment, None, "", False
-        name = self.owned.names.chunk(segment.last_chunk)
-        return segment, tail, name, self.owned.may_grow(segment.last_chunk, tail, state)
+        identity = segment.last_chunk
+        tail = self.chunk(identity)
+        return segment, tail, self.owned.names.chunk(identity), self.owned.may_grow(identity, tail, state)
 
     def append(self, planned: PlannedAppend, data: BytesLike) -> None:
         """Add a planned append, whose bytes ``commit_changes`` writes."""
@@ -107,7 +104,7 @@ class ChangeSet:
         self.headers.append(planned.header)
         tail, segment = planned.tail, planned.segment
         growing = self.owned.appendable and tail.state == ACTIVE
-        self._appended[segment.name] = segment, tail, planned.tail_name, growing
+        self._appended[segment.name] = segment, tail, planned.targets[-1], growing
 
     def chunk(self, identity: bytes) -> ChunkRecord:
         """A chunk as it would be. Raises ``Damaged`` when there is no such row."""
@@ -119,13 +116,15 @@ class ChangeSet:
         return decode_found_chunk(self.owned.names, identity, self.view.get(key))
 
     def settled(self, key: bytes) -> bytes | None:
-        """The committed value of a row that no lock of a segment protects (tables, sessions and what they guard).
-
-        Raises ``Undecided`` while a change of it is. Read afresh: what was decided a moment ago may be younger than the view.
-        Stays true until the change set enters the queue, for ``tables.lock`` is held until then.
-        """
+        """The committed value of a row that no segment's lock protects (tables, sessions and what they guard): read afresh, for
+        the view may be older; true until the change set enters the queue, for ``tables.lock`` is held. Raises ``Undecided``."""
         self.owned.tables.check(key)
         return self.owned.store.get(key)
+
+    def is_present(self, key: bytes) -> bool:
+        """Whether such a row would be there. Raises as ``settled``."""
+        committed = self.settled(key)
+        return committed is not None if key not in self.rows else self.rows[key] is not None
 
     # Changing
 
@@ -148,13 +147,11 @@ class ChangeSet:
 
     def locate(self, segment: SegmentRecord, offset: int) -> tuple[bytes, int, int]:
         """(chunk id, its segment offset, chunks before it) for an offset inside the segment. Raises ``Damaged``."""
-        first_offset = segment.start_offset - segment.first_chunk_skip
+        where, first_offset = f"segment {segment.name}", segment.start_offset - segment.first_chunk_skip
         if segment.id not in self._restructured and not self.appends:
             found = self.view.locate(segment.id, offset)
             if found is None:
-                raise Damaged(
-                    "the offset index has no entry; run check", object=f"segment {segment.name}", position=offset
-                )
+                raise Damaged("the offset index has no entry; run check", object=where, position=offset)
             identity, chunk_offset = found
             return identity, chunk_offset, self.view.count_chunks(segment.id, first_offset, chunk_offset)
         # The index does not know these changes yet: walk the list.
@@ -166,6 +163,4 @@ class ChangeSet:
             if offset < chunk_offset + record.length:
                 return identity, chunk_offset, passed
             identity, chunk_offset = record.next, chunk_offset + record.length
-        raise Damaged(
-            "the chunk list is shorter than the segment; run check", object=f"segment {segment.name}", position=offset
-        )
+        raise Damaged("the chunk list is shorter than the segment; run check", object=where, position=offset)

@@ -2,19 +2,20 @@
 
 Promises: read-only, from one consistent view, bounded memory but for one set of chunk ids; every problem becomes a
 ``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22 and the offset index); ``exists`` adds
-a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds reading every byte and comparing CRCs.
-Beside an owner that truncates and collects, a chunk that is gone is looked up in the present metadata before it is reported.
+a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds comparing CRCs of every byte.
 Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30), which ``chunkstore_journal`` checks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Literal, TypeAlias
 
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, SegmentNotFound
+from chunkstore.errors import ChunkNotFound, Damaged, SegmentNotFound
 from chunkstore.invariants import Finding, segment_findings
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
@@ -50,39 +51,23 @@ def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Fi
             yield from orphan_findings(context, view, epoch=epoch)
 
 
-def _of_error(segment: str, error: ChunkstoreError) -> Finding:
-    fields = error.to_fields()
-    position = fields.get("position")
-    return Finding(
-        14,
-        "damage",
-        segment,
-        "",
-        str(fields.get("object") or ""),
-        position if isinstance(position, int) else 0,
-        error.message,
-    )
+def _of_error(segment: str, error: Damaged) -> Finding:
+    return Finding(14, "damage", segment, "", error.object, error.position, error.message)
 
 
-class _Finder:
-    def __init__(self, context: ReadContext, view: MetadataView) -> None:
-        self._context = context
-        self._view = view
-
-    def __call__(self, identity: bytes) -> ChunkRecord | None:
-        raw = self._view.get(chunk_key(identity))
-        if raw is None:
-            return None
-        try:
-            return decode_chunk(self._context.names.chunk(identity), raw)
-        except Damaged:
-            return None
+def _find(context: ReadContext, view: MetadataView, identity: bytes) -> ChunkRecord | None:
+    """The chunk's record; None if it is missing or unreadable."""
+    raw = view.get(chunk_key(identity))
+    if raw is not None:
+        with suppress(Damaged):
+            return decode_chunk(context.names.chunk(identity), raw)
+    return None
 
 
 def _check_segment(
     context: ReadContext, view: MetadataView, segment: SegmentRecord, seen: set[bytes], level: CheckLevel, epoch: int
 ) -> Iterator[Finding]:
-    find = _Finder(context, view)
+    find = partial(_find, context, view)
     broken = False
     for finding in segment_findings(segment, find, context.names.chunk, epoch=epoch, seen=seen):
         broken = True
@@ -147,8 +132,10 @@ def _check_object(
 
 
 def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
+    def finding(severity: str, message: str) -> Finding:
+        return Finding(22, severity, "", "", "garbage", 0, message)
+
     head_lsn = view.head.position.lsn
-    find = _Finder(context, view)
     for key, raw in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
         try:
             garbage = decode_garbage(repr(key), raw)
@@ -156,16 +143,12 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -
             yield _of_error("", error)
             continue
         if garbage.lsn > head_lsn:
-            yield Finding(
-                22, "damage", "", "", "garbage", 0, f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}"
-            )
+            yield finding("damage", f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}")
         identity = garbage.first
         for number in range(garbage.count):
-            record = find(identity) if identity else None
+            record = _find(context, view, identity) if identity else None
             if record is None:
-                yield Finding(
-                    22, "leak", "", "", "garbage", 0, f"a garbage range ends after {number} of {garbage.count} chunks"
-                )
+                yield finding("leak", f"a garbage range ends after {number} of {garbage.count} chunks")
                 break
             if identity in seen:
                 name = context.names.chunk(identity)
@@ -173,7 +156,7 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -
                 break
             seen.add(identity)
             if number == garbage.count - 1 and identity != garbage.last:
-                yield Finding(22, "damage", "", "", "garbage", 0, "a garbage range does not end at its last chunk")
+                yield finding("damage", "a garbage range does not end at its last chunk")
             identity = record.next
 
 

@@ -2,24 +2,24 @@
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over; foreign objects are never deleted. Objects go first, then their rows, so a crash
-in between only repeats deletions. One record forgets at most 5,000 chunks.
-Leaves out: pins, policies and the sweep of orphans ("Upkeep and backup").
+in between only repeats deletions. One record forgets at most 5,000 chunks. Leaves out: the sweep of orphans.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.deadline import until
 from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.port import MetadataView
+from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -59,15 +59,7 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
     """
-    held = runtime.interruptible_lock(container.collecting)
-    try:
-        deadline = container.deadline()
-        if not held.wait(deadline.limit_s):
-            deadline.fail("waiting for another collection")
-        report = _collect(container, dry_run=dry_run)
-    finally:
-        if held.got:
-            held.lock.release()
+    report = container.alone(container.collecting, "collection", partial(_collect, container, dry_run=dry_run))
     if not dry_run:
         container.observer.collected(report.chunks, report.chunk_bytes)
     return report
@@ -142,15 +134,12 @@ def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: Ga
             names.append(record.object or container.names.chunk(identity))
         size_bytes += record.length
         identity = record.next
-    writer_keys: list[bytes] = []
-    more_writers = False
+    writers: list[bytes] = []
     if garbage.ended_segment_id:
-        for row_key, _ in view.scan(*writer_range(garbage.ended_segment_id)):
-            if len(writer_keys) >= _WRITER_ROWS_MAX:
-                more_writers = True
-                break
-            writer_keys.append(row_key)
-    return _Work(key, garbage, ids, names, size_bytes, identity, writer_keys, more_writers)
+        rows = view.scan(*writer_range(garbage.ended_segment_id))
+        writers = [row_key for row_key, _ in islice(rows, _WRITER_ROWS_MAX + 1)]
+    more_writers = len(writers) > _WRITER_ROWS_MAX
+    return _Work(key, garbage, ids, names, size_bytes, identity, writers[:_WRITER_ROWS_MAX], more_writers)
 
 
 def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: int) -> None:
@@ -164,10 +153,7 @@ def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: in
     step = container.settings.io_workers * 4
     for begin in range(0, len(names), step):
         calls = [partial(_delete, container.storage, name) for name in names[begin : begin + step]]
-        if not container.remote:
-            container.pool.run_all(calls)
-            continue
-        with until(container.deadline().end_s):
+        with container.bounded(container.deadline()):
             container.pool.run_all(calls)
 
 
@@ -184,12 +170,9 @@ def _forget(changes: ChangeSet, work: _Work) -> None:
     for row_key in work.writer_keys:
         changes.rows[row_key] = None
     left = garbage.count - len(work.ids)
+    changes.rows[work.key] = None
     if left or work.more_writers:
-        first = work.next_first if left else b""
-        last = garbage.last if left else b""
-        changes.rows[work.key] = garbage._replace(
-            first=first, last=last, count=left, size_bytes=max(0, garbage.size_bytes - work.size_bytes)
-        )
-    else:
-        changes.rows[work.key] = None
+        first, last = (work.next_first, garbage.last) if left else (NO_CHUNK, NO_CHUNK)
+        size_bytes = max(0, garbage.size_bytes - work.size_bytes)
+        changes.rows[work.key] = garbage._replace(first=first, last=last, count=left, size_bytes=size_bytes)
     changes.headers.append((int(OpCode.COLLECT), work.key, len(work.ids)))

@@ -1,17 +1,13 @@
 """``store.commit``: several changes planned in one change set.
 
-Promises: every argument is checked before the first effect; results come back in the order of the changes: the offset of an
-``Append`` or ``Attach``, None for the rest. Leaves out: locks and commit (``commit_changes``).
+Promises: results in the order of the changes. Leaves out: locks and commit (``commit_changes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
-from chunkstore.arguments import (
-    check_attributes,
-)
+from chunkstore.arguments import check_attributes
 from chunkstore.changes import (
     Append,
     Attach,
@@ -29,7 +25,7 @@ from chunkstore.changes import (
 )
 from chunkstore.checksum import check_data
 from chunkstore.config import LIMITS
-from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.errors import InvalidArgument
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
 from chunkstore.operations.attributes import plan_attributes
@@ -44,20 +40,16 @@ from chunkstore.operations.truncate import plan_truncate
 
 __all__ = ["plan_changes"]
 
-_TABLE = (TablePut, TableDelete)
-_KINDS: frozenset[type] = frozenset(get_args(Change))
-
 
 def plan_changes(container: OwnedContainer, planned: ChangeSet, changes: Sequence[Change]) -> list[int | None]:
-    """Plan all changes in order."""
-    return [
-        _plan_append(planned, change) if type(change) is Append else _plan(container, planned, change)
-        for change in changes
-    ]
+    """Plan all changes in order; returns the offset of each ``Append`` or ``Attach``, None for the rest."""
+    return [_plan(container, planned, change) for change in changes]
 
 
 def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int | None:
     match change:
+        case Append():
+            return _plan_append(planned, change)
         case Create(name, rolling, attributes):
             plan_create(planned, name, rolling or container.settings.default_rolling, check_attributes(attributes))
         case Attach(name, session_id, chunks, expected_offset):
@@ -85,22 +77,13 @@ def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int 
 
 def _plan_append(planned: ChangeSet, change: Append) -> int:
     """Plan an append; ``commit_changes`` writes the bytes. Raises ``SegmentSealed``, ``BadOffset``."""
-    data, expected = change.data, change.expected_offset
-    if type(data) is not bytes:
-        data = check_data(data)
-    segment, tail, tail_name, growing = planned.outcome(planned.states[change.name])
-    if segment is None:
-        raise SegmentNotFound(change.name)
-    if segment.sealed:
-        raise SegmentSealed(change.name)
-    if expected is not None and expected != segment.length:
-        raise BadOffset(change.name, expected=segment.length, given=expected)
+    data = check_data(change.data)
+    segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:
         return segment.length
+    _, tail, tail_name, growing = planned.outcome(planned.states[change.name])
     planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, data, planned.now_ms), data)
     if planned.chunks_planned > LIMITS.commit_chunks_max:
-        raise InvalidArgument(
-            f"these appends would make more than {LIMITS.commit_chunks_max} chunks; use several commits",
-            argument="changes",
-        )
+        what = f"these appends would make more than {LIMITS.commit_chunks_max} chunks; use several commits"
+        raise InvalidArgument(what, argument="changes")
     return segment.length

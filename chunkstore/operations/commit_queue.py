@@ -3,13 +3,13 @@
 Promises
 * Law of the order: bytes durable -> journal durable -> fence known -> cache -> acknowledged.
 * Operations of one segment are committed in the order they entered; one still being written holds up those behind it there.
-* The first waiter commits all that is queued, in its own thread; with remote storages a background thread does,
-  for a caller inside a call that hangs could not keep its deadline. Any waiter may lead.
+* The first waiter commits all that is queued; with remote storages a background thread does, for a caller inside a call
+  that hangs could not keep its deadline. Any waiter may lead.
 * An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
 * A queue belongs to one epoch. Once it has ended, nothing enters it and nothing of it is committed.
 * A batch that fails fails everything queued behind it; a failed data write fails its segment only.
 
-Leaves out: planning; what a failed batch came to (``recovery``), which the environment decides.
+Leaves out: planning; what a failed batch came to (``recovery``).
 """
 
 from __future__ import annotations
@@ -132,10 +132,8 @@ class CommitQueue:
     # Waiting
 
     def wait(self, op: PendingOp, deadline: Deadline) -> None:
-        """Wait until ``op`` is decided, committing what is queued while no other thread does; then raise its error, if any.
-
-        Raises the operation's own error, or ``OutcomeUnknown`` when the deadline passes first.
-        """
+        """Wait until ``op`` is decided, committing what is queued while no other thread does. Raises its error, or ``OutcomeUnknown``
+        when the deadline passes first."""
         if not op.decided and not self.wait_decided(op, deadline):
             message = "the deadline passed during the commit; it may still happen"
             raise OutcomeUnknown(f"{message}: retry with an expected offset or an event number")

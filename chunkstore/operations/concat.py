@@ -1,11 +1,7 @@
-"""Concatenating: a sealed segment's chunks are spliced behind another one's.
-
-Promises: two changed chunk rows, however long the lists are: O(1) journal bytes.
-"""
+"""Concatenating: a sealed segment's chunks are spliced behind another one's, in O(1) journal bytes: two changed chunk rows."""
 
 from __future__ import annotations
 
-from chunkstore import runtime
 from chunkstore.errors import BadOffset, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
@@ -38,7 +34,7 @@ def plan_concat(
         raise SegmentTruncated(source_name, start_offset=source.start_offset, offset=0)
     if offset is not None and offset != target.length:
         raise BadOffset(target_name, expected=target.length, given=offset)
-    after = target._replace(modified_ms=runtime.now_ms())
+    after = target._replace(modified_ms=changes.now_ms)
     if source.chunk_count:
         if target.last_chunk:
             last = changes.chunk(target.last_chunk)

@@ -11,19 +11,13 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
-from chunkstore.errors import (
-    ChunkstoreError,
-    Closed,
-    Damaged,
-    OutcomeUnknown,
-    StorageFull,
-    StorageUnavailable,
-)
+from chunkstore.errors import ChunkstoreError, Closed, Damaged, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames
@@ -31,16 +25,14 @@ from chunkstore.observer import GuardedObserver, Observer
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import Stale, Undecided
+from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["REPLANNED", "OwnedContainer", "unexpected"]
+__all__ = ["OwnedContainer", "unexpected"]
 
+T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
 _RETIRED_MAX: Final = 16
-
-REPLANNED: Final = (Stale, Undecided, Damaged)
-"""What an attempt may raise for ``OwnedContainer.before_retry`` to judge."""
 
 
 class OwnedContainer:
@@ -67,7 +59,6 @@ class OwnedContainer:
         self.observer = Observer() if observer is None else GuardedObserver(observer)
         self.changed = changed
         """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
-        self.appendable = storage.capabilities.append
         self.remote = storage.capabilities.remote
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
@@ -125,6 +116,22 @@ class OwnedContainer:
         """The end of an operation that begins now."""
         return Deadline(self.settings.op_deadline_s)
 
+    def bounded(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Within this, calls to a remote storage end by the deadline."""
+        return until(deadline.end_s) if self.remote else nullcontext()
+
+    def alone(self, lock: runtime.Lock, what: str, call: Callable[[], T]) -> T:
+        """Call with ``lock`` held. Raises ``DeadlineExceeded`` when another ``what`` does not end in time."""
+        held = runtime.interruptible_lock(lock)
+        try:
+            deadline = self.deadline()
+            if not held.wait(deadline.limit_s):
+                deadline.fail(f"waiting for another {what}")
+            return call()
+        finally:
+            if held.got:
+                held.lock.release()
+
     def check_open(self) -> None:
         """Raise ``Closed`` after ``close``, and in a forked child."""
         if self.closed:
@@ -175,34 +182,41 @@ class OwnedContainer:
             self._check_cache_space(deadline)
         return self.current
 
-    def before_retry(self, owned: OwnedEpoch, reason: BaseException, deadline: Deadline) -> None:
-        """An attempt in ``owned`` raised one of ``REPLANNED``: return when it may be tried again, or raise what to answer."""
-        if isinstance(reason, Stale):
-            if deadline.left_s() == 0.0:
-                deadline.fail("planning anew after a recovery")
-        elif isinstance(reason, Undecided):
-            if not owned.queue.wait_decided(reason.op, deadline):
-                deadline.fail("waiting for an earlier operation")
-        elif isinstance(reason, Damaged):
-            self.fence.explain(owned, reason)
+    def carry_out(self, attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]], deadline: Deadline) -> T:
+        """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
+        there was anything to do; return the result."""
+        while True:
+            owned = self.serving(deadline)
+            try:
+                with runtime.defer_interrupt():
+                    op, result = attempt(owned)
+            except Stale:
+                if deadline.left_s() == 0.0:
+                    deadline.fail("planning anew after a recovery")
+            except Undecided as earlier:
+                if not owned.queue.wait_decided(earlier.op, deadline):
+                    deadline.fail("waiting for an earlier operation")
+            except Damaged as damage:
+                self.fence.explain(owned, damage)
+            else:
+                if op is None:
+                    # An answer about the present state: a deposed owner must not give it.
+                    self.check_fence()
+                else:
+                    owned.queue.wait(op, deadline)
+                return result
 
     def _check_cache_space(self, deadline: Deadline) -> None:
         """Raise ``StorageFull`` while the cache disk is nearly full, before anything is written anywhere."""
         least = self.settings.cache_free_bytes_min
         free_bytes = self.current.store.free_bytes()
         if free_bytes is not None and free_bytes < least:
-            raise StorageFull(
-                f"the cache disk has {free_bytes} bytes left, fewer than cache_free_bytes_min={least}; free some space "
-                "or move cache_dir",
-                object="cache",
-            )
+            what = f"the cache disk has {free_bytes} bytes left, fewer than cache_free_bytes_min={least}"
+            raise StorageFull(f"{what}; free some space or move cache_dir", object="cache")
         self._space_checked_s = deadline.end_s
 
     def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
-        """Commit a record without operations (notes of snapshots and collections, heartbeats); returns its lsn.
-
-        Raises as ``serving``, and the errors of commits.
-        """
+        """Commit a record without operations; returns its lsn. Raises as ``serving``, and the errors of commits."""
         deadline = self.deadline()
         while True:
             owned = self.serving(deadline)

@@ -1,13 +1,9 @@
-"""Creating a segment.
-
-Leaves out: locks and commit (``commit_changes``); which name is free is the change set's answer.
-"""
+"""Creating a segment; which name is free is the change set's answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chunkstore import runtime
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import SegmentExists
 from chunkstore.journal import OpCode
@@ -24,7 +20,6 @@ def plan_create(
     """Plan a new, empty segment with attributes that have been checked. Raises ``SegmentExists``."""
     if changes.find(name) is not None:
         raise SegmentExists(name)
-    now_ms = runtime.now_ms()
     segment = SegmentRecord(
         name=name,
         id=changes.owned.new_id(),
@@ -39,8 +34,8 @@ def plan_create(
         owner_epoch=changes.owned.epoch,
         chunk_count=0,
         attributes=attributes,
-        created_ms=now_ms,
-        modified_ms=now_ms,
+        created_ms=changes.now_ms,
+        modified_ms=changes.now_ms,
     )
     changes.put(segment)
     changes.headers.append((int(OpCode.CREATE), segment.id, name))

@@ -15,13 +15,8 @@ def plan_delete(changes: ChangeSet, name: str, identity: int | None = None) -> N
     changes.rows[segment_key(name)] = None
     if segment.chunk_count:
         size_bytes = segment.length - segment.start_offset + segment.first_chunk_skip
-        changes.discard(
-            segment.first_chunk,
-            segment.last_chunk,
-            segment.chunk_count,
-            size_bytes,
-            ended_segment_id=segment.id,
-        )
+        first, last, count = segment.first_chunk, segment.last_chunk, segment.chunk_count
+        changes.discard(first, last, count, size_bytes, ended_segment_id=segment.id)
     else:
         changes.end_segment(segment.id)
     changes.headers.append((int(OpCode.DELETE), segment.id))

@@ -69,10 +69,9 @@ class Fence:
                 self.close(NotOwner(epoch=current.epoch, owner=owner))
 
     def explain(self, owned: OwnedEpoch, damage: Damaged) -> None:
-        """Rows contradicted what ``owned`` remembers. Returns if they are those of a later epoch of ours: look again.
+        """Rows of the cache, which owners on one machine share, contradicted what ``owned`` remembers.
 
-        Owners on one machine share the cache. Raises ``NotOwner`` when the rows are a newer owner's, or we were deposed, and
-        else ``damage``.
+        Returns if they are those of a later epoch of ours: look again. Raises ``NotOwner`` if we are deposed, else ``damage``.
         """
         if self.error is not None:
             raise self.error.copy() from damage

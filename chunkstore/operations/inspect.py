@@ -6,6 +6,8 @@ Promises: each answer comes from one consistent view; nothing is written. Leaves
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from sys import maxsize
 
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
@@ -13,16 +15,7 @@ from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import (
-    ACTIVE,
-    KIND_FOREIGN,
-    KIND_INLINE,
-    KIND_OBJECT,
-    LAZY,
-    LayoutChunk,
-    SegmentInfo,
-    SegmentRecord,
-)
+from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
 
 __all__ = ["info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
@@ -51,29 +44,23 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
     base = SEGMENT + prefix.encode()
     stop = base + b"\xff\xff\xff\xff\xff"
     start = base if after is None else max(base, SEGMENT + after.encode() + b"\0")
-    left = limit
-    while left is None or left > 0:
+    left = maxsize if limit is None else limit
+    while left > 0:
+        want = min(_PAGE, left)
         page: list[SegmentInfo] = []
-        want = _PAGE if left is None else min(_PAGE, left)
         with context.store().view() as view:
-            for key, raw in view.scan(start, stop):
-                segment = decode_segment(key[1:].decode("utf-8", "replace"), raw)
-                page.append(info_of(segment))
+            for key, raw in islice(view.scan(start, stop), want):
+                page.append(info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw)))
                 start = key + b"\0"
-                if len(page) >= want:
-                    break
         context.check()
         yield from page
-        if len(page) < want:
-            return
-        if left is not None:
-            left -= len(page)
+        left = left - want if len(page) == want else 0
 
 
 def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int) -> Iterator[LayoutChunk]:
     """The chunks of a segment in order. Raises ``Damaged`` where the list is broken."""
     for offset, identity, record in walk(view.get, segment):
-        growing = record.state in (ACTIVE, LAZY) and record.epoch == epoch and identity == segment.last_chunk
+        growing = record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk
         yield LayoutChunk(
             name=record.object or names.chunk(identity),
             offset=offset,
@@ -98,9 +85,8 @@ def layout(context: ReadContext, name: str, identity: int | None, epoch: int) ->
 def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: int) -> int:
     """The start of the last chunk before the first one created after ``time_ms``: no chunk below it is younger than that.
 
-    Chunk-granular, from commit times, which are labels of the owners' clocks. Before the first chunk: the start offset;
-    for a time after the last append, the last chunk's start. A walk of the list up to the answer: concat may put older
-    chunks behind younger ones, and clocks may run back, so times along the list are not sorted and cannot be searched.
+    Before the first chunk: the start offset; for a time after the last append, the last chunk's start. A walk of the list up
+    to the answer: concat may put older chunks behind younger ones, and clocks may run back, so the times are not sorted.
     """
     with context.store().view() as view:
         try:

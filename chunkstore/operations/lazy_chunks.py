@@ -1,15 +1,15 @@
 """Chunks that an earlier version grew without records: measured and closed at open (decision 0012, protocol 3.10).
 
-Promises: runs after our claim and before the container serves. Each chunk's size is looked at, then hardened (P6), and its length
-committed with its CRC as the first records of the new stream, so that every byte its owner acknowledged is found; what a zombie of
-that version writes later lies behind the closed length. Nothing grows so any more.
-Leaves out: rows of such chunks at replay and in replicas, which are rows like any other.
+Promises: runs after our claim and before the container serves. Each chunk's size is looked at, then hardened (P6), and its
+length committed with its CRC as the first records of the new stream, so that every byte its owner acknowledged is found; what
+a zombie of that version writes later lies behind the closed length.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
@@ -34,8 +34,7 @@ _WAYS: Final = 8
 def close_lazy_chunks(storage: ChunkStorage, names: ContainerNames, ownership: Ownership) -> None:
     """Measure every lazy chunk that a former owner left, and commit the lengths in the new stream.
 
-    Raises what storage and journal raise; the container must not serve then. Retry, by another take-over: safe, because no
-    length is shown before its record is part of history.
+    Raises what storage and journal raise; the container must not serve then. Retry, by another take-over: safe.
     """
     try:
         while _close_some(storage, names, ownership):
@@ -58,13 +57,9 @@ def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownersh
         left = _find_left(view)
         if not left:
             return False
-        pool = runtime.pool("chunkstore-measure", _WAYS)
-        try:
-            measured = pool.run_all(
-                [partial(_measure, storage, names.chunk(item.identity), item.record) for item in left]
-            )
-        finally:
-            pool.close()
+        calls = [partial(_measure, storage, names.chunk(item.identity), item.record) for item in left]
+        with closing(runtime.pool("chunkstore-measure", _WAYS)) as pool:
+            measured = pool.run_all(calls)
         ops: list[Op] = []
         rows: list[tuple[bytes, bytes | None]] = []
         now_ms = runtime.now_ms()
@@ -73,9 +68,9 @@ def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownersh
             if item.segment is None or item.record is None or record is None:
                 continue
             known, added = item.segment.length, record.length - item.record.length
-            after = item.segment._replace(
-                length=known + added, modified_ms=now_ms if added else item.segment.modified_ms
-            )
+            after = item.segment
+            if added:
+                after = after._replace(length=known + added, modified_ms=now_ms)
             rows.append((segment_key(after.name), encode_segment(after)))
             rows.append((chunk_key(item.identity), encode_chunk(record)))
             ops.append((_APPEND, after.id, known, added, ()))
@@ -96,7 +91,7 @@ def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownersh
 def _find_left(view: MetadataView) -> list[_Left]:
     prefix, stop = lazy_range()
     left = []
-    for key, raw in view.scan(prefix, stop):
+    for key, raw in islice(view.scan(prefix, stop), LIMITS.garbage_unfold_chunks_max):
         identity, name = key[len(prefix) :], decode_table(key, raw).value.decode()
         raw_segment, raw_record = view.get(segment_key(name)), view.get(chunk_key(identity))
         segment = None if raw_segment is None else decode_segment(name, raw_segment)
@@ -104,8 +99,6 @@ def _find_left(view: MetadataView) -> list[_Left]:
         if segment is None or segment.last_chunk != identity or record is None or record.state != LAZY:
             segment = record = None
         left.append(_Left(identity, segment, record))
-        if len(left) == LIMITS.garbage_unfold_chunks_max:
-            break
     return left
 
 

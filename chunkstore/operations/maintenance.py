@@ -1,8 +1,7 @@
 """What happens beside operations: the lease, heartbeats, rolls, snapshots when due, and closing.
 
 Promises: one background task, the keeper, which outlives every epoch; nothing of it runs on the commit path, and none of its
-failures reaches a caller. ``close`` finishes what is under way, writes CLOSE and releases everything; it can be called again.
-Leaves out: retention and merging, deletion of garbage (``collect``).
+failures reaches a caller. ``close`` can be called again. Leaves out: deletion of garbage (``collect``).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 from chunkstore import runtime
 from chunkstore.deadline import Deadline
 from chunkstore.errors import Closed, DeadlineExceeded
-from chunkstore.journal import RecordKind, SnapshotReport
+from chunkstore.journal import RecordKind
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.snapshots import Snapshots
@@ -26,8 +25,7 @@ _HEARTBEAT_S: Final = 1.0
 
 
 class Maintenance:
-    """One per container. ``start`` begins the keeper; ``close`` ends everything. ``snapshot_worker``: writes a snapshot of the
-    present state in another process, given our epoch; None: the owner does it itself."""
+    """One per container. ``start`` begins the keeper; ``close`` ends everything."""
 
     def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
         self._container = container
@@ -42,10 +40,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Show the lease, then begin the keeper."""
-        container = self._container
-        if container.settings.lease_s:
-            # At once: without a lease a polite claimant takes the owner for gone.
-            container.service.renew_lease(container.current.epoch, released=False)
+        self._renew_lease(released=False)  # at once: without a lease a polite claimant takes the owner for gone
         self._keeper = runtime.spawn(self._keep, "chunkstore-keeper")
 
     def _keep(self) -> None:
@@ -55,10 +50,10 @@ class Maintenance:
             if container.fence.error is not None or container.closed:
                 return
             now_s = runtime.monotonic_s()
-            if container.settings.lease_s and now_s - leased_s >= container.settings.lease_s:
+            if now_s - leased_s >= container.settings.lease_s:
                 leased_s = now_s
                 with suppress(Exception):
-                    container.service.renew_lease(container.current.epoch, released=False)
+                    self._renew_lease(released=False)
             try:
                 self._look_up()
                 container.current.queue.lead_if_forsaken()
@@ -100,25 +95,15 @@ class Maintenance:
             journal.mode == "slot" and journal.records_written > settings.slot_roll_records
         )
         interval_s = settings.roll_interval_s_min
-        if (
-            due
-            and current.end_reason is None
-            and now_s - self._recovery.began_s >= interval_s
-            and now_s >= self._roll_not_before_s
-            and not self._recovery.roll()
-        ):
+        may = now_s >= max(self._roll_not_before_s, self._recovery.began_s + interval_s)
+        if due and may and current.end_reason is None and not self._recovery.roll():
             # Something hangs: the stream may grow on for a while.
             self._roll_not_before_s = runtime.monotonic_s() + interval_s
 
-    def snapshot(self) -> SnapshotReport:
-        """Write, validate, note and publish a snapshot of the present state; see ``Snapshots.take``."""
-        return self.snapshots.take()
-
     def close(self, after: Sequence[Callable[[], None]]) -> None:
-        """Finish what is under way, write CLOSE, release the lease and all resources, then call ``after``. Raises nothing but
-        what interrupts a thread: it can be called again then, and begins nothing twice.
+        """Finish what is under way, write CLOSE, release the lease and all resources, then call ``after``. Begins nothing twice.
 
-        Takes a few times ``op_deadline_s`` at most: what hangs longer is abandoned, and can change nothing.
+        Raises only what interrupts a thread. What hangs longer than a few times ``op_deadline_s`` is abandoned.
         """
         container = self._container
         container.closed = container.draining = True
@@ -128,13 +113,8 @@ class Maintenance:
         if self._keeper is not None:
             self._keeper.join(timeout=container.settings.op_deadline_s)
         self.snapshots.join(deadline.left_s())
-        drained = self._drain(deadline)
-        if (
-            drained
-            and not container.released
-            and container.fence.error is None
-            and container.current.end_reason is None
-        ):
+        serves = self._drain(deadline) and container.fence.error is None and container.current.end_reason is None
+        if serves and not container.released:
             self._finish("goodbye", self._say_goodbye)
         container.current.end(Closed(f"container {container.names.container!r}"))
         container.current.journal.close()
@@ -145,14 +125,11 @@ class Maintenance:
             self._finish(f"after {number}", call)
 
     def _drain(self, deadline: Deadline) -> bool:
-        """Wait until nothing is undecided and nothing can enter any more; False when the deadline passed first.
-
-        Callers that were let in before finish by themselves; an interrupted one left its operation in the queue.
-        """
+        """Wait until nothing is undecided and nothing can enter any more; False when the deadline passed first."""
         container = self._container
         while deadline.left_s() > 0.0:
             current = container.current
-            current.queue.lead_if_forsaken()
+            current.queue.lead_if_forsaken()  # what an interrupted caller left
             if not any(state.lock.locked() for state in current.segments.all()) and current.queue.end_if_idle():
                 with suppress(DeadlineExceeded):
                     self._recovery.wait(deadline)
@@ -168,7 +145,10 @@ class Maintenance:
         step.wait(self._container.settings.op_deadline_s)
 
     def _say_goodbye(self) -> None:
+        self._container.current.last_note(RecordKind.CLOSE, self._container.deadline())
+        self._renew_lease(released=True)
+
+    def _renew_lease(self, *, released: bool) -> None:
         container = self._container
-        container.current.last_note(RecordKind.CLOSE, container.deadline())
         if container.settings.lease_s:
-            container.service.renew_lease(container.current.epoch, released=True)
+            container.service.renew_lease(container.current.epoch, released=released)

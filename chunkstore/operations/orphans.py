@@ -1,16 +1,15 @@
 """Finding orphans: chunk objects on the storage that no metadata speaks of (invariant 23, protocol 3.14.4, A9).
 
-Promises: reads only, and says nothing of what may still be wanted: chunks of a session that is open, chunks of the present
-epoch unless they are a day old (an owner writes bytes before their record), and chunks that a commit or a collector dealt with while
-the listing went on (metadata is read again before anything is reported). Orphans cost space and nothing else: "info". A chunk of an
-epoch that never opened is "damage": no owner can have written it.
+Promises: reads only, and says nothing of what may still be wanted: chunks of an open session, chunks of the present epoch
+younger than a day (bytes are written before their record), and chunks that a commit or a collector dealt with during the
+listing. Orphans cost space and nothing else: "info". A chunk of an epoch that never opened is "damage": no owner can have
+written it.
 Leaves out: sweeping them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.invariants import Finding
@@ -28,37 +27,35 @@ _IN_FLIGHT_MS = 24 * 3_600_000
 """A chunk of the present epoch without a record: younger than this it may be on its way."""
 
 
-class _Suspect(NamedTuple):
-    identity: bytes
-    info: ChunkInfo
-
-
 def orphan_findings(context: ReadContext, view: MetadataView, *, epoch: int) -> Iterator[Finding]:
     """List the chunks and report those that ``view`` does not know. ``epoch``: that of ``view``. Raises what the storage raises."""
-    suspects: list[_Suspect] = []
+    suspects: list[tuple[bytes, ChunkInfo]] = []
     for info in iter_listing(context.storage, context.names.data_prefix()):
         identity = context.names.parse_chunk(info.name)
         if identity is None:
             yield _finding("warning", info.name, "this is not a chunk's name; no program of ours made it")
-        elif view.get(chunk_key(identity)) is None and not _has_session(view, identity):
-            suspects.append(_Suspect(identity, info))
+        elif not _is_known(view, identity):
+            suspects.append((identity, info))
     if suspects:
         yield from _judge(context, suspects, epoch)
 
 
-def _has_session(view: MetadataView, identity: bytes) -> bool:
+def _is_known(view: MetadataView, identity: bytes) -> bool:
+    """Whether the chunk has a record, or is one of a session that is open."""
+    if view.get(chunk_key(identity)) is not None:
+        return True
     session = chunk_session(identity)
     return session is not None and view.get(session_key(session)) is not None
 
 
-def _judge(context: ReadContext, suspects: list[_Suspect], epoch: int) -> Iterator[Finding]:
+def _judge(context: ReadContext, suspects: list[tuple[bytes, ChunkInfo]], epoch: int) -> Iterator[Finding]:
     """Read the metadata again: what was committed, attached or opened meanwhile is no orphan."""
     context.recheck()
     shown = rest = rest_bytes = 0
     with context.store().view() as view:
         epoch = max(epoch, view.head.position.epoch, view.head.owner_epoch)
         for identity, info in suspects:
-            if view.get(chunk_key(identity)) is not None or _has_session(view, identity):
+            if _is_known(view, identity):
                 continue
             if shown >= _SHOWN_MAX:
                 rest += 1

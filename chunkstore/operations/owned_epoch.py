@@ -1,8 +1,7 @@
 """One epoch of ours: its journal stream, its view of the cache, pending segments, commit queue and ids.
 
-Promises: it never changes its epoch. A take-over or a roll ends it and puts another one in its place
-(``OwnedContainer.current``); what was planned in it can only enter its own queue, which refuses it then.
-A data write that hangs keeps its ended epoch's lock, and is refused when it returns.
+Promises: it never changes its epoch. A take-over or a roll ends it and puts another one in its place; what was planned in it
+can only enter its own queue, which refuses it then, also after a data write that hangs.
 Leaves out: beginning and ending epochs (``recovery``), whether we still own the container (``fence``).
 """
 
@@ -55,26 +54,22 @@ class OwnedEpoch:
         self.opened_ms = runtime.now_ms()
         self.segments = PendingSegments()
         self.tables = PendingTables()
-        capabilities = storage.capabilities
-        self.appendable = capabilities.append
+        self.appendable = storage.capabilities.append
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
-        builder = RecordBuilder(
-            self.store.head().digest, self.store.get, opened_s=self.opened_s, opened_ms=self.opened_ms
+        builder = RecordBuilder(self.store.head().digest, self.store.get, self.opened_s, self.opened_ms)
+        environment = CommitEnvironment(
+            head=self.journal.head,
+            sync=storage.sync,
+            build=builder.build,
+            append=self.journal.append,
+            apply=partial(self.store.apply, owner_epoch=self.epoch, verify=False),
+            committed=committed,
+            failed=partial(failed, self),
+            background=storage.capabilities.remote,
+            linger_s=settings.linger_s,
         )
-        self.queue = CommitQueue(
-            CommitEnvironment(
-                head=self.journal.head,
-                sync=storage.sync,
-                build=builder.build,
-                append=self.journal.append,
-                apply=partial(self.store.apply, owner_epoch=self.epoch, verify=False),
-                committed=committed,
-                failed=partial(failed, self),
-                background=capabilities.remote,
-                linger_s=settings.linger_s,
-            )
-        )
+        self.queue = CommitQueue(environment)
 
     def end(self, reason: ChunkstoreError) -> None:
         """Stop serving: what is queued did not happen. The first reason stays."""
@@ -93,8 +88,7 @@ class OwnedEpoch:
         generation = self.queue.generation
         if self.queue.ended:
             raise Stale
-        undecided = state.undecided()
-        if undecided is not None:
+        if undecided := state.undecided():
             raise Undecided(undecided)
         state.writers.clear()
         raw = self.store.get(segment_key(state.name))
@@ -125,8 +119,7 @@ class OwnedEpoch:
 
     def new_chunk(self, segment_id: int) -> bytes:
         """A fresh chunk id of this epoch."""
-        random = int.from_bytes(runtime.token(4), "big")
-        return chunk_id(segment_id, self.epoch, next(self._chunk_numbers), random)
+        return chunk_id(segment_id, self.epoch, next(self._chunk_numbers), int.from_bytes(runtime.token(4), "big"))
 
     def new_id(self) -> int:
         """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""
@@ -136,7 +129,7 @@ class OwnedEpoch:
 
     def note(self, kind: RecordKind, notes: tuple[object, ...], deadline: Deadline) -> int:
         """Commit a record without operations; returns its lsn. Raises ``Stale`` if the epoch has ended, and errors of commits."""
-        op = self._note(kind, notes)
+        op = PendingOp([], {}, (), (), self.queue.generation, kind, notes)
         with runtime.defer_interrupt():
             self.queue.enter(op)
         self.queue.wait(op, deadline)
@@ -144,15 +137,9 @@ class OwnedEpoch:
 
     def last_note(self, kind: RecordKind, deadline: Deadline) -> None:
         """Commit the last record of the epoch, whose queue has ended idle. Raises errors of commits."""
-        op = self._note(kind, ())
+        op = PendingOp([], {}, (), (), self.queue.generation, kind)
         self.queue.enter_last(op)
         self.queue.wait(op, deadline)
-
-    def _note(self, kind: RecordKind, notes: tuple[object, ...]) -> PendingOp:
-        op = PendingOp([], {}, (), (), self.queue.generation)
-        op.kind = kind
-        op.notes = notes
-        return op
 
 
 def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:

@@ -8,12 +8,13 @@ Leaves out: committing (``commit_queue``), loading from the committed rows (``ow
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.keys import CHUNK, segment_key
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Op
 from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
 
@@ -67,54 +68,29 @@ class Waiter:
         return self._lock.acquire(True, max(0.0, timeout_s))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingOp:
     """One operation between reservation and decision.
 
-    ``rows`` are the records as they shall be; the record builder encodes them, so that ten appends to one segment in one
-    batch cost one row. Table rows and garbage get the record's lsn there. ``sync_names`` are the chunk objects to be made
-    durable first. ``generation`` is the queue's at planning. ``written``: its data is in the storage, so that it may be
-    committed. ``decided`` is set last; ``error`` is None then for a committed operation.
+    ``rows`` are the records as they shall be, encoded by the record builder, which gives table rows and garbage the record's lsn.
+    ``sync_names``: the chunk objects to be made durable first. ``generation``: the queue's at planning. ``written``: its data
+    is in the storage, so that it may be committed. ``decided`` is set last; ``error`` is None then for a committed operation.
     """
 
-    __slots__ = (
-        "decided",
-        "error",
-        "garbage",
-        "generation",
-        "headers",
-        "kind",
-        "lsn",
-        "notes",
-        "rows",
-        "segments",
-        "sync_names",
-        "table_keys",
-        "waiters",
-        "written",
-    )
-
-    def __init__(
-        self,
-        headers: list[Op],
-        rows: dict[bytes, RowRecord],
-        segments: tuple[PendingSegment, ...],
-        sync_names: tuple[str, ...],
-        generation: int,
-    ) -> None:
-        self.kind = RecordKind.OPS
-        self.notes: tuple[object, ...] = ()
-        self.headers = headers
-        self.rows = rows
-        self.segments = segments
-        self.sync_names = sync_names
-        self.generation = generation
-        self.garbage: list[GarbageRecord] = []
-        self.table_keys: tuple[bytes, ...] = ()
-        self.written = True
-        self.decided = False
-        self.error: ChunkstoreError | None = None
-        self.lsn = 0
-        self.waiters: tuple[Waiter, ...] = ()
+    headers: list[Op]
+    rows: dict[bytes, RowRecord]
+    segments: tuple[PendingSegment, ...]
+    sync_names: tuple[str, ...]
+    generation: int
+    kind: RecordKind = RecordKind.OPS
+    notes: tuple[object, ...] = ()
+    garbage: list[GarbageRecord] = field(default_factory=list)
+    table_keys: tuple[bytes, ...] = ()
+    written: bool = True
+    decided: bool = False
+    error: ChunkstoreError | None = None
+    lsn: int = 0
+    waiters: tuple[Waiter, ...] = ()
 
     def size_bytes_estimate(self) -> int:
         """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""
@@ -129,48 +105,30 @@ class PendingOp:
         return total
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingSegment:
     """The pending state of one segment name in one epoch. All fields change under ``lock``.
 
-    ``generation``: the commit queue's when the fields below were loaded or last advanced; they hold only while it is the
-    same. ``segment`` is None while no segment of this name exists. ``tail`` is the last chunk's pending record (None
-    without chunks); ``growing``: this process may extend it (ours, of this epoch, and every write of it succeeded).
-    ``writing``: the rows of the data write under way, during which nothing is loaded; if it does not succeed, its chunks are
-    never written again (protocol A2), which ``unwritable`` remembers. ``last`` is the newest operation that entered the commit queue.
     ``turn`` is taken before ``lock``. Changes of structure keep it while they wait, without ``lock``, until nothing is undecided:
-    appends wait behind them instead of overtaking them for ever.
+    appends wait behind them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
+    loaded or last advanced; they hold only while it is the same. ``segment`` is None while no segment of this name exists.
+    ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``). ``writing``: the rows
+    of the data write under way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable``
+    remembers. ``last`` is the newest operation that entered the commit queue.
     """
 
-    __slots__ = (
-        "generation",
-        "growing",
-        "key",
-        "last",
-        "lock",
-        "name",
-        "segment",
-        "tail",
-        "tail_name",
-        "turn",
-        "unwritable",
-        "writers",
-        "writing",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.key = segment_key(name)
-        self.lock = runtime.lock()
-        self.turn = runtime.lock()
-        self.generation = NOT_LOADED
-        self.segment: SegmentRecord | None = None
-        self.tail: ChunkRecord | None = None
-        self.tail_name = ""
-        self.growing = False
-        self.writing: Mapping[bytes, RowRecord] | None = None
-        self.unwritable: frozenset[bytes] = frozenset()
-        self.last: PendingOp | None = None
-        self.writers: dict[bytes, tuple[int, int, PendingOp]] = {}
+    name: str
+    lock: runtime.Lock = field(default_factory=runtime.lock)
+    turn: runtime.Lock = field(default_factory=runtime.lock)
+    generation: int = NOT_LOADED
+    segment: SegmentRecord | None = None
+    tail: ChunkRecord | None = None
+    tail_name: str = ""
+    growing: bool = False
+    writing: Mapping[bytes, RowRecord] | None = None
+    unwritable: frozenset[bytes] = frozenset()
+    last: PendingOp | None = None
+    writers: dict[bytes, tuple[int, int, PendingOp]] = field(default_factory=dict)
 
     def unload(self) -> None:
         """Forget the pending fields: the next operation loads the committed rows."""
@@ -218,9 +176,6 @@ class PendingSegments:
 
     def find(self, name: str) -> PendingSegment:
         """The state of ``name``, perhaps not loaded yet. It may be forgotten until its lock is held."""
-        state = self.by_name.get(name)
-        if state is not None:
-            return state
         with self._lock:
             state = self.by_name.get(name)
             if state is None:

@@ -2,16 +2,16 @@
 
 Promises: a read sees one point of history; it is short only at the segment's end; a whole chunk that is read is verified
 against its CRC; a chunk that vanished because defrag or truncate won is looked up once more, and still referenced means
-``Damaged``. Reads never write metadata. Fenced reads check the fence after the local part, so that a deposed owner never
-answers with an old state as if it were the present one. Where both cross a network, the check goes on beside the reading of
-chunks: it still begins behind the local part and ends before the answer, and chunks never change, so that it does not matter
-when in between their bytes are read.
+``Damaged``. Fenced reads check the fence after the local part, so that a deposed owner never answers with an old state as if
+it were the present one. Where both cross a network, the check goes on beside the reading of chunks, which never change: it
+still begins behind the local part and ends before the answer.
 Leaves out: read-ahead (``chunkstore.reader``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -51,8 +51,8 @@ class ReadContext(NamedTuple):
     check_beside: bool
     """Whether ``check`` asks a storage behind a network: it then runs beside the reading of chunks."""
     recheck: Callable[[], None]
-    """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner (of any
-    ``read_fence``) makes sure that it is one, because a list of chunks that lags may hold chunks that were collected."""
+    """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner makes sure that it is
+    one, for a list of chunks that lags may hold chunks that were collected."""
 
 
 class ReadPlan(NamedTuple):
@@ -65,10 +65,8 @@ class ReadPlan(NamedTuple):
 def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
     """The committed record of a segment. Raises ``SegmentNotFound``."""
     raw = view.get(segment_key(name))
-    if raw is None:
-        raise SegmentNotFound(name)
-    segment = decode_segment(name, raw)
-    if identity is not None and segment.id != identity:
+    segment = None if raw is None else decode_segment(name, raw)
+    if segment is None or (identity is not None and segment.id != identity):
         raise SegmentNotFound(name)
     return segment
 
@@ -79,12 +77,7 @@ def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> Ch
 
 
 def plan_read(
-    view: MetadataView,
-    names: ContainerNames,
-    name: str,
-    identity: int | None,
-    offset: int,
-    length: int,
+    view: MetadataView, names: ContainerNames, name: str, identity: int | None, offset: int, length: int
 ) -> ReadPlan:
     """The slices for up to ``length`` bytes from ``offset``.
 
@@ -98,37 +91,27 @@ def plan_read(
     stop = min(segment.length, offset + length)
     if stop == offset:
         return ReadPlan([], 0)
+    where = f"segment {name}"
     if offset >= segment.last_chunk_offset:
         chunk, chunk_offset = segment.last_chunk, segment.last_chunk_offset
     else:
         found = view.locate(segment.id, offset)
         if found is None:
-            raise Damaged("the offset index has no entry; run check", object=f"segment {name}", position=offset)
+            raise Damaged("the offset index has no entry; run check", object=where, position=offset)
         chunk, chunk_offset = found
     slices: list[ReadSlice] = []
     position = offset
     while position < stop:
         if not chunk:
-            raise Damaged(
-                "the chunk list ends before the segment does; run check", object=f"segment {name}", position=position
-            )
+            raise Damaged("the chunk list ends before the segment does; run check", object=where, position=position)
         record = find_chunk(view, names, chunk)
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
-            raise Damaged(
-                "the offset index and the chunk list differ; run check", object=f"segment {name}", position=position
-            )
+            raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
         take = min(stop - position, record.length - inside)
-        whole = inside == 0 and take == record.length
-        slices.append(
-            ReadSlice(
-                record.object or names.chunk(chunk),
-                record.object_offset + inside,
-                take,
-                position - offset,
-                record.crc32c if whole else None,
-            )
-        )
+        crc = record.crc32c if take == record.length else None
+        stored = record.object or names.chunk(chunk)
+        slices.append(ReadSlice(stored, record.object_offset + inside, take, position - offset, crc))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
     return ReadPlan(slices, stop - offset)
@@ -149,14 +132,41 @@ def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: 
 
 
 def _fetch(context: ReadContext, calls: Sequence[Callable[[], None]]) -> None:
-    """Read what was planned, and check the fence if that is still to be done: a deposed owner raises ``NotOwner``, and nothing else."""
-    # The first failure in order is the one that is raised.
+    """Read what was planned, and check the fence if that is still to be done."""
+    # The first failure in order is raised: a deposed owner's is ``NotOwner``, and nothing else.
     context.pool.run_all([context.check, *calls] if context.check_beside else calls)
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
-    return _carry_out(context, partial(_plan_fenced, context, name, identity, offset, length), _read_plan)
+    return _carry_out(context, name, identity, offset, length, partial(_read_plan, context))
+
+
+def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
+    """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
+    return _carry_out(context, name, identity, offset, len(target), partial(_fill, context, target))
+
+
+def _carry_out(
+    context: ReadContext, name: str, identity: int | None, offset: int, length: int, take: Callable[[ReadPlan], T]
+) -> T:
+    """Plan, and let ``take`` read what is planned; once more from the start where a chunk has vanished meanwhile.
+
+    On a remote storage by the deadline (``chunkstore.deadline``). Raises ``Damaged`` if a chunk is absent again.
+    """
+    remote = context.storage.capabilities.remote
+    with until(runtime.monotonic_s() + context.op_deadline_s) if remote else nullcontext():
+        plan = _plan_fenced(context, name, identity, offset, length)
+        try:
+            return take(plan)
+        except ChunkNotFound:
+            context.recheck()
+        # Everything may differ now, the length as well: the name may mean another segment.
+        plan = _plan_fenced(context, name, identity, offset, length)
+        try:
+            return take(plan)
+        except ChunkNotFound as error:
+            raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
 
 
 def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
@@ -169,63 +179,26 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
         _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
         return read[0]
     buffer = bytearray(plan.length)
-    _read_slices(context, plan, memoryview(buffer))
+    _fill(context, memoryview(buffer), plan)
     return bytes(buffer)
 
 
-def _carry_out(context: ReadContext, plan: Callable[[], ReadPlan], take: Callable[[ReadContext, ReadPlan], T]) -> T:
-    """Plan, and let ``take`` read what is planned, on a remote storage by the deadline (``chunkstore.deadline``)."""
-    if not context.storage.capabilities.remote:
-        return _carry_out_anew(context, plan, take)
-    with until(runtime.monotonic_s() + context.op_deadline_s):
-        return _carry_out_anew(context, plan, take)
-
-
-def _carry_out_anew(
-    context: ReadContext, plan: Callable[[], ReadPlan], take: Callable[[ReadContext, ReadPlan], T]
-) -> T:
-    """Once more from the start where a chunk has vanished meanwhile. Raises ``Damaged`` if one is absent again."""
-    planned = plan()
-    try:
-        return take(context, planned)
-    except ChunkNotFound:
-        context.recheck()
-    # Everything may differ now, the length as well: the name may mean another segment.
-    planned = plan()
-    try:
-        return take(context, planned)
-    except ChunkNotFound as error:
-        raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
-
-
-def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
-    """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
-
-    def take(context: ReadContext, plan: ReadPlan) -> int:
-        _read_slices(context, plan, target)
-        return plan.length
-
-    return _carry_out(context, partial(_plan_fenced, context, name, identity, offset, len(target)), take)
-
-
-def _read_slices(context: ReadContext, plan: ReadPlan, target: memoryview) -> None:
+def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
+    """Read what is planned into ``target``; returns its length."""
     slices = plan.slices
     if not slices:
-        return
-    if plan.length >= context.parallel_read_bytes_min:
+        return 0
+    small = plan.length < context.parallel_read_bytes_min
+    if not small:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
-    if context.check_beside:
-        _fetch(context, [partial(_read_slice, context.storage, piece, target) for piece in slices])
-        return
-    if len(slices) == 1:
-        _read_slice(context.storage, slices[0], target)
-        return
-    if plan.length < context.parallel_read_bytes_min and context.storage.capabilities.append:
+    calls = [partial(_read_slice, context.storage, piece, target) for piece in slices]
+    if small and context.storage.capabilities.append and not context.check_beside:
         # Local storage: a hand-over to the pool costs more than a small read.
-        for piece in slices:
-            _read_slice(context.storage, piece, target)
-        return
-    _fetch(context, [partial(_read_slice, context.storage, piece, target) for piece in slices])
+        for call in calls:
+            call()
+    else:
+        _fetch(context, calls)
+    return plan.length
 
 
 def _read_piece(storage: ChunkStorage, piece: ReadSlice) -> bytes:

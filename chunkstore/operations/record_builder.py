@@ -2,8 +2,7 @@
 
 Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it; table and garbage rows
 get the record's lsn as their version here, and only here; the digest after the record is that of the state after its rows.
-Pure but for the clock and for reading old rows whose digests are not remembered.
-Leaves out: bytes of the record (``chunkstore_journal``), queueing (``commit_queue``).
+Leaves out: bytes of the record (``chunkstore_journal``).
 """
 
 from __future__ import annotations
@@ -33,12 +32,10 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 
 
 class RecordBuilder:
-    """Builds the records of one epoch, one at a time. ``digest``: of the state before the first one; ``old_row``: reads a
-    committed row; ``opened_s``, ``opened_ms``: when the epoch began, by both clocks."""
+    """Builds the records of one epoch, which began at ``opened_s`` and ``opened_ms``, in a state of that ``digest``; ``old_row``
+    reads a committed row."""
 
-    def __init__(
-        self, digest: int, old_row: Callable[[bytes], bytes | None], *, opened_s: float, opened_ms: int
-    ) -> None:
+    def __init__(self, digest: int, old_row: Callable[[bytes], bytes | None], opened_s: float, opened_ms: int) -> None:
         self._digest = digest
         self._old_row = old_row
         self._began_ms = opened_ms - int(opened_s * 1000)
@@ -56,7 +53,8 @@ class RecordBuilder:
             self._digest = built_digest
             self._digests.update(built_rows)
             if len(self._digests) > _DIGESTS_KEPT:
-                self._forget()
+                for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
+                    del self._digests[key]
         # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
         aged_ms = self._began_ms + int(runtime.monotonic_s() * 1000)
         time_ms = self._time_ms = max(self._time_ms, runtime.now_ms(), aged_ms)
@@ -77,12 +75,9 @@ class RecordBuilder:
         digests: list[tuple[bytes, int]] = []
         digest, known = self._digest, self._digests
         for key, record in merged.items():
-            if record is None:
-                value = None
-            else:
-                if type(record) is TableRecord:
-                    record = record._replace(version=lsn)
-                value = _ENCODERS[type(record)](record)
+            if type(record) is TableRecord:
+                record = record._replace(version=lsn)
+            value = None if record is None else _ENCODERS[type(record)](record)
             rows.append((key, value))
             new = 0 if value is None else row_digest(key, value)
             old = known.get(key)
@@ -94,7 +89,3 @@ class RecordBuilder:
         digest %= DIGEST_MODULUS
         self._built = (lsn, digest, digests)
         return Batch(first.kind, headers, rows, digest, time_ms, first.notes)
-
-    def _forget(self) -> None:
-        for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
-            del self._digests[key]

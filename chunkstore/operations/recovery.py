@@ -1,9 +1,8 @@
 """Take-overs from ourselves: after a fault, to decide a batch in doubt, or to roll the journal (protocol 3.9).
 
 Promises
-* Everything is a take-over: a broken stream, a roll and a restart run the same code. It ends the current epoch and puts the
-  next one in its place. The batch that was in doubt is decided by what the take-over adopted: found in history it is
-  acknowledged, else it did not happen.
+* A broken stream, a roll and a restart run the same code: a take-over. The batch that was in doubt is decided by what it
+  adopted: found in history it is acknowledged, else it did not happen.
 * A deposed owner never climbs (A1); before it reports ``OutcomeUnknown`` it tries for ``resolve_s`` to learn the outcome (A5).
 * A failure of the cache never makes a committed operation "not happened" (A12): the cache is rebuilt from the journal.
 * No caller meets an error because of a roll: new operations wait, the queue drains, or the roll is put off.
@@ -76,15 +75,11 @@ class Recovery:
             # Interrupted: callers get ``OutcomeUnknown`` now, and the next operation takes over.
             owned.in_doubt = failure
             owned.end(reason)
-        elif isinstance(error, NotOwner) and failure.step == "apply":
-            # A newer owner on this host has the cache. The record was decided before it came: acknowledge, then stop.
-            container.fence.close(error)
-            owned.end(error)
-            queue.decide(failure.batch, None, failure.lsn)
         elif isinstance(error, NotOwner):
             container.fence.close(error)
             owned.end(error)
-            queue.decide(failure.batch, error)
+            # A newer owner on this host may have the cache: the record was decided before it came, and is acknowledged.
+            queue.decide(failure.batch, None if failure.step == "apply" else error, failure.lsn)
         elif isinstance(error, OutcomeUnknown) and failure.step == "append":
             owned.end(container.fence.close_behind(owned.epoch))
             self._decide_by_successor(owned, failure, error)
@@ -122,11 +117,8 @@ class Recovery:
                 return
             except ChunkstoreError as error:
                 if container.released or deadline.left_s() == 0.0:
-                    unknown = OutcomeUnknown(
-                        f"the journal failed and could not be taken over in time ({error}); it may still happen"
-                    )
-                    unknown.__cause__ = error
-                    owned.queue.decide(failure.batch, unknown)
+                    message = f"the journal failed and could not be taken over in time ({error}); it may still happen"
+                    _decide_unknown(owned, failure, message, error)
                     return
                 runtime.sleep_s(pause_s)
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
@@ -147,12 +139,9 @@ class Recovery:
             if deadline.left_s() == 0.0:
                 break
             runtime.sleep_s(_RESOLVE_PAUSE_S)
-        unknown = OutcomeUnknown(
-            "a newer owner claimed the container while this was being committed; it may be part of history: "
-            "open again and retry with an expected offset or an event number"
-        )
-        unknown.__cause__ = error
-        owned.queue.decide(failure.batch, unknown)
+        message = "a newer owner claimed the container while this was being committed; it may be part of history: "
+        message += "open again and retry with an expected offset or an event number"
+        _decide_unknown(owned, failure, message, error)
 
     # Taking over
 
@@ -180,8 +169,7 @@ class Recovery:
 
         task = runtime.spawn_if_possible(mend, "chunkstore-mend")
         if task is None:
-            # Perhaps it does not hang.
-            self._mend(deadline)
+            self._mend(deadline)  # perhaps it does not hang
             return
         task.join(deadline.left_s())
         if task.is_alive():
@@ -270,6 +258,12 @@ class Recovery:
             runtime.sleep_s(pause_s)
             pause_s = min(_DRAIN_PAUSE_S_MAX, pause_s * 2)
         return False
+
+
+def _decide_unknown(owned: OwnedEpoch, failure: FailedBatch, message: str, cause: ChunkstoreError) -> None:
+    unknown = OutcomeUnknown(message)
+    unknown.__cause__ = cause
+    owned.queue.decide(failure.batch, unknown)
 
 
 def _reason(error: BaseException) -> ChunkstoreError:

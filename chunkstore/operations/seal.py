@@ -1,11 +1,7 @@
-"""Sealing and unsealing a segment.
-
-Promises: the tail chunk is closed with its segment; after an unseal bytes go to a new chunk.
-"""
+"""Sealing and unsealing a segment: the tail chunk is closed with it, and after an unseal bytes go to a new chunk."""
 
 from __future__ import annotations
 
-from chunkstore import runtime
 from chunkstore.errors import SegmentNotSealed
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
@@ -16,7 +12,7 @@ __all__ = ["plan_seal", "plan_unseal"]
 
 
 def plan_seal(changes: ChangeSet, name: str, identity: int | None = None) -> bool:
-    """Plan to seal; returns whether anything changed. The tail chunk is closed with it."""
+    """Plan to seal; returns whether anything changed."""
     segment = changes.segment(name, identity)
     if segment.sealed:
         return False
@@ -24,7 +20,7 @@ def plan_seal(changes: ChangeSet, name: str, identity: int | None = None) -> boo
         last = changes.chunk(segment.last_chunk)
         if last.state == ACTIVE:
             changes.rows[chunk_key(segment.last_chunk)] = last._replace(state=CLOSED)
-    changes.put(segment._replace(flags=segment.flags | FLAG_SEALED, modified_ms=runtime.now_ms()))
+    changes.put(segment._replace(flags=segment.flags | FLAG_SEALED, modified_ms=changes.now_ms))
     changes.headers.append((int(OpCode.SEAL), segment.id))
     return True
 
@@ -34,5 +30,5 @@ def plan_unseal(changes: ChangeSet, name: str, identity: int | None = None) -> N
     segment = changes.segment(name, identity)
     if not segment.sealed:
         raise SegmentNotSealed(name)
-    changes.put(segment._replace(flags=segment.flags & ~FLAG_SEALED, modified_ms=runtime.now_ms()))
+    changes.put(segment._replace(flags=segment.flags & ~FLAG_SEALED, modified_ms=changes.now_ms))
     changes.headers.append((int(OpCode.UNSEAL), segment.id))

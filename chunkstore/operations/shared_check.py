@@ -26,10 +26,7 @@ class _Round:
 
 
 class SharedCheck:
-    """Callable in place of ``check``, which raises where all is not well. Thread-safe.
-
-    Arguments: ``check``; ``wait_s``: how long a caller waits for a shared check before it makes its own.
-    """
+    """Callable in place of ``check``, which raises where all is not well; after ``wait_s`` a caller makes its own. Thread-safe."""
 
     def __init__(self, check: Callable[[], None], wait_s: float) -> None:
         self._check = check
@@ -41,25 +38,18 @@ class SharedCheck:
     def __call__(self) -> None:
         """Raises what ``check`` raises."""
         with runtime.defer_interrupt():
-            self._join()
-
-    def _join(self) -> None:
-        with self._lock:
-            mine = self._gathering
-            if mine is None:
-                leads, before = True, self._under_way
-                mine = self._gathering = _Round()
-            else:
-                leads = False
-        if leads:
-            self._lead(mine, before)
-        elif not mine.ended.wait(left_s(self._wait_s)) or not mine.passed:
             with self._lock:
-                # Its leader may have been interrupted before.
-                if self._gathering is mine:
-                    self._gathering = None
-            # Another caller's failure is not ours: its deadline may have passed, not ours.
-            self._check()
+                joined, before = self._gathering, self._under_way
+                mine = self._gathering = joined or _Round()
+            if joined is None:
+                self._lead(mine, before)
+            elif not mine.ended.wait(left_s(self._wait_s)) or not mine.passed:
+                with self._lock:
+                    # Its leader may have been interrupted before.
+                    if self._gathering is mine:
+                        self._gathering = None
+                # Another caller's failure is not ours: its deadline may have passed, not ours.
+                self._check()
 
     def _lead(self, mine: _Round, before: _Round | None) -> None:
         try:

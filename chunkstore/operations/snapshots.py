@@ -2,7 +2,7 @@
 
 Promises: one at a time, beside commits; the note is committed after the snapshot was read back, and LATEST points to it after
 that. What is due is taken in a task of its own, since it may take an hour; after a failure ever longer pauses are made.
-Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``), when to ask (``maintenance``).
+Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``).
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ _PAUSE_S_MAX: Final = 600.0
 
 
 class Snapshots:
-    """The snapshots of one container. ``former_bytes``: journal bytes of our epochs that have ended. ``worker``: writes a snapshot
-    of the present state in another process, given our epoch; None: the owner does it itself. ``failure``: why the last one
-    failed; empty after one that succeeded."""
+    """The snapshots of one container. ``former_bytes``: journal bytes of our epochs that have ended."""
 
     def __init__(self, container: OwnedContainer, former_bytes: Callable[[], int]) -> None:
         self._container = container
         self._former_bytes = former_bytes
         self.worker: Callable[[int], SnapshotReport] | None = None
+        """Writes a snapshot in another process, given our epoch; None: the owner does it itself."""
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
@@ -47,6 +46,7 @@ class Snapshots:
         self._bytes_at_last = 0
         self._wanted = self._replayed_much()
         self.failure = ""
+        """Why the last one failed; empty after one that succeeded."""
         self._pause_s = _PAUSE_S_MIN
         self._not_before_s = self._taken_s
         self._task: runtime.Task | None = None
@@ -82,21 +82,16 @@ class Snapshots:
 
         Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
         """
-        held = runtime.interruptible_lock(self._lock)
-        try:
-            deadline = self._container.deadline()
-            if not held.wait(deadline.limit_s):
-                deadline.fail("waiting for another snapshot")
-            try:
-                return self._take()
-            except Exception as error:
-                self._failed(error)
-                raise
-        finally:
-            if held.got:
-                held.lock.release()
+        return self._container.alone(self._lock, "snapshot", self._take)
 
     def _take(self) -> SnapshotReport:
+        try:
+            return self._write_and_publish()
+        except Exception as error:
+            self._failed(error)
+            raise
+
+    def _write_and_publish(self) -> SnapshotReport:
         container = self._container
         size_bytes = self._journal_bytes()
         report = self._write()

@@ -1,9 +1,8 @@
 """Tables: journaled key-value rows for the layers above (``store.table(namespace)``).
 
-Promises: rows are journaled, snapshotted and exported like all metadata; ``put`` and ``delete`` may expect a version (the lsn
-of the row's last change; 0 means "absent"), and several changes can share one record with segment changes. Changes of
-different keys share group commits; a conditional change of a key waits for an undecided change of the same key.
-Leaves out: secondary indexes, ranges deletes.
+Promises: rows are journaled, snapshotted and exported like all metadata; changes may expect a version (the lsn of the row's
+last change; 0 means "absent"). Changes of different keys share group commits; a conditional one waits for an undecided change
+of the same key.
 """
 
 from __future__ import annotations
@@ -19,13 +18,7 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.records import TableRecord
 
-__all__ = [
-    "TableEntry",
-    "plan_delete_row",
-    "plan_put_row",
-    "read_entry",
-    "scan_entries",
-]
+__all__ = ["TableEntry", "plan_delete_row", "plan_put_row", "read_entry", "scan_entries"]
 
 
 class TableEntry(NamedTuple):
@@ -71,9 +64,8 @@ def plan_put_row(changes: ChangeSet, namespace: str, key: bytes, value: bytes, e
 def plan_delete_row(changes: ChangeSet, namespace: str, key: bytes, expected_version: int | None) -> None:
     """Plan a delete; deleting an absent row is no change. Raises ``Conflict``."""
     full = table_key(namespace, key)
-    committed = changes.settled(full)
+    present = changes.is_present(full)
     _expect(changes, namespace, key, full, expected_version)
-    present = changes.rows[full] is not None if full in changes.rows else committed is not None
     if not present:
         return
     changes.rows[full] = None
@@ -84,10 +76,8 @@ def plan_delete_row(changes: ChangeSet, namespace: str, key: bytes, expected_ver
 def _expect(changes: ChangeSet, namespace: str, key: bytes, full: bytes, expected_version: int | None) -> None:
     # Whatever was found there: whether a commit is refused for its arguments does not depend on what is stored.
     if full in changes.conditional_keys or (expected_version is not None and full in changes.mentioned_keys):
-        raise InvalidArgument(
-            f"table {namespace!r}: key {key!r} is changed twice in one commit, and a version is expected",
-            argument="changes",
-        )
+        what = f"table {namespace!r}: key {key!r} is changed twice in one commit, and a version is expected"
+        raise InvalidArgument(what, argument="changes")
     changes.mentioned_keys.add(full)
     if expected_version is None:
         return

@@ -6,7 +6,6 @@ dropped costs a scan of the offset index over exactly those chunks.
 
 from __future__ import annotations
 
-from chunkstore import runtime
 from chunkstore.errors import BadOffset
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
@@ -23,7 +22,6 @@ def plan_truncate(changes: ChangeSet, name: str, offset: int, identity: int | No
         raise BadOffset(name, expected=segment.length, given=offset)
     if offset <= segment.start_offset:
         return False
-    now_ms = runtime.now_ms()
     first_offset = segment.start_offset - segment.first_chunk_skip
     if offset == segment.length:
         after = segment._replace(
@@ -33,7 +31,7 @@ def plan_truncate(changes: ChangeSet, name: str, offset: int, identity: int | No
             last_chunk_offset=offset,
             first_chunk_skip=0,
             chunk_count=0,
-            modified_ms=now_ms,
+            modified_ms=changes.now_ms,
         )
         if segment.chunk_count:
             changes.discard(segment.first_chunk, segment.last_chunk, segment.chunk_count, offset - first_offset)
@@ -44,7 +42,7 @@ def plan_truncate(changes: ChangeSet, name: str, offset: int, identity: int | No
             first_chunk=identity_at,
             first_chunk_skip=offset - chunk_offset,
             chunk_count=segment.chunk_count - dropped,
-            modified_ms=now_ms,
+            modified_ms=changes.now_ms,
         )
         if dropped:
             kept = changes.chunk(identity_at)

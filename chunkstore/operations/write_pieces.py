@@ -1,16 +1,14 @@
-"""Writing the pieces of a planned append to their chunks.
+"""Writing the pieces of a planned append to their chunks: one in the caller's thread, several in parallel.
 
-Promises: one piece in the caller's thread, several in parallel; calls to a remote storage end by the operation's
-deadline (``chunkstore.deadline``). Leaves out: syncing (``commit_queue``), what a failure means (``append``, ``commit_changes``).
+Leaves out: syncing (``commit_queue``), what a failure means (``append``, ``commit_changes``).
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 
 from chunkstore.checksum import BytesLike
-from chunkstore.deadline import Deadline, until
+from chunkstore.deadline import Deadline
 from chunkstore.operations.append_plan import PlannedAppend
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -20,28 +18,19 @@ __all__ = ["write_pieces"]
 
 def write_pieces(container: OwnedContainer, planned: PlannedAppend, data: BytesLike, deadline: Deadline) -> None:
     """Write every piece to its chunk. Raises what the storage raises."""
-    if planned.pieces or container.remote:
-        with until(deadline.end_s) if container.remote else nullcontext():
-            _write_pieces(container, planned, data)
-    else:
-        handle = ChunkHandle(planned.tail_name, True)
-        container.storage.write(handle, planned.tail.length - len(data), data)
-
-
-def _write_pieces(container: OwnedContainer, planned: PlannedAppend, data: BytesLike) -> None:
     storage, pieces = container.storage, planned.pieces
-    if not pieces:
-        _write_piece(storage, planned.tail_name, planned.tail.length - len(data), False, data)
-    elif len(pieces) == 1:
-        _write_piece(storage, planned.targets[0], pieces[0].offset_in_chunk, pieces[0].new, data)
-    else:
-        view = memoryview(data)
-        container.pool.run_all(
-            [
+    with container.bounded(deadline):
+        if not pieces:
+            _write_piece(storage, planned.targets[0], planned.tail.length - len(data), False, data)
+        elif len(pieces) == 1:
+            _write_piece(storage, planned.targets[0], pieces[0].offset_in_chunk, pieces[0].new, data)
+        else:
+            view = memoryview(data)
+            calls = [
                 partial(_write_piece, storage, target, piece.offset_in_chunk, piece.new, view[piece.start : piece.stop])
                 for target, piece in zip(planned.targets, pieces, strict=True)
             ]
-        )
+            container.pool.run_all(calls)
 
 
 def _write_piece(storage: ChunkStorage, target: str, offset: int, new: bool, data: BytesLike) -> None:

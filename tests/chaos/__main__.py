@@ -28,21 +28,12 @@ def main() -> int:
     parser.add_argument("--full-disk", choices=("auto", "yes", "no"), default="auto", help="fill a small disk, too")
     parser.add_argument("--keep", action="store_true", help="keep the folder in any case")
     parser.add_argument("--rate", type=float, default=100.0, help="operations a second (default %(default)s)")
-    parser.add_argument("--check-every", type=float, default=45.0, metavar="SECONDS", help="between verdicts")
+    parser.add_argument(
+        "--check-every", dest="check_every_s", type=float, default=45.0, metavar="SECONDS", help="between verdicts"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures here")
     chosen = parser.parse_args()
-    options = Options(
-        seconds=chosen.seconds,
-        kills=chosen.kills,
-        seed=chosen.seed,
-        processes=chosen.processes,
-        root=chosen.root,
-        mode=chosen.mode,
-        full_disk=chosen.full_disk,
-        keep=chosen.keep,
-        rate=chosen.rate,
-        check_every_s=chosen.check_every,
-    )
+    options = Options(**{item.name: getattr(chosen, item.name) for item in dataclasses.fields(Options)})
     console = Console()
     progress = Progress(console)
     try:

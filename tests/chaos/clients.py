@@ -75,10 +75,11 @@ class Clients:
     def __init__(
         self, store: ChunkedSegmentStorage, notes: Notes, tag: str, rate: float, verified: Callable[[], dict[str, int]]
     ) -> None:
-        self._store = store
+        self.store = store
         self._notes = notes
         self._tag = tag
-        self._verified = verified
+        self.verified = verified
+        """Offsets below which the judge needs nothing any more."""
         self._stopping = runtime.event()
         self.fenced = runtime.event()
         chance = random.Random(tag)
@@ -112,18 +113,9 @@ class Clients:
         """Pause as the rate wants it; False when the clients are to end."""
         return not self._stopping.wait(min(2.0, chance.expovariate(1.0 / self._pause_s)))
 
-    def verified(self) -> dict[str, int]:
-        """Offsets below which the judge needs nothing any more."""
-        return self._verified()
-
-    @property
-    def store(self) -> ChunkedSegmentStorage:
-        """The owner."""
-        return self._store
-
     def attempt(self, identity: str, kind: str, call: Callable[[], Any], *details: object) -> tuple[str, Any]:
         """Note, call, note. Returns ("ok", result), ("no", the error) or ("un", None)."""
-        store, notes = self._store, self._notes
+        store, notes = self.store, self._notes
         notes.write("try", identity, kind, store.epoch, *details)
         try:
             result = call()
@@ -325,12 +317,9 @@ class _Builder(_Loop):
             if outcome != "ok":
                 return
             offset = info[2]
-            outcome, error = self.attempt("concat", self._concat(target, offset, part), part, target, offset)
+            outcome, error = self.attempt("concat", partial(store.concat, target, offset, part), part, target, offset)
             if not isinstance(error, BadOffset):
                 return
-
-    def _concat(self, target: str, offset: int, part: str) -> Callable[[], None]:
-        return lambda: self.store.concat(target, offset, part)
 
 
 class _Housekeeper(_Loop):
@@ -340,9 +329,9 @@ class _Housekeeper(_Loop):
         chance, store = self.chance, self.store
         choice = chance.random()
         if choice < 0.25:
-            self.attempt("collect", lambda: _nothing(store.collect()))
+            self.attempt("collect", store.collect)
         elif choice < 0.35:
-            self.attempt("snapshot", lambda: _nothing(store.snapshot()))
+            self.attempt("snapshot", store.snapshot)
         elif choice < 0.6:
             verified = self.clients.verified()
             segment = chance.choice(GROWING)
@@ -371,7 +360,3 @@ class _Housekeeper(_Loop):
 def _info(store: ChunkedSegmentStorage, segment: str) -> tuple[int, int, int, bool]:
     info = store.info(segment)
     return info.id, info.start_offset, info.length, info.sealed
-
-
-def _nothing(_: object) -> None:
-    return None

@@ -145,10 +145,6 @@ class Ledger:
         elif kind == "row":
             self.rows_shown.append((self._replica, at_s, rest[0], (rest[1], rest[2]), rest[3]))
 
-    def epoch_served(self) -> EpochsServed:
-        """Which epoch had been opened by when, over everything read so far."""
-        return EpochsServed(self.openings)
-
     def present_owner(self) -> str:
         """The process that opened the newest epoch, or ""."""
         return max(self.openings, key=lambda opening: opening.epoch).process if self.openings else ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -60,9 +59,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

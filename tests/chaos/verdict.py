@@ -164,7 +164,7 @@ class Verdict:
         )
         for anomaly in verdict.anomalies:
             self.report(f"history {anomaly.name}: segment {anomaly.segment!r}: {anomaly.message}")
-        served = ledger.epoch_served()
+        served = EpochsServed(ledger.openings)
         self._check_epochs(ledger, attempts, served)
         acknowledged = sorted(
             (calls[index][0].answered_s, lsn)

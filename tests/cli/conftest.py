@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import pytest
 
 from chunkstore.cli import main
-
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+from tests.support.paths import SOURCES
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*arguments: str | Path, unbuffered: bool = False) -> subprocess.Popen[bytes]:
-        roots = [str(REPOSITORY), str(REPOSITORY / "bindings"), str(REPOSITORY / "journal")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONWARNINGS": "error"}
+        environment = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONWARNINGS": "error"}
         environment.pop("PYTHONUNBUFFERED", None)
         command = [sys.executable, *(["-u"] if unbuffered else []), "-m", "chunkstore", *map(str, arguments)]
         pipe = subprocess.PIPE

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import REPOSITORY, Call
+from tests.cli.conftest import Call
 from tests.support.hooked import wait_for
+from tests.support.paths import ROOT
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-FIXTURES = REPOSITORY / "tests" / "fixtures" / "pulsar"
+FIXTURES = ROOT / "tests" / "fixtures" / "pulsar"
 LINES = b"first\n\nthird \xff\x00\nlast, without an end"
 
 

@@ -28,7 +28,10 @@ from chunkstore.metadata.port import GENESIS, Commit, MetadataCache, MetadataSto
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_contract import MetadataStoreContract
 from chunkstore.testing.metadata_history import History, World
+from tests.faults.disks import small_disk
 from tests.support.forked import in_forked_child
+from tests.support.scripts import ENVIRONMENT, run_script
+from tests.support.stopped import stopped_process
 
 CONTAINER = bytes(range(16))
 SMALL = Settings(lmdb_map_bytes=64 * KIB)
@@ -155,16 +158,6 @@ print(store._environment.handle.info()["map_size"], store.head().position.lsn)
 """
     found = run_script(script).split()
     assert found == [str(128 * MIB), "3"]
-
-
-def run_script(script: str) -> str:
-    root = Path(__file__).resolve().parents[2]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "bindings"), str(root / "journal")])}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environ, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # ---- other processes
@@ -305,9 +298,7 @@ while True:
     if number % 50 == 0:
         print(number, flush=True)
 """
-    root = Path(__file__).resolve().parents[2]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "bindings"), str(root / "journal")])}
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     applied = [int(process.stdout.readline()) for _ in range(6)]
     process.send_signal(signal.SIGKILL)
@@ -343,13 +334,7 @@ with store._environment.alone(1), store._environment.handle.begin(write=True):
     print("held", flush=True)
     time.sleep(60)
 """
-    root = Path(__file__).resolve().parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)}
-    )
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "held\n"
+    with stopped_process([sys.executable, "-c", script]):
         assert cache.open_current() is None
         fresh = cache.create()  # the way on: a new directory
         cache.make_current(fresh)
@@ -357,10 +342,6 @@ with store._environment.alone(1), store._environment.handle.begin(write=True):
         again = cache.open_current()
         assert again is not None
         again.close(clean=False)
-    finally:
-        process.kill()
-        process.wait(30)
-        process.stdout.close()
 
 
 # ---- fork
@@ -424,20 +405,13 @@ def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folde
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip("no right to mount a small tmpfs: a full cache disk is not tested here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+def full_soon(tmp_path: Path) -> Iterator[Path]:
+    with small_disk("tmpfs", tmp_path / "small", MIB) as disk:
+        yield disk.path
 
 
-def test_a_full_disk_is_said_and_leaves_the_last_commit(small_disk: Path) -> None:
-    cache = LmdbMetadataCache(str(small_disk), CONTAINER)
+def test_a_full_disk_is_said_and_leaves_the_last_commit(full_soon: Path) -> None:
+    cache = LmdbMetadataCache(str(full_soon), CONTAINER)
     store, history = cache.create(), History()
     cache.make_current(store)
     applied = GENESIS
@@ -446,7 +420,7 @@ def test_a_full_disk_is_said_and_leaves_the_last_commit(small_disk: Path) -> Non
             commit = big_commit(history, number)
             assert store.apply([commit._replace(digest=0)], owner_epoch=None, verify=False)
             applied = commit.position
-    assert str(small_disk) in str(caught.value)
+    assert str(full_soon) in str(caught.value)
     assert applied.lsn > 3
     assert store.head().position == applied
     with store.view() as view:
@@ -454,7 +428,7 @@ def test_a_full_disk_is_said_and_leaves_the_last_commit(small_disk: Path) -> Non
     free = store.free_bytes()
     assert free is not None
     assert free < MIB
-    (small_disk / "filler").write_bytes(b"x" * free)
+    (full_soon / "filler").write_bytes(b"x" * free)
     with pytest.raises(StorageFull):
         cache.create()
     store.close(clean=False)

@@ -16,23 +16,8 @@ from chunkstore.errors import (
     SegmentNotSealed,
     SegmentSealed,
 )
-from tests.support.data import pattern, refused
+from tests.support.data import refused
 from tests.support.worlds import World
-
-
-def test_write_read_close_and_open_again(world: World) -> None:
-    with world.open() as store:
-        handle = store.create("orders-0")
-        assert store.write(handle, 0, b"hello ") == 6
-        assert store.append("orders-0", b"world") == 6
-        assert store.read("orders-0", 0, 11) == b"hello world"
-    with world.open() as store:
-        assert store.read("orders-0", 0, 100) == b"hello world"
-        assert store.check("deep") == []
-    world.forget_cache()
-    with world.open() as store:
-        assert store.read("orders-0", 3, 5) == b"lo wo"
-        assert store.check("deep") == []
 
 
 def test_create_tells_what_it_made(world: World) -> None:
@@ -242,22 +227,6 @@ def test_seal_and_unseal(world: World) -> None:
     store.seal("a")
     store.delete("a")
     assert not store.exists("a")
-
-
-def test_delete_and_create_again(world: World) -> None:
-    store = world.open(rolling=3)
-    ids = set()
-    for number in range(5):
-        ids.add(store.create("a", attributes={"n": number}).segment_id)
-        assert store.info("a").attributes == {"n": number}
-        assert store.append("a", pattern(0, 10, number)) == 0
-        assert store.read("a", 0, 100) == pattern(0, 10, number)
-        store.delete("a")
-        assert not store.exists("a")
-        with pytest.raises(SegmentNotFound):
-            store.delete("a")
-    assert len(ids) == 5
-    assert store.check("deep") == []
 
 
 def test_attributes(world: World) -> None:

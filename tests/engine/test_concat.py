@@ -79,19 +79,6 @@ def test_onto_a_target_that_was_truncated_to_its_end(world: World, source_chunks
     assert store.check("deep") == []
 
 
-def test_onto_a_target_truncated_inside(world: World) -> None:
-    store = world.open()
-    data = fill(store, "target", 3, 4, 1)
-    store.truncate("target", 6)
-    more = fill(store, "source", 2, 4, 2)
-    store.seal("source")
-    store.concat("target", 12, "source")
-    assert store.read("target", 6, 99) == data[6:] + more
-    store.truncate("target", 13)
-    assert store.read("target", 13, 99) == more[1:]
-    assert store.check("deep") == []
-
-
 def test_a_truncated_source_is_refused_also_when_nothing_is_left_of_it(world: World) -> None:
     store = world.open()
     store.create("target")

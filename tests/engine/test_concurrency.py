@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
@@ -20,9 +19,9 @@ from chunkstore.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, run_threads
 from tests.support.forwarding import Hooked
+from tests.support.hooked import in_thread, is_commit, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -85,15 +84,11 @@ def test_group_commit_shares_records(world: World) -> None:
     """Company is used: where a commit takes its time, many threads need far fewer records than appends."""
 
     def slow(operation: str, names: tuple[str, ...]) -> None:
-        if "/j/" in names[0] and operation in ("write", "create_if_absent"):
+        if is_commit(operation, names[0]):
             time.sleep(0.002)
 
-    def wrap(storage: ChunkStorage) -> Hooked:
-        hooked = Hooked(storage)
-        hooked.before = slow
-        return hooked
-
-    store = world.open(wrap=wrap)
+    store, storage = open_hooked(world, Hooked)
+    storage.before = slow
     for thread in range(16):
         store.create(f"s{thread}")
     before = store._container.current.journal.head.lsn
@@ -310,30 +305,17 @@ def test_close_beside_appends(world: World) -> None:
 def test_a_deadline_does_not_wait_for_the_storage(world: World) -> None:
     """An operation behind a stuck one ends by its own deadline."""
     going, held = threading.Event(), threading.Event()
-    hooked: list[Hooked] = []
-
-    def wrap(storage: ChunkStorage) -> Hooked:
-        hooked.append(Hooked(storage))
-        return hooked[0]
-
-    store = world.open(wrap=wrap, op_deadline_s=0.5)
+    store, storage = open_hooked(world, Hooked, keeper=True, op_deadline_s=0.5)
     store.create("a")
     store.create("b")
 
     def stuck(operation: str, names: tuple[str, ...]) -> None:
-        if "/j/" in names[0] and operation in ("write", "create_if_absent") and not going.is_set():
+        if is_commit(operation, names[0]) and not going.is_set():
             held.set()
             assert going.wait(30)
 
-    hooked[0].before = stuck
-
-    def lead() -> None:
-        # Where others commit for it, its caller need not wait either.
-        with contextlib.suppress(OutcomeUnknown):
-            store.append("a", b"stuck")
-
-    leader = threading.Thread(target=lead)
-    leader.start()
+    storage.before = stuck
+    leader, led = in_thread(lambda: store.append("a", b"stuck"))
     assert held.wait(20)
     for call in (
         lambda: store.append("a", b"behind"),
@@ -351,9 +333,7 @@ def test_a_deadline_does_not_wait_for_the_storage(world: World) -> None:
     assert store.read("a", 0, 9) == b""
     going.set()
     leader.join(20)
-    assert not leader.is_alive()
-    end = time.monotonic() + 30
-    while store.read("a", 0, 5) != b"stuck":
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    # Where others commit for it, its caller need not wait either.
+    assert led == [0] or isinstance(led[0], OutcomeUnknown)
+    wait_for(lambda: store.read("a", 0, 5) == b"stuck")
     assert problems(store.check("deep")) == []

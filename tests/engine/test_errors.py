@@ -17,14 +17,10 @@ from chunkstore.errors import (
     ContainerNotFound,
     InvalidArgument,
     NotOwner,
-    SegmentExists,
     SegmentNotFound,
-    SegmentNotSealed,
     SegmentSealed,
-    SegmentTruncated,
 )
 from chunkstore.handles import SegmentHandle
-from tests.support.data import problems
 from tests.support.worlds import World
 
 Call = Callable[[ChunkedSegmentStorage], object]
@@ -37,7 +33,6 @@ class Verb(NamedTuple):
     missing: Call
     sealed: Call | None = None
     offset: Call | None = None
-    reading: bool = False
 
 
 # In the store under test: "open" has 3 bytes from offset 1 on, "sealed" has 3 bytes, "missing" does not exist.
@@ -91,49 +86,39 @@ VERBS: dict[str, Verb] = {
         lambda s: s.commit([changes.Append("sealed", b"x", 99)]),
         lambda s: s.commit([changes.Append("open", b"x", 99)]),
     ),
-    "open_write": Verb(lambda s: s.open_write(""), lambda s: s.open_write("missing"), reading=True),
-    "open_read": Verb(lambda s: s.open_read("x" * 256), lambda s: s.open_read("missing"), reading=True),
-    "exists": Verb(lambda s: s.exists("\0"), lambda s: s.exists("missing"), reading=True),
-    "info": Verb(lambda s: s.info(""), lambda s: s.info("missing"), reading=True),
-    "segments": Verb(lambda s: s.segments(5), lambda s: list(s.segments()), reading=True),  # type: ignore[arg-type]
-    "segments-after": Verb(lambda s: s.segments("", after=5), lambda s: list(s.segments()), reading=True),  # type: ignore[arg-type]
-    "segments-limit": Verb(lambda s: s.segments("", limit=-1), lambda s: list(s.segments()), reading=True),
-    "layout": Verb(lambda s: s.layout(""), lambda s: s.layout("missing"), reading=True),
+    "open_write": Verb(lambda s: s.open_write(""), lambda s: s.open_write("missing")),
+    "open_read": Verb(lambda s: s.open_read("x" * 256), lambda s: s.open_read("missing")),
+    "exists": Verb(lambda s: s.exists("\0"), lambda s: s.exists("missing")),
+    "info": Verb(lambda s: s.info(""), lambda s: s.info("missing")),
+    "segments": Verb(lambda s: s.segments(5), lambda s: list(s.segments())),  # type: ignore[arg-type]
+    "segments-after": Verb(lambda s: s.segments("", after=5), lambda s: list(s.segments())),  # type: ignore[arg-type]
+    "segments-limit": Verb(lambda s: s.segments("", limit=-1), lambda s: list(s.segments())),
+    "layout": Verb(lambda s: s.layout(""), lambda s: s.layout("missing")),
     "read": Verb(
-        lambda s: s.read("missing", -1, 1),
-        lambda s: s.read("missing", 99, 1),
-        None,
-        lambda s: s.read("open", 99, 1),
-        reading=True,
+        lambda s: s.read("missing", -1, 1), lambda s: s.read("missing", 99, 1), None, lambda s: s.read("open", 99, 1)
     ),
-    "read-length": Verb(lambda s: s.read("missing", 0, -1), lambda s: s.read("missing", 0, 1), reading=True),
+    "read-length": Verb(lambda s: s.read("missing", 0, -1), lambda s: s.read("missing", 0, 1)),
     "read_into": Verb(
         lambda s: s.read_into("missing", 0, b"readonly"),  # type: ignore[arg-type]
         lambda s: s.read_into("missing", 99, bytearray(1)),
         None,
         lambda s: s.read_into("open", 99, bytearray(1)),
-        reading=True,
     ),
     "read_into-offset": Verb(
-        lambda s: s.read_into("missing", -1, bytearray(1)),
-        lambda s: s.read_into("missing", 0, bytearray(1)),
-        reading=True,
+        lambda s: s.read_into("missing", -1, bytearray(1)), lambda s: s.read_into("missing", 0, bytearray(1))
     ),
-    "offset_at": Verb(lambda s: s.offset_at("missing", -1), lambda s: s.offset_at("missing", 0), reading=True),
-    "wait": Verb(lambda s: s.wait("missing", -1, 0), lambda s: s.wait("missing", 0, 0), reading=True),
-    "wait-timeout": Verb(lambda s: s.wait("missing", 0, -1), lambda s: s.wait("missing", 0, 9), reading=True),
-    "reader": Verb(lambda s: s.reader("missing", start=-1), lambda s: s.reader("missing"), reading=True),
-    "reader-piece": Verb(lambda s: s.reader("missing", piece_bytes=0), lambda s: s.reader("missing"), reading=True),
-    "writer": Verb(lambda s: s.writer("missing", flush_bytes=0), lambda s: s.writer("missing"), reading=True),
-    "last_event": Verb(
-        lambda s: s.last_event_number("missing", b""), lambda s: s.last_event_number("missing", b"w"), reading=True
-    ),
-    "check": Verb(lambda s: s.check("thorough"), lambda s: s.check(), reading=True),  # type: ignore[arg-type]
-    "table-get": Verb(lambda s: s.table("t").get(b""), lambda s: s.table("t").get(b"k"), reading=True),
+    "offset_at": Verb(lambda s: s.offset_at("missing", -1), lambda s: s.offset_at("missing", 0)),
+    "wait": Verb(lambda s: s.wait("missing", -1, 0), lambda s: s.wait("missing", 0, 0)),
+    "wait-timeout": Verb(lambda s: s.wait("missing", 0, -1), lambda s: s.wait("missing", 0, 9)),
+    "reader": Verb(lambda s: s.reader("missing", start=-1), lambda s: s.reader("missing")),
+    "reader-piece": Verb(lambda s: s.reader("missing", piece_bytes=0), lambda s: s.reader("missing")),
+    "writer": Verb(lambda s: s.writer("missing", flush_bytes=0), lambda s: s.writer("missing")),
+    "last_event": Verb(lambda s: s.last_event_number("missing", b""), lambda s: s.last_event_number("missing", b"w")),
+    "check": Verb(lambda s: s.check("thorough"), lambda s: s.check()),  # type: ignore[arg-type]
+    "table-get": Verb(lambda s: s.table("t").get(b""), lambda s: s.table("t").get(b"k")),
     "table-scan": Verb(
         lambda s: s.table("t").scan("text"),  # type: ignore[arg-type]
         lambda s: list(s.table("t").scan()),
-        reading=True,
     ),
     "table-put": Verb(lambda s: s.table("t").put(b"", b""), lambda s: s.table("t").put(b"k", b"v")),
     "table-version": Verb(
@@ -199,22 +184,6 @@ def test_the_order_of_checks_when_closed_and_when_fenced(world: World) -> None:
     old.close()
 
 
-def test_without_a_read_fence_the_deposed_owner_still_reads(world: World) -> None:
-    old = world.open(read_fence="none")
-    prepare(old)
-    world.open().append("open", b"5")
-    assert old.read("open", 1, 10) in (b"234", b"2345")
-    assert old.exists("open")
-    for name, verb in VERBS.items():
-        expected = outcome(verb.missing, old)
-        if verb.reading:
-            assert expected is (
-                None if name.startswith("table-") or name in NOT_ABOUT_A_SEGMENT else SegmentNotFound
-            ), name
-        else:
-            assert expected is NotOwner, name
-
-
 def test_fields_of_the_errors(world: World) -> None:
     store = world.open()
     prepare(store)
@@ -238,33 +207,6 @@ def test_fields_of_the_errors(world: World) -> None:
     assert caught(lambda s: s.create("open")) == {"segment": "open"}
     second = world.open()
     assert caught(lambda s: s.append("open", b"x")) == {"epoch": second.epoch - 1, "owner": second.epoch}
-
-
-def test_concat_refusals(world: World) -> None:
-    store = world.open()
-    prepare(store)
-    store.create("unsealed")
-    store.append("unsealed", b"12")
-    store.seal("open")
-    store.create("target")
-    store.append("target", b"12345")
-    for expected, call in (
-        (SegmentNotFound, lambda: store.concat("missing", 0, "sealed")),
-        (SegmentNotFound, lambda: store.concat("target", 5, "missing")),
-        (SegmentSealed, lambda: store.concat("sealed", 3, "sealed-2")),
-        (SegmentNotSealed, lambda: store.concat("target", 5, "unsealed")),
-        (SegmentTruncated, lambda: store.concat("target", 5, "open")),
-        (BadOffset, lambda: store.concat("target", 4, "sealed")),
-        (BadOffset, lambda: store.concat("target", 6, "sealed")),
-        (BadOffset, lambda: store.concat("target", 0, "sealed")),
-        (InvalidArgument, lambda: store.concat("target", 5, "target")),
-        (InvalidArgument, lambda: store.commit([changes.Concat("target", "target")])),
-        (SegmentExists, lambda: store.create("target")),
-    ):
-        with pytest.raises(expected):
-            call()
-    assert store.read("target", 0, 99) == b"12345" and store.read("sealed", 0, 99) == b"123"
-    assert problems(store.check("deep")) == []
 
 
 def test_opening_what_is_not_there_and_bad_arguments(world: World) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from chunkstore.errors import InvalidArgument, SegmentSealed
-from chunkstore.storage import ChunkStorage
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -135,53 +136,29 @@ def test_many_writers_in_many_threads(world: World) -> None:
 
 def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: World) -> None:
     """The state is looked at again after waiting: other appends may have moved the segment on meanwhile."""
-    hooked: list[Hooked] = []
-
-    def wrap(storage: ChunkStorage) -> Hooked:
-        hooked.append(Hooked(storage))
-        return hooked[0]
-
-    store = world.open(wrap=wrap)
+    store, storage = open_hooked(world, Hooked, keeper=True)
     store.create("a")
     store.append("a", b"|")
-    held, going = threading.Event(), threading.Event()
+    held, going = hold_first(storage, is_commit)
 
-    def hold(operation: str, names: tuple[str, ...]) -> None:
-        journal = "/j/" in names[0]
-        if journal and operation in ("write", "create_if_absent") and not held.is_set():
-            held.set()
-            assert going.wait(20)
+    def event(data: bytes, number: int) -> tuple[threading.Thread, list[Any]]:
+        return in_thread(lambda: store.append("a", data, writer_id=b"w", event_number=number))
 
-    hooked[0].before = hold
-    results: dict[str, int] = {}
-
-    def call(key: str, data: bytes, event: int | None) -> threading.Thread:
-        def body() -> None:
-            if event is None:
-                results[key] = store.append("a", data)
-            else:
-                results[key] = store.append("a", data, writer_id=b"w", event_number=event)
-
-        thread = threading.Thread(target=body)
-        thread.start()
-        return thread
-
-    threads = [call("one", b"11", 1)]
+    calls = [event(b"11", 1)]
     assert held.wait(20)
-    threads.append(call("two", b"2222", 2))
-    threads.append(call("retry", b"11", 1))
-    threads.append(call("plain", b"333", None))
-    threads[-1].join(0.2)
+    calls += [event(b"2222", 2), event(b"11", 1), in_thread(lambda: store.append("a", b"333"))]
+    calls[-1][0].join(0.2)
     going.set()
-    for thread in threads:
+    for thread, _ in calls:
         thread.join(20)
         assert not thread.is_alive()
+    one, two, retry, plain = (found[0] for _, found in calls)
     content = store.read("a", 0, 99)
     assert len(content) == 10
     # A repetition gets the last recorded offset of its writer.
-    assert results["one"] == 1 and results["retry"] in (results["one"], results["two"])
-    for key, data in (("one", b"11"), ("two", b"2222"), ("plain", b"333")):
-        assert content[results[key] : results[key] + len(data)] == data
+    assert one == 1 and retry in (one, two)
+    for offset, data in ((one, b"11"), (two, b"2222"), (plain, b"333")):
+        assert content[offset : offset + len(data)] == data
     assert store.check("deep") == []
 
 

@@ -10,9 +10,7 @@ import pytest
 from chunkstore.changes import Append, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown
-from chunkstore.storage import ChunkStorage
-from tests.support.data import pattern, problems, refused, run_threads
-from tests.support.forwarding import Hooked
+from tests.support.data import problems, refused, run_threads
 from tests.support.worlds import World
 
 Call = Callable[[ChunkedSegmentStorage], object]
@@ -128,95 +126,6 @@ def test_without_a_fence_reads_are_answered_from_yesterday(world: World) -> None
     refused(NotOwner, lambda: old.append("a", b"x"))
     # Now it knows, and reading goes on all the same.
     assert old.read("a", 0, 99) == b"123" and new.read("a", 0, 99) == b"123456"
-
-
-def test_ping_pong(world: World) -> None:
-    expected = b""
-    stores: list[ChunkedSegmentStorage] = []
-    for number in range(8):
-        if number % 3 == 2:
-            world.forget_cache()
-        store = world.open()
-        if number == 0:
-            store.create("a", rolling=None)
-        assert store.read("a", 0, 9_999) == expected
-        for old in stores[-2:]:
-            refused(NotOwner, lambda: old.append("a", b"zombie"), lambda: old.read("a", 0, 1))  # noqa: B023
-        store.append("a", pattern(len(expected), 7))
-        expected = pattern(0, len(expected) + 7)
-        stores.append(store)
-    assert [store.epoch for store in stores] == sorted({store.epoch for store in stores})
-    assert [chunk.length for chunk in stores[-1].layout("a")] == [7] * 8
-    assert problems(stores[-1].check("deep")) == []
-
-
-def test_a_zombies_bytes_are_never_seen(world: World) -> None:
-    old = world.open(rolling=1_000)
-    old.create("a")
-    old.append("a", b"12345")
-    new = world.open()
-    refused(NotOwner, lambda: old.append("a", b"ZOMBIE" * 10))
-    assert new.append("a", b"67890") == 5
-    # Even bytes that reached the old tail chunk stay behind it.
-    tail = next(new.layout("a"))
-    world.overwrite(tail.name, world.content(tail.name)[:5] + b"ZOMBIE")
-    assert new.read("a", 0, 99) == b"1234567890"
-    assert problems(new.check("deep")) == []
-
-
-class Holding:
-    """Stops the first journal write behind the claim, until the test lets it go."""
-
-    def __init__(self, *, after: bool) -> None:
-        self.held, self.going = threading.Event(), threading.Event()
-        self.armed = False
-        self.after = after
-        self.hooked: Hooked | None = None
-
-    def wrap(self, storage: ChunkStorage) -> Hooked:
-        self.hooked = Hooked(storage)
-        if self.after:
-            self.hooked.after = self._stop
-        else:
-            self.hooked.before = self._stop
-        return self.hooked
-
-    def _stop(self, operation: str, names: tuple[str, ...]) -> None:
-        if self.armed and "/j/" in names[0] and operation in ("write", "create_if_absent"):
-            self.armed = False
-            self.held.set()
-            assert self.going.wait(30)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before the record is written", "after the record is written"])
-def test_a_commit_that_a_take_over_overtakes_has_a_known_outcome(world: World, after: bool) -> None:
-    """The successor's OPEN decides; the old owner reads it before it answers (A5)."""
-    holding = Holding(after=after)
-    old = world.open(wrap=holding.wrap)
-    old.create("a")
-    old.append("a", b"first")
-    holding.armed = True
-    outcomes: list[object] = []
-
-    def body() -> None:
-        try:
-            outcomes.append(old.append("a", b"second"))
-        except ChunkstoreError as error:
-            outcomes.append(type(error))
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    assert holding.held.wait(20)
-    new = world.open()
-    happened = new.info("a").length == 11
-    holding.going.set()
-    thread.join(20)
-    assert not thread.is_alive()
-    assert outcomes == [5 if happened else NotOwner]
-    assert happened == after
-    assert new.read("a", 0, 99) == (b"firstsecond" if happened else b"first")
-    refused(NotOwner, lambda: old.append("a", b"x"))
-    assert problems(new.check("deep")) == []
 
 
 def test_take_overs_under_load_lose_and_double_nothing(world: World) -> None:

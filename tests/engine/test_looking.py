@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
-from chunkstore.changes import Create
-from chunkstore.errors import ChunkstoreError, Closed, NotOwner, SegmentNotFound
+from chunkstore.changes import Append, Create
+from chunkstore.errors import Closed, NotOwner, SegmentNotFound
 from chunkstore.records import SegmentInfo
 from tests.support.data import pattern, refused
+from tests.support.hooked import in_thread
 from tests.support.worlds import World
 
 
@@ -144,32 +143,16 @@ def test_offset_at(world: World) -> None:
     assert store.offset_at("a", started[7]) == 48
 
 
-def in_background(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    results: list[object] = []
-
-    def body() -> None:
-        try:
-            results.append(call())
-        except ChunkstoreError as error:
-            results.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    time.sleep(0.05)
-    return thread, results
-
-
 @pytest.mark.parametrize("event", ["append", "seal", "delete", "close", "take-over", "concat", "commit"])
 def test_wait_is_woken(world: World, event: str) -> None:
-    from chunkstore.changes import Append
-
     store = world.open()
     store.create("a")
     store.append("a", b"12345")
     store.create("source")
     store.append("source", b"678")
     store.seal("source")
-    thread, results = in_background(lambda: store.wait("a", 5, 90))
+    thread, results = in_thread(lambda: store.wait("a", 5, 90))
+    thread.join(0.05)
     assert thread.is_alive()
     began = time.monotonic()
     if event == "append":
@@ -215,7 +198,8 @@ def test_waiting_for_another_segment_is_not_disturbed(world: World) -> None:
     store = world.open()
     store.create("a")
     store.create("b")
-    thread, results = in_background(lambda: store.wait("a", 0, 30))
+    thread, results = in_thread(lambda: store.wait("a", 0, 30))
+    thread.join(0.05)
     for _ in range(20):
         store.append("b", b"x")
     assert thread.is_alive() and results == []

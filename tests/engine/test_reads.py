@@ -106,25 +106,3 @@ def test_a_flipped_bit_is_found_also_by_a_parallel_read(world: World) -> None:
     with pytest.raises(Damaged) as caught:
         store.read("a", 0, 256 * 1024)
     assert caught.value.object == name
-
-
-@pytest.mark.parametrize("prefetched", [False, True], ids=["read", "read_into"])
-def test_many_threads_read_one_segment(world: World, prefetched: bool) -> None:
-    store = world.open(rolling=100)
-    store.create("a")
-    store.append("a", pattern(0, 5_000))
-
-    def work(thread: int) -> None:
-        chance = random.Random(thread)
-        for _ in range(40):
-            offset = chance.randrange(5_001)
-            length = chance.randrange(600)
-            expected = pattern(offset, max(0, min(length, 5_000 - offset)))
-            if prefetched:
-                buffer = bytearray(length)
-                assert store.read_into("a", offset, buffer) == len(expected)
-                assert buffer[: len(expected)] == expected
-            else:
-                assert store.read("a", offset, length) == expected
-
-    run_threads(16, work)

@@ -55,7 +55,8 @@ def test_everything_is_there_again(world: World, cache: str, end: str, snapshots
     store = world.open(rolling=16)
     do_a_bit_of_everything(store)
     if snapshots:
-        store.snapshot()
+        report = store.snapshot()
+        assert report.name in world.objects("default/snap/") and report.rows > 30 and report.size_bytes > 0
         store.append("s0", b"behind the snapshot")
         store.truncate("s7", 40)
     before = without_growing(everything(store))
@@ -95,6 +96,7 @@ def test_many_epochs_each_writing(world: World) -> None:
             chunks.append(size)
         if number % 4 == 1:
             store.snapshot()
+        assert store.info("a").owner_epoch == store.epoch
         if number % 3:
             store.close()
         else:
@@ -102,6 +104,7 @@ def test_many_epochs_each_writing(world: World) -> None:
     store = world.open()
     assert store.read("a", 0, 1 << 20) == pattern(0, total)
     found = [chunk.length for chunk in store.layout("a")]
+    assert {chunk.state for chunk in store.layout("a")} == {"closed"}
     expected = chunks if not world.appends else [one + two for one, two in zip(chunks[::2], chunks[1::2], strict=True)]
     assert found == expected
     assert store.check("deep") == []

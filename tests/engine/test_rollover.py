@@ -84,22 +84,6 @@ def test_one_write_over_many_chunks(world: World) -> None:
     assert store.check("deep") == []
 
 
-def test_a_new_epoch_never_touches_a_chunk_of_another(world: World) -> None:
-    total = 0
-    for size in (3, 4, 5):
-        with world.open() as store:
-            if total == 0:
-                store.create("a")
-            store.append("a", pattern(total, size))
-            total += size
-            assert store.info("a").owner_epoch == store.epoch
-    store = world.open()
-    assert lengths(store) == [3, 4, 5]
-    epochs = [chunk.epoch for chunk in store.layout("a")]
-    assert epochs == sorted(set(epochs)) and epochs[-1] < store.epoch
-    assert {chunk.state for chunk in store.layout("a")} == {"closed"}
-
-
 def test_a_tail_of_garbage_is_left_behind(world: World) -> None:
     store = world.open(rolling=20)
     store.create("a")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import threading
 
 import pytest
 
 from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
 from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
 from chunkstore.sessions import SessionChunk, SessionWriter
-from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -180,51 +179,33 @@ def test_arguments_of_a_session(world: World) -> None:
 @pytest.mark.parametrize("rivals", ["attach-attach", "attach-end", "end-attach", "end-end"])
 def test_attach_and_end_are_ordered_also_when_they_race(world: World, rivals: str) -> None:
     """The second is planned while the first is on its way to the journal: exactly one of the two may happen."""
-    hooked: list[Hooked] = []
-
-    def wrap(storage: ChunkStorage) -> Hooked:
-        hooked.append(Hooked(storage))
-        return hooked[0]
-
-    store = world.open(wrap=wrap)
+    store, storage = open_hooked(world, Hooked, keeper=True)
     store.create("a")
     store.create("b")
     session = store.session("me")
     chunk = session.writer().write_chunk(world.raw_storage(), 0, b"data")
-    held, going = threading.Event(), threading.Event()
+    held, going = hold_first(storage, is_commit)
 
-    def hold(operation: str, names: tuple[str, ...]) -> None:
-        if "/j/" in names[0] and operation in ("write", "create_if_absent") and not held.is_set():
-            held.set()
-            assert going.wait(20)
-
-    hooked[0].before = hold
-    outcomes: list[str] = []
-
-    def run(what: str, segment: str) -> threading.Thread:
-        change: Change = EndSession(session.id) if what == "end" else Attach(segment, session.id, (chunk,))
-
-        def body() -> None:
-            try:
-                store.commit([change])
-                outcomes.append("done")
-            except (Conflict, InvalidArgument):
-                outcomes.append("refused")
-
-        thread = threading.Thread(target=body)
-        thread.start()
-        return thread
+    def commit(what: str, segment: str) -> str:
+        try:
+            store.commit([EndSession(session.id) if what == "end" else Attach(segment, session.id, (chunk,))])
+        except (Conflict, InvalidArgument):
+            return "refused"
+        return "done"
 
     first, second = rivals.split("-")
-    threads = [run(first, "a")]
+    calls = [in_thread(lambda: commit(first, "a"))]
     assert held.wait(20)
-    threads.append(run(second, "b"))
-    threads[1].join(0.2)
+    calls.append(in_thread(lambda: commit(second, "b")))
+    calls[1][0].join(0.2)
     going.set()
-    for thread in threads:
+    for thread, _ in calls:
         thread.join(20)
-        assert not thread.is_alive()
-    assert sorted(outcomes) == (["done", "done"] if rivals == "attach-end" else ["done", "refused"])
+    outcomes = [found[0] for _, found in calls]
+    if rivals == "attach-end":
+        assert outcomes == ["done", "done"]
+    else:
+        assert outcomes in (["done", "refused"], ["refused", "done"])
     assert problems(store.check("deep")) == []
 
 

@@ -99,21 +99,6 @@ def test_at_and_below_the_start_nothing_happens(world: World) -> None:
     verify(store, "a", 4, 6)
 
 
-def test_write_and_truncate_to_the_end_in_rounds(world: World) -> None:
-    store = world.open(rolling=2)
-    store.create("a")
-    total = 0
-    for size in (1, 2, 3, 4):
-        store.append("a", pattern(total, size))
-        total += size
-        store.truncate("a", total)
-        verify(store, "a", total, total)
-        with pytest.raises(BadOffset):
-            store.truncate("a", total + 1)
-    assert store.append("a", b"") == total
-    assert store.check("deep") == []
-
-
 def test_growing_goes_on_behind_a_truncation(world: World) -> None:
     store = world.open(rolling=8)
     store.create("a")

@@ -22,53 +22,6 @@ from tests.support.worlds import World
 ROLLING: dict[str, Any] = {"log_roll_bytes": 1_024, "slot_roll_records": 4, "roll_interval_s_min": 0}
 
 
-def test_a_snapshot_shortens_recovery(world: World) -> None:
-    store = world.open(rolling=8)
-    for number in range(30):
-        store.create(f"s{number}")
-        store.append(f"s{number}", pattern(0, number, number))
-    report = store.snapshot()
-    assert report.rows > 30 and report.size_bytes > 0 and report.lsn > 30
-    assert report.name in world.objects("default/snap/")
-    store.append("s0", b"later")
-    store.close()
-    world.forget_cache()
-    again = world.open()
-    assert again.report.source == "snapshot" and again.report.replayed_records < 5
-    for number in range(1, 30):
-        assert again.read(f"s{number}", 0, 99) == pattern(0, number, number)
-    assert again.read("s0", 0, 99) == b"later"
-    assert again.check("deep") == []
-
-
-def test_snapshots_beside_commits(world: World) -> None:
-    store = world.open(rolling=64)
-    store.create("a")
-    store.create("b")
-    done = threading.Event()
-
-    def work(thread: int) -> None:
-        if thread == 0:
-            while not done.is_set():
-                store.snapshot()
-            return
-        for number in range(40):
-            mark = b"%d:%03d;" % (thread, number)
-            store.commit([Append("a", mark), Append("b", mark), TablePut("t", mark, mark)])
-        done.set()
-
-    run_threads(4, work)
-    store.snapshot()
-    store.append("a", b"end")
-    content = store.read("a", 0, 1 << 20), store.read("b", 0, 1 << 20), [*store.table("t").scan()]
-    world.crash(store)
-    world.forget_cache()
-    again = world.open()
-    assert again.report.source == "snapshot"
-    assert (again.read("a", 0, 1 << 20), again.read("b", 0, 1 << 20), [*again.table("t").scan()]) == content
-    assert again.check("deep") == []
-
-
 def test_snapshot_collect_and_recovery_without_a_cache(world: World) -> None:
     expected: dict[str, bytes] = {}
     chance = random.Random(5)
@@ -135,17 +88,6 @@ def test_garbage_is_collected_after_its_grace_only(world: World) -> None:
         assert again.collect().chunks == 1 and len(world.chunks()) == 2
 
 
-def test_a_reader_in_flight_is_not_disturbed_within_the_grace(world: World) -> None:
-    store = world.open(rolling=4_096, gc_grace_s=60)
-    store.create("a")
-    store.append("a", pattern(0, 5 * 4_096))
-    layout = [*store.layout("a")]
-    store.delete("a")
-    store.collect()
-    for chunk in layout:
-        assert world.content(chunk.name) == pattern(chunk.offset, chunk.length)
-
-
 def test_dry_run_tells_and_does_nothing(world: World) -> None:
     store = world.open(rolling=4, gc_grace_s=0, snapshots_kept=1)
     world.still(store)
@@ -175,24 +117,6 @@ def test_an_object_that_is_gone_already_does_not_stop_the_collection(world: Worl
     for name in names[::3]:
         world.remove(name)
     assert store.collect().chunks == 10
-    assert world.chunks() == [] and store.check("deep") == []
-
-
-def test_collections_in_parallel(world: World) -> None:
-    store = world.open(rolling=2, gc_grace_s=0)
-    for number in range(12):
-        store.create(f"s{number}")
-        store.append(f"s{number}", pattern(0, 30), writer_id=b"w", event_number=1)
-
-    def work(thread: int) -> None:
-        for number in range(thread, 12, 4):
-            store.truncate(f"s{number}", 7)
-            store.collect()
-            store.delete(f"s{number}")
-            store.collect()
-
-    run_threads(4, work)
-    store.collect()
     assert world.chunks() == [] and store.check("deep") == []
 
 

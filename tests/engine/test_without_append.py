@@ -12,6 +12,7 @@ from chunkstore.assembly import open_replica_on, open_store_on
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import StorageUnavailable, Unsupported
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from tests.support.data import run_threads
 
 
 class Unsteady(MemoryChunkStorage):
@@ -53,12 +54,7 @@ def test_what_is_acknowledged_is_there_in_order_and_what_failed_is_not(segments:
             except StorageUnavailable:
                 failed[0] += 1
 
-    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    run_threads(16, work)
     storage.failing = False
     assert failed[0] > 0
     for number in range(segments):
@@ -73,23 +69,6 @@ def test_what_is_acknowledged_is_there_in_order_and_what_failed_is_not(segments:
     store.close()
     with open_on(MemoryChunkStorage(url, append=False)) as again:
         assert sum(item.length for item in again.segments()) == sum(map(len, acknowledged.values()))
-
-
-def test_verbs_work_the_same() -> None:
-    url = "memory://without-append-verbs"
-    forget_memory(url)
-    with open_on(MemoryChunkStorage(url, append=False)) as store:
-        store.create("a", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=2))
-        for piece in (b"1", b"22", b"333", b"4444"):
-            store.append("a", piece)
-        assert [chunk.length for chunk in store.layout("a")] == [1, 2, 2, 1, 2, 2]
-        store.create("b")
-        store.append("b", b"tail")
-        store.seal("b")
-        store.concat("a", 10, "b")
-        store.truncate("a", 4)
-        assert store.read("a", 4, 100) == b"334444tail"
-        assert store.check("deep") == []
 
 
 def test_an_append_journal_opens_read_only_where_nothing_can_grow() -> None:

@@ -12,10 +12,9 @@ from typing import Literal
 
 import pytest
 
-from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, MIB
-from chunkstore.storage import Capabilities, ChunkHandle, ChunkInfo, ChunkStorage, ConcatArgument, ListPage, ReadRange
-from tests.support.forwarding import Pieces
+from chunkstore.storage import ChunkStorage, ListPage
+from tests.support.forwarding import Forwarding
 
 SIZE_BYTES = 24 * MIB
 
@@ -55,18 +54,18 @@ def _run(*command: str) -> None:
 
 
 @contextlib.contextmanager
-def small_disk(kind: FileSystem, folder: Path) -> Iterator[SmallDisk]:
+def small_disk(kind: FileSystem, folder: Path, size_bytes: int = SIZE_BYTES) -> Iterator[SmallDisk]:
     """Mount one; skips, with the reason, where that is not possible."""
     folder.mkdir(parents=True)
     point = folder / "disk"
     point.mkdir()
     try:
         if kind == "tmpfs":
-            _run("mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(point))
+            _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(point))
         else:
             image = folder / "image"
             with open(image, "wb") as file:
-                file.truncate(SIZE_BYTES)
+                file.truncate(size_bytes)
             mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin") or "mkfs.ext4"
             # No reserve for root: full means full.
             _run(mkfs, "-q", "-m", "0", str(image))
@@ -80,91 +79,32 @@ def small_disk(kind: FileSystem, folder: Path) -> Iterator[SmallDisk]:
         _run("umount", "-l", str(point))
 
 
-class SplitStorage(ChunkStorage):
+class SplitStorage(Forwarding):
     """Keeps everything of the journal (claims, streams) on ``journal``, the rest on ``data``."""
 
     def __init__(self, data: ChunkStorage, journal: ChunkStorage) -> None:
-        self._data = data
+        super().__init__(data)
         self._journal = journal
 
-    def _of(self, name: str) -> ChunkStorage:
-        return self._journal if "/j/" in name or "/epoch/" in name else self._data
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._data.capabilities
-
-    @property
-    def url(self) -> str:
-        return self._data.url
-
-    def exists(self, name: str) -> bool:
-        return self._of(name).exists(name)
-
-    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
-        return self._of(name).create(name, data)
-
-    def create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._of(name).create_if_absent(name, data)
-
-    def put(self, name: str, data: BytesLike) -> None:
-        self._of(name).put(name, data)
-
-    def open_read(self, name: str) -> ChunkHandle:
-        return self._of(name).open_read(name)
-
-    def open_write(self, name: str) -> ChunkHandle:
-        return self._of(name).open_write(name)
-
-    def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
-        return self._of(handle.name).read(handle, offset, length)
-
-    def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
-        return self._of(handle.name).read_into(handle, offset, buffer)
-
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> Pieces:
-        return self._of(handle.name).read_ranges(handle, ranges)
-
-    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
-        return self._of(handle.name).write(handle, offset, data)
+    def at(self, *names: str) -> ChunkStorage:
+        return self._journal if "/j/" in names[0] or "/epoch/" in names[0] else self.inner
 
     def sync(self, names: Sequence[str]) -> None:
-        for storage in (self._data, self._journal):
-            chosen = [name for name in names if self._of(name) is storage]
+        for storage in (self.inner, self._journal):
+            chosen = [name for name in names if self.at(name) is storage]
             if chosen:
                 storage.sync(chosen)
-
-    def harden(self, name: str) -> None:
-        self._of(name).harden(name)
-
-    def delete(self, name: str) -> None:
-        self._of(name).delete(name)
 
     def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
         found = [
             item
-            for storage in (self._data, self._journal)
+            for storage in (self.inner, self._journal)
             for item in storage.list(prefix, after=after, limit=limit).items
-            if self._of(item.name) is storage
+            if self.at(item.name) is storage
         ]
         items = tuple(sorted(found, key=lambda item: item.name)[:limit])
         return ListPage(items, items[-1].name if len(items) == limit else None)
 
-    def stat(self, name: str) -> ChunkInfo:
-        return self._of(name).stat(name)
-
-    def identity(self, name: str) -> bytes:
-        return self._of(name).identity(name)
-
-    def concat(self, arguments: Sequence[ConcatArgument]) -> int:
-        return self._of(arguments[0].name).concat(arguments)
-
-    def truncate(self, handle: ChunkHandle, length: int) -> None:
-        self._of(handle.name).truncate(handle, length)
-
-    def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
-        self._of(handle.name).set_read_only(handle, read_only)
-
     def close(self) -> None:
-        self._data.close()
+        self.inner.close()
         self._journal.close()

@@ -9,12 +9,10 @@ By default one bit of each byte of the journal is flipped, another one from byte
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.assembly import open_store_on
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -26,28 +24,7 @@ from tests.support.data import problems
 SHARES = 4
 LOUD = (Damaged, Unsupported)
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def inline() -> Iterator[None]:
-    runtime.install(tiny.InlineRuntime())
-    yield
-    runtime.install(None)
-
-
-@functools.cache
-def container(mode: Mode, closed: bool) -> Tiny:
-    return tiny.make(mode, closed=closed)
-
-
-@pytest.fixture(params=["slot", "append"])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    return "slot" if request.param == "slot" else "append"
-
-
-def is_data(name: str) -> bool:
-    return name.startswith(NAMES.data_prefix())
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("inline")]
 
 
 def flipped(data: bytes, *, every: bool = FULL_RUN) -> Iterator[tuple[int, bytes]]:
@@ -85,11 +62,9 @@ def check_exact_or_loud(made: Tiny, objects: dict[str, bytes], what: str, shelf:
 def test_every_bit_of_a_closed_container(
     mode: Mode, share: int, record_property: Callable[[str, object], None]
 ) -> None:
-    made = container(mode, closed=True)
+    made = tiny.make(mode, closed=True)
     flips = loud = 0
-    for name, data in made.objects.items():
-        if is_data(name):
-            continue
+    for name, data in made.metadata.items():
         for position, damaged in flipped(data):
             if position % SHARES != share:
                 continue
@@ -105,10 +80,8 @@ def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
     step = 1 if FULL_RUN else 5
     number = 0
     for closed in (True, False):
-        made = container(mode, closed=closed)
-        for name, data in made.objects.items():
-            if is_data(name):
-                continue
+        made = tiny.make(mode, closed=closed)
+        for name, data in made.metadata.items():
             for position, damaged in flipped(data):
                 number += 1
                 if number % step:
@@ -132,9 +105,9 @@ def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
 
 def test_every_bit_of_the_data(mode: Mode) -> None:
     """A chunk read whole, and the deep check, say which chunk is damaged; other segments are served."""
-    made = container(mode, closed=True)
+    made = tiny.make(mode, closed=True)
     for name, data in made.objects.items():
-        if not is_data(name):
+        if name in made.metadata:
             continue
         for _, damaged in flipped(data, every=True):
             with storage_of({**made.objects, name: damaged}) as storage:
@@ -159,10 +132,10 @@ def last_record_at(made: Tiny) -> int:
 
 def test_every_bit_of_a_killed_container(mode: Mode, record_property: Callable[[str, object], None]) -> None:
     """The former stream and the rest are as above; the newest stream is looked at here."""
-    made = container(mode, closed=False)
+    made = tiny.make(mode, closed=False)
     flips = cut = 0
-    for name, data in made.objects.items():
-        if is_data(name) or "0003/" not in name:
+    for name, data in made.metadata.items():
+        if "0003/" not in name:
             continue
         for position, damaged in flipped(data):
             flips += 1
@@ -185,11 +158,9 @@ def test_every_bit_of_a_killed_container(mode: Mode, record_property: Callable[[
 
 def test_every_object_removed_from_a_closed_container(mode: Mode) -> None:
     """Names do not vanish by themselves, but people delete files: what is missed is missed aloud."""
-    made = container(mode, closed=True)
+    made = tiny.make(mode, closed=True)
     silent = []
-    for name in made.objects:
-        if is_data(name):
-            continue
+    for name in made.metadata:
         objects = {other: data for other, data in made.objects.items() if other != name}
         with storage_of(objects) as storage:
             cache = tiny.LazyCache(storage, MemoryShelf())
@@ -209,10 +180,8 @@ def test_every_object_truncated(mode: Mode) -> None:
     """An object cut short is an error, or not needed. A log.a cut short is a history that ends earlier: nothing but a
     cache (or a snapshot) can know better, and a cut inside a record is reported."""
     for closed in (True, False):
-        made = container(mode, closed=closed)
-        for name, data in made.objects.items():
-            if is_data(name):
-                continue
+        made = tiny.make(mode, closed=closed)
+        for name, data in made.metadata.items():
             step = 1 if FULL_RUN or len(data) < 200 else 7
             for length in range(0, len(data), step):
                 objects = {**made.objects, name: data[:length]}
@@ -232,7 +201,7 @@ def test_every_object_truncated(mode: Mode) -> None:
 
 def test_zeros_behind_the_last_record_are_a_torn_tail() -> None:
     for closed in (True, False):
-        made = container("append", closed=closed)
+        made = tiny.make("append", closed=closed)
         name = newest_log(made)
         for count in (1, 16, 4096):
             found = recover({**made.objects, name: made.objects[name] + bytes(count)}, "append")
@@ -242,7 +211,7 @@ def test_zeros_behind_the_last_record_are_a_torn_tail() -> None:
 
 
 def test_a_lost_format_is_not_made_anew(mode: Mode) -> None:
-    made = container(mode, closed=True)
+    made = tiny.make(mode, closed=True)
     objects = {name: data for name, data in made.objects.items() if name != NAMES.format}
     with storage_of(objects) as storage:
         with pytest.raises(Damaged) as caught:

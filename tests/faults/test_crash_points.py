@@ -19,7 +19,7 @@ from __future__ import annotations
 import gc
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import pytest
 
 from tests.faults.crash_list import SUBJECTS, Subject, enumerate_cases, run_case
 from tests.faults.crash_runs import Case, OperationRun
-from tests.faults.ground import FULL_RUN, GROUNDS, Place, fast_folder
+from tests.faults.ground import FULL_RUN, GROUNDS, Place
 from tests.faults.scenarios import OPERATIONS, Operation
 from tests.support.faulty import Outcome
 from tests.support.worlds import VARIANTS, Mode
@@ -47,12 +47,6 @@ def share_of(cases: list[Case], place: Place, salt: str) -> list[Case]:
         return zlib.crc32(f"{salt} {case.at} {case.outcome.value}".encode())
 
     return sorted(sorted(cases, key=rank)[: CASES_PER_TEST[place]], key=lambda case: case.number)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    with fast_folder(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture(params=GROUNDS, ids="-".join)

@@ -39,11 +39,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
         yield found
 
 
-@pytest.fixture(params=["slot", "append"])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    return "slot" if request.param == "slot" else "append"
-
-
 class Shop:
     """A container whose parts lie where the test wants them, and everything that was acknowledged in it."""
 

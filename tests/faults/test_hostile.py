@@ -4,16 +4,13 @@ state, in bounded time and memory. Bytes are random, or framed properly around r
 
 from __future__ import annotations
 
-import functools
 import random
 import time
 import tracemalloc
-from collections.abc import Iterator
 
 import msgpack
 import pytest
 
-from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
@@ -38,28 +35,7 @@ SECONDS = 2.0
 SECONDS_BY_THE_CLOCK = 30.0
 PEAK_BYTES = 160 * MIB
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def inline() -> Iterator[None]:
-    runtime.install(tiny.InlineRuntime())
-    yield
-    runtime.install(None)
-
-
-@pytest.fixture(params=["slot", "append"])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    return "slot" if request.param == "slot" else "append"
-
-
-@functools.cache
-def container(mode: Mode) -> Tiny:
-    return tiny.make(mode, closed=True)
-
-
-def metadata_names(made: Tiny) -> list[str]:
-    return [name for name in made.objects if not name.startswith(NAMES.data_prefix())]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("inline")]
 
 
 class Began:
@@ -113,10 +89,10 @@ def random_value(chance: random.Random, depth: int = 0) -> object:
 
 
 def test_random_bytes(mode: Mode) -> None:
-    made = container(mode)
+    made = tiny.make(mode, closed=True)
     chance = random.Random(1)
     refused = 0
-    for name in metadata_names(made):
+    for name in made.metadata:
         for number in range(TRIES):
             size = chance.choice((0, 1, 4, 15, 16, 17, 100, 175, 176, 300, 4096, 70_000))
             data = chance.randbytes(size)
@@ -129,7 +105,7 @@ def test_random_bytes(mode: Mode) -> None:
 
 def test_framed_rubbish(mode: Mode) -> None:
     """Small objects whose frame and CRC are right, around anything that msgpack can say."""
-    made = container(mode)
+    made = tiny.make(mode, closed=True)
     chance = random.Random(2)
     places = {
         NAMES.format: ObjectKind.FORMAT,
@@ -176,13 +152,13 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 def test_bombs_cost_neither_time_nor_memory(mode: Mode, bomb: bytes) -> None:
-    made = container(mode)
+    made = tiny.make(mode, closed=True)
     data: dict[str, bytes] = {
         NAMES.format: encode_frame(b"CKSO", 1, ObjectKind.FORMAT, bomb),
         NAMES.latest: encode_frame(b"CKSO", 1, ObjectKind.LATEST, bomb),
         NAMES.voided: encode_frame(b"CKSO", 1, ObjectKind.VOIDED, bomb),
     }
-    for name in metadata_names(made):
+    for name in made.metadata:
         if "/j/" in name and name.endswith((".s", ".a")):
             data[name] = record_around(made, name, bomb)
         elif name.endswith(".sn"):
@@ -210,7 +186,7 @@ def record_around(made: Tiny, name: str, payload: bytes) -> bytes:
 
 def test_hints_that_point_elsewhere(mode: Mode) -> None:
     """LATEST and VOIDED with right checksums and wrong facts cost time, not truth."""
-    made = container(mode)
+    made = tiny.make(mode, closed=True)
     real = decode_latest(made.objects[NAMES.latest], object=NAMES.latest)
     names = (
         "",
@@ -277,7 +253,7 @@ def random_row(chance: random.Random) -> RowChange:
 
 def test_records_that_make_no_sense(mode: Mode) -> None:
     """A well-formed history of nonsense: what it says cannot be right, but reading it must end, and end with an answer."""
-    made = container(mode)
+    made = tiny.make(mode, closed=True)
     chance = random.Random(3)
     for number in range(TRIES * 2):
         with storage_of(made.objects) as storage:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from tests.faults.ground import FULL_RUN, Ground, fast_folder
-from tests.support.data import problems
+from tests.faults.ground import FULL_RUN, Ground
+from tests.support.data import problems, run_threads
 from tests.support.faulty import Outcome
 from tests.support.hooked import within
 from tests.support.segment_model import State, apply
@@ -39,15 +40,16 @@ SEEDS = range(30) if FULL_RUN else range(2)
 THREADS = 4
 SEGMENTS = ("a", "b", "c")
 RUN_S = 0.8
+HASTY: dict[str, Any] = {
+    "op_deadline_s": 0.3,
+    "undecided_s_max": 0.3,
+    "log_roll_bytes": 20_000,
+    "slot_roll_records": 60,
+    "roll_interval_s_min": 0.1,
+}
 TAG = re.compile(rb"\[(\d+)\.(\d+)(x*)\]")
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    with fast_folder(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture(params=VARIANTS, ids=VARIANT_IDS)
@@ -65,7 +67,6 @@ class Log:
         self.unknown: set[tuple[str, bytes]] = set()
         self.rows: dict[bytes, list[bytes]] = {}
         self.errors: Counter[str] = Counter()
-        self.wrong: list[BaseException] = []
 
 
 def client(number: int, seed: int, store: ChunkedSegmentStorage, log: Log, until_s: float) -> None:
@@ -93,9 +94,6 @@ def client(number: int, seed: int, store: ChunkedSegmentStorage, log: Log, until
             log.errors[type(error).__name__] += 1
             if not isinstance(error, BadOffset):
                 time.sleep(0.002)
-        except BaseException as error:
-            log.wrong.append(error)
-            raise
 
 
 def put_row(store: ChunkedSegmentStorage, row: bytes, value: bytes, log: Log) -> None:
@@ -127,6 +125,13 @@ def weather(ground: Ground, seed: int, rate: float, until_s: float) -> None:
         ground.wire.heal()
         time.sleep(chance.uniform(0.0, 0.05))
     ground.wire.heal()
+
+
+def in_bad_weather(ground: Ground, seed: int, rate: float, *clients: Callable[[float], None]) -> None:
+    """Let the clients work in it until a moment that each is told."""
+    until_s = time.monotonic() + RUN_S
+    works: list[Callable[[float], None]] = [*clients, partial(weather, ground, seed, rate)]
+    run_threads(len(works), lambda number: works[number](until_s), timeout_s=30)
 
 
 def verify(store: ChunkedSegmentStorage, log: Log) -> None:
@@ -171,31 +176,14 @@ def settle(store: ChunkedSegmentStorage) -> None:
 def test_nothing_is_lost_or_doubled_in_bad_weather(
     variant: tuple[Kind, Mode], rate: float, seed: int, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    ground = Ground(
-        *variant,
-        folder / "storm",
-        op_deadline_s=0.3,
-        undecided_s_max=0.3,
-        rolling=256,
-        log_roll_bytes=20_000,
-        slot_roll_records=60,
-        roll_interval_s_min=0.1,
-    )
+    ground = Ground(*variant, folder / "storm", **HASTY, rolling=256)
     log = Log()
     try:
         store = ground.open(ground.wire)
         for name in SEGMENTS:
             store.create(name)
-        until_s = time.monotonic() + RUN_S
-        threads = [threading.Thread(target=client, args=(n, seed, store, log, until_s)) for n in range(THREADS)]
-        threads.append(threading.Thread(target=weather, args=(ground, seed, rate, until_s)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive(), "a call hangs"
-        if log.wrong:
-            raise log.wrong[0]
+        clients = [partial(client, number, seed, store, log) for number in range(THREADS)]
+        in_bad_weather(ground, seed, rate, *clients)
         # In fine weather everything succeeds, also where a thread is held up for longer than the deadline of before.
         with within(store, 30.0):
             settle(store)
@@ -233,7 +221,6 @@ class Builder:
         self.state = State()
         self.count = 0
         self.errors: Counter[str] = Counter()
-        self.wrong: list[BaseException] = []
 
     def plan(self) -> tuple[list[changes.Change], State]:
         """One or two changes that are right, and what they lead to."""
@@ -265,14 +252,10 @@ class Builder:
         return changes.Append(name, more, expected_offset=len(segment.data))
 
     def run(self, until_s: float) -> None:
-        try:
-            while time.monotonic() < until_s:
-                planned, after = self.plan()
-                if planned:
-                    self.commit(planned, after)
-        except BaseException as error:
-            self.wrong.append(error)
-            raise
+        while time.monotonic() < until_s:
+            planned, after = self.plan()
+            if planned:
+                self.commit(planned, after)
 
     def commit(self, planned: list[changes.Change], after: State) -> None:
         try:
@@ -302,32 +285,12 @@ class Builder:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_changes_of_structure_in_bad_weather(variant: tuple[Kind, Mode], seed: int, folder: Path) -> None:
-    ground = Ground(
-        *variant,
-        folder / "builders",
-        op_deadline_s=0.3,
-        undecided_s_max=0.3,
-        rolling=100,
-        log_roll_bytes=20_000,
-        slot_roll_records=60,
-        roll_interval_s_min=0.1,
-        gc_grace_s=0.0,
-    )
+    ground = Ground(*variant, folder / "builders", **HASTY, rolling=100)
     try:
         store = ground.open(ground.wire)
         store.create("a")
         builders = [Builder(number, seed, store) for number in range(THREADS)]
-        until_s = time.monotonic() + RUN_S
-        threads = [threading.Thread(target=builder.run, args=(until_s,)) for builder in builders]
-        threads.append(threading.Thread(target=weather, args=(ground, seed, 0.05, until_s)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive(), "a call hangs"
-        for builder in builders:
-            if builder.wrong:
-                raise builder.wrong[0]
+        in_bad_weather(ground, seed, 0.05, *(builder.run for builder in builders))
         store._container.settings = dataclasses.replace(store._container.settings, op_deadline_s=30.0)  # as above
         settle(store)
         assert [builder.look() for builder in builders] == [seen_of(builder.state) for builder in builders]

@@ -43,11 +43,6 @@ PATHS = os.pathsep.join(str(REPOSITORY / name) for name in (".", "bindings", "jo
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if FULL_RUN else 240)]
 
 
-@pytest.fixture(params=["slot", "append"])
-def mode(request: pytest.FixtureRequest) -> Mode:
-    return "slot" if request.param == "slot" else "append"
-
-
 @pytest.fixture
 def seed() -> int:
     chosen = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,11 @@ class Tiny(NamedTuple):
     content: dict[str, bytes]
     shelf: MemoryShelf
 
+    @property
+    def metadata(self) -> dict[str, bytes]:
+        """The objects that hold no user's bytes."""
+        return {name: data for name, data in self.objects.items() if not name.startswith(NAMES.data_prefix())}
+
 
 @contextmanager
 def storage_of(objects: Objects) -> Iterator[MemoryChunkStorage]:
@@ -89,6 +95,7 @@ def abandon(store: ChunkedSegmentStorage) -> None:
     store._container.pool.close()
 
 
+@functools.cache
 def make(mode: Mode, *, closed: bool) -> Tiny:
     """Two epochs that were opened and one void between them, a snapshot, records behind it, one chunk of data or two."""
     states: list[Rows] = []

@@ -20,7 +20,7 @@ from chunkstore_journal.snapshot_reader import SnapshotReader, decode_snapshot_h
 from tests.fuzz.chance import Chance, Tree, grafted, mangled, packed, wire
 from tests.fuzz.sealing import Fields, digest_of, sealed_frame, sealed_record, sealed_snapshot
 from tests.fuzz.target import Gate, Spy, Target
-from tests.golden.journal_samples import CONTAINER, DIGEST, HASH, OBJECTS, RECORDS, TOKEN
+from tests.golden.journal_samples import CONTAINER, DIGEST, HASH, OBJECTS, PAIRS, RECORDS, TOKEN
 
 __all__ = ["JOURNAL_TARGETS"]
 
@@ -87,6 +87,7 @@ def _decode_record(data: bytes, gate: Gate) -> None:
     # A view is read like bytes, and at any offset.
     again = record.decode_record(memoryview(b"\0" + data), 1, object="slot", container=container)
     assert again == found
+    assert record.encode_record(found.header, found.payload)[0] == data
 
 
 def _payload_maker(name: str, chance: Chance) -> bytes:
@@ -253,14 +254,6 @@ def _decode_frame(data: bytes, gate: Gate) -> None:
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 _HEADER_TREE: Tree = (CONTAINER, 4, (41, HASH, 3, 42, 9000), _DIGEST, 1_700_000_000_000)
-_PAIRS = [
-    (b"C" + bytes(28), b"chunk 0"),
-    (b"C" + bytes(27) + b"\1", b""),
-    (b"Sorders-0", b"segment"),
-    (b"T\x01nkey", b"value"),
-    (b"r" + bytes(16), bytes(16)),
-    (b"x" + bytes(16), bytes(28)),
-]
 
 
 def _make_snapshot_header(chance: Chance) -> bytes:
@@ -281,7 +274,7 @@ def _decode_snapshot_header(data: bytes, gate: Gate) -> None:
 
 def _make_snapshot(chance: Chance) -> bytes:
     """The length of part 0 in four bytes, the part, the snapshot itself: one input must be one string of bytes."""
-    pairs = [pair for pair in _PAIRS if chance.random() < 0.8]
+    pairs = [pair for pair in PAIRS if chance.random() < 0.8]
     if chance.random() < 0.15:
         at = chance.below(len(pairs) + 1)
         pairs[at:at] = [(chance.randbytes(chance.below(30)), chance.randbytes(chance.below(30)))]

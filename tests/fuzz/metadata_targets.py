@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import Any
 
 import msgpack
 
@@ -16,48 +15,18 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, Position
 from chunkstore.names import ContainerNames, chunk_id
 from chunkstore.pulsar import contexts
-from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records import ChunkRecord, SegmentRecord
 from tests.fuzz.chance import Chance, Tree, mangled, wire
 from tests.fuzz.target import Gate, Spy, Target
+from tests.golden.metadata_samples import DECODERS, ENCODERS, GOLDEN, kind_of
 
 __all__ = ["METADATA_TARGETS"]
 
-_A, _B = bytes(range(28)), bytes(range(100, 128))
-_SEGMENT = SegmentRecord(
-    "orders-0", 7, 1, 6, 123_456_789, _A, _B, 120_000_000, 6, 1 << 27, 3, 12,
-    {"z": b"\x00\xff", "a": -1, "é": "text"}, 1_700_000_000_000, 1_700_000_000_001,
-)  # fmt: skip
-_CHUNK = ChunkRecord("", 0, 4096, 0xDEADBEEF, _A, b"", 7, 3, 1, 1, 1_700_000_000_002)
-_SAMPLES: dict[str, tuple[bytes, ...]] = {
-    "segment": (
-        codec.encode_segment(_SEGMENT),
-        codec.encode_segment(_SEGMENT._replace(attributes={}, extra=(5, b"new"))),
-    ),
-    "chunk": (
-        codec.encode_chunk(_CHUNK),
-        codec.encode_chunk(_CHUNK._replace(object="other/object", crc32c=None, next=_B, state=2, kind=3)),
-        codec.encode_chunk(_CHUNK._replace(extra=((1, 2, "x"),))),
-    ),
-    "garbage": (codec.encode_garbage(GarbageRecord(_A, _B, 5000, 1 << 40, 77, 1_700_000_000_003, 7)),),
-    "table": (codec.encode_table(TableRecord(1, b"value")),),
-    "session": (codec.encode_session(SessionRecord("spark-1", 1, 2)),),
-}
-_ENCODERS: dict[str, Callable[[Any], bytes]] = {
-    "segment": codec.encode_segment,
-    "chunk": codec.encode_chunk,
-    "garbage": codec.encode_garbage,
-    "table": codec.encode_table,
-    "session": codec.encode_session,
-}
-_DECODERS: dict[str, Callable[[bytes, bytes], Any]] = {
-    "segment": codec.decode_segment,
-    "chunk": codec.decode_chunk,
-    "garbage": codec.decode_garbage,
-    "table": codec.decode_table,
-    "session": codec.decode_session,
-}
 _TREES: dict[str, tuple[Tree, ...]] = {
-    name: tuple(msgpack.unpackb(raw, use_list=False) for raw in raws) for name, raws in _SAMPLES.items()
+    kind: tuple(
+        msgpack.unpackb(bytes.fromhex(raw), use_list=False) for sample, raw in GOLDEN.items() if kind_of(sample) == kind
+    )
+    for kind in ENCODERS
 }
 _ALL_TREES = tuple(tree for trees in _TREES.values() for tree in trees)
 
@@ -68,7 +37,7 @@ def _make_row(name: str, chance: Chance) -> bytes:
 
 def _decode_row(name: str, data: bytes, gate: Gate) -> Callable[[], None] | None:
     try:
-        found = _DECODERS[name](b"key", data)
+        found = DECODERS[name](b"key", data)
     except Damaged as error:
         assert 0 <= error.position <= len(data), error.position
         return None
@@ -76,9 +45,9 @@ def _decode_row(name: str, data: bytes, gate: Gate) -> Callable[[], None] | None
 
 
 def _row_again(name: str, found: object) -> None:
-    raw = _ENCODERS[name](found)
+    raw = ENCODERS[name](found)
     # A float that is no number is not equal to itself; it may stand in the fields of a newer version.
-    assert _DECODERS[name](b"key", raw) == found or b"\xcb\x7f\xf8" in raw or b"\xca\x7f\xc0" in raw
+    assert DECODERS[name](b"key", raw) == found or b"\xcb\x7f\xf8" in raw or b"\xca\x7f\xc0" in raw
 
 
 def _is_row_of_our_version(row: object) -> bool:
@@ -220,7 +189,7 @@ METADATA_TARGETS: tuple[Target, ...] = (
             f"row-{name}", "one msgpack array of our major version", partial(_make_row, name), partial(_decode_row, name), (),
             (Spy(codec, "_unpack", _is_row_of_our_version),),
         )
-        for name in _SAMPLES
+        for name in ENCODERS
     ),
     Target("offset-index", "rows in order", _make_index, _decode_index, (Damaged,)),
     Target("names", "the container's own prefix", _make_name, _decode_name, ()),

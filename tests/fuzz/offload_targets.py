@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -248,7 +247,9 @@ def _decode_index(data: bytes, gate: Gate) -> Callable[[], None] | None:
 def _index_again(found: pip76_index.SegmentIndex) -> None:
     assert read_index(pip76_index.build_index(found)) == found
     spans = found.spans()
-    assert all(before.end <= after.start for before, after in pairwise(spans))
+    assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
+    assert all(span.end >= span.start + BLOCK_HEADER_BYTES for span in spans)
+    assert found.data_length == (spans[-1].end if spans else 0)
 
 
 # --- data objects ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from chunkstore.metadata.port import Op, RowChange
 from chunkstore_journal import objects, payloads
 from chunkstore_journal.record import RecordHeader, encode_record
 
-__all__ = ["CONTAINER", "GOLDEN", "LINK", "OBJECTS", "OPS", "RECORDS", "ROWS", "ObjectSample", "RecordSample"]
+__all__ = ["CONTAINER", "GOLDEN", "LINK", "OBJECTS", "OPS", "PAIRS", "RECORDS", "ROWS", "ObjectSample", "RecordSample"]
 
 CONTAINER = bytes(range(16))
 TOKEN = bytes(range(0x20, 0x30))
@@ -42,6 +42,15 @@ OPS: Sequence[Op] = (
     (OpCode.REPLACE, 7, 0, 300, ((0, CHUNK),)),
 )
 ROWS: Sequence[RowChange] = ((b"Sorders-0", b"segment"), (b"C" + CHUNK, b"chunk"), (b"Sgone", None), (b"Tempty", b""))
+PAIRS: Sequence[tuple[bytes, bytes]] = (
+    (b"C" + bytes(28), b"chunk 0"),
+    (b"C" + bytes(27) + b"\1", b""),
+    (b"Sorders-0", b"segment"),
+    (b"T\x01nkey", b"value"),
+    (b"r" + bytes(16), bytes(16)),
+    (b"x" + bytes(16), bytes(28)),
+)
+"""What the snapshots hold."""
 LINK = payloads.SnapshotLink("orders/snap/x.sn", 41, HASH, DIGEST, 3, 5, 4096)
 OPEN = payloads.OpenPayload(
     4, TOKEN, 3, 6, 5000, 42, HASH, b"whole record", payloads.BaseLink(2, 9, 0, 30, HASH), LINK, "append", "host-a", 77,

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from chunkstore.config import Settings
-from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.hdfs import storage as hdfs_binding
 from tests.hdfs.model import EndingPauses, made
 from tests.support.fake_webhdfs import FakeWebHdfs
-from tests.support.servers.hdfs import HdfsCluster, hdfs, hdfs_or_end
-from tests.support.worlds import World
+from tests.support.servers.hdfs import hdfs, hdfs_or_end
+from tests.support.worlds import RemoteWorld, World
 
-__all__ = ["HdfsWorld", "ends_soon", "fake", "hdfs", "storage", "world"]
-
-_numbers = itertools.count(1)
-
-
-class HdfsWorld(World):
-    """One folder of HDFS, several processes and machines; storages as production makes them."""
-
-    def __init__(self, cluster: HdfsCluster, tmp_path: Path) -> None:
-        super().__init__("hdfs", "slot", tmp_path)
-        self.url = cluster.root(f"world-{next(_numbers)}")
-
-    @property
-    def appends(self) -> bool:
-        return False
-
-    def raw_storage(self) -> ChunkStorage:
-        storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"]))
-        self._storages.append(storage)
-        return storage
+__all__ = ["ends_soon", "fake", "hdfs", "storage", "world"]
 
 
 @pytest.fixture
@@ -62,9 +39,9 @@ def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[HdfsWorld]:
+def world(tmp_path: Path) -> Iterator[World]:
     """A fresh world; closed at the end of the test."""
-    made = HdfsWorld(hdfs_or_end(), tmp_path)
+    made = RemoteWorld("hdfs", hdfs_or_end().root(), tmp_path)
     try:
         yield made
     finally:

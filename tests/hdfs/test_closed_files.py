@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from chunkstore.errors import StorageUnavailable, Unsupported
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from tests.hdfs.model import ELAPSED_S_MAX, SHORT_S, made
+from tests.hdfs.model import SHORT_S, made
+from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
 
@@ -26,12 +24,7 @@ def test_a_lease_that_never_ends_ends_at_the_deadline(fake: FakeWebHdfs, storage
     hasty = made(fake, deadline_s=SHORT_S)
     handle = storage.create("a", b"0123")
     fake.die_while_writing("/root/a", closes_after_s=None)
-    calls: list[Callable[[], object]] = [lambda: hasty.read(handle, 0, 4), lambda: hasty.harden("a")]
-    for call in calls:
-        began = time.monotonic()
-        with pytest.raises(StorageUnavailable):
-            call()
-        assert time.monotonic() - began < ELAPSED_S_MAX
+    fails_in_time(StorageUnavailable, lambda: hasty.read(handle, 0, 4), lambda: hasty.harden("a"))
     assert storage.stat("a").length == 4
     hasty.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 
 import pytest
@@ -19,7 +18,8 @@ from chunkstore.errors import (
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.hdfs.atomic import Temporary
 from chunkstore_bindings.in_time import Deadline
-from tests.hdfs.model import ELAPSED_S_MAX, FOLDER, SHORT_S, made, temporaries
+from tests.hdfs.model import FOLDER, SHORT_S, made, temporaries
+from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
 # Creating: RENAME's reply lost (protocol 2.3, #46)
@@ -102,10 +102,7 @@ def test_an_undecided_rename_says_so_and_keeps_its_temporary(fake: FakeWebHdfs, 
 
     storage._atomic.place = soon  # type: ignore[method-assign]
     fake.lose_request("RENAME", times=1000)
-    began = time.monotonic()
-    with pytest.raises(StorageUnavailable):
-        storage.create_if_absent("a", b"mine")
-    assert time.monotonic() - began < ELAPSED_S_MAX
+    fails_in_time(StorageUnavailable, lambda: storage.create_if_absent("a", b"mine"))
     # A rename that is still under way somewhere must find it, and then it is the frozen bytes that appear.
     assert [fake.files[path].data for path in temporaries(fake)] == [b"mine"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,24 +22,12 @@ from chunkstore_bindings.in_time import Deadline
 from chunkstore_bindings.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
+from tests.hdfs.model import FOLDER, PATIENT_S, made, temporaries
 from tests.support import fake_webhdfs
+from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
-FOLDER = "/root/.chunkstore-tmp"
 Answer = dict[str, object]
-PATIENT_S = 60.0
-"""Of which a sweep takes five seconds at most, and a server may be silent for twenty."""
-
-
-@pytest.fixture
-def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
-    storage = HdfsChunkStorage(fake.root(), deadline_s=PATIENT_S)
-    yield storage
-    storage.close()
-
-
-def temporaries(fake: FakeWebHdfs) -> list[str]:
-    return [path for path in fake.files if path.startswith(FOLDER + "/")]
 
 
 def rename_says_no(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
@@ -70,7 +58,7 @@ def becomes(
 def test_a_gateways_false_is_no_success(numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     becomes(monkeypatch, "PUT", "RENAME", rename_says_no)
     with FakeWebHdfs(numbers=numbers) as fake:
-        storage = HdfsChunkStorage(fake.root(), deadline_s=PATIENT_S)
+        storage = made(fake)
         # No folder yet: that is a false, too.
         assert storage.create_if_absent("x/y/z", b"mine")
         assert fake.files["/root/x/y/z"].data == b"mine"
@@ -214,7 +202,7 @@ def test_a_sweep_takes_a_small_share_of_the_time(fake: FakeWebHdfs, monkeypatch:
 
     becomes(monkeypatch, "DELETE", "DELETE", slow)
     # A tenth of it is a second and a bit; a third of it is more than anybody is held up.
-    storage = HdfsChunkStorage(fake.root(), deadline_s=12)
+    storage = made(fake, deadline_s=12)
     assert storage.create_if_absent("a", b"x")
     assert fake.asked("DELETE") <= 13
     storage.close()
@@ -243,12 +231,9 @@ def test_a_source_that_fails_while_it_is_copied_leaves_nothing(fake: FakeWebHdfs
 def test_ranges_end_by_one_deadline(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     handle = storage.create("a", b"0123456789")
     fake.shorten_reads("/root/a", 4, times=100_000)
-    hasty = HdfsChunkStorage(fake.root(), deadline_s=1)
-    began = time.monotonic()
-    with pytest.raises(StorageUnavailable):
-        # Nine at a time: each with a deadline of its own, they would take thirty.
-        hasty.read_ranges(handle, [ReadRange(0, 10)] * 270)
-    assert time.monotonic() - began < 15
+    hasty = made(fake, deadline_s=1)
+    # Nine at a time: each with a deadline of its own, they would take thirty.
+    fails_in_time(StorageUnavailable, lambda: hasty.read_ranges(handle, [ReadRange(0, 10)] * 270))
     hasty.close()
 
 

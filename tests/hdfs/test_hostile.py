@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,17 +11,18 @@ import pytest
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
+from tests.hdfs.model import made
+from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
+from tests.support.servers.answering import Answering, drip
 from tests.support.servers.hdfs import hdfs_or_end
 
 HANDLE = ChunkHandle("a", True)
-PATIENT_S = 30.0
-"""The deadline where every answer comes at once, nonsense or not."""
 
 
 @pytest.fixture
 def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
-    storage = HdfsChunkStorage(fake.root(), deadline_s=PATIENT_S)
+    storage = made(fake)
     storage.create("a", b"0123")
     yield storage
     storage.close()
@@ -118,15 +115,8 @@ def test_data_nodes_that_cannot_be(fake: FakeWebHdfs, storage: HdfsChunkStorage,
     body = json.dumps({"Location": location}).encode()
     for op in ("OPEN", "CREATE"):
         fake.say(op, body, times=1000)
-    calls: list[Callable[[], object]] = [
-        lambda: storage.read(HANDLE, 0, 4),
-        lambda: storage.create_if_absent("b", b"x"),
-    ]
-    for call in calls:
-        began = time.monotonic()
-        with pytest.raises(StorageUnavailable):
-            call()
-        assert time.monotonic() - began < 15
+    calls = lambda: storage.read(HANDLE, 0, 4), lambda: storage.create_if_absent("b", b"x")
+    fails_in_time(StorageUnavailable, *calls)
 
 
 @pytest.mark.parametrize(
@@ -168,32 +158,10 @@ def test_an_answer_without_end(fake: FakeWebHdfs, storage: HdfsChunkStorage, mon
     "head", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b""]
 )
 def test_a_byte_at_a_time_ends_at_the_deadline(head: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    wire, _ = listener.accept()
-                    threading.Thread(target=drip, args=(wire,), daemon=True).start()
-
-        def drip(wire: socket.socket) -> None:
-            with wire, contextlib.suppress(OSError):
-                wire.sendall(head)
-                while True:
-                    wire.sendall(b"H")
-                    time.sleep(0.05)
-
-        serving = threading.Thread(target=serve, daemon=True)
-        serving.start()
-        storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{listener.getsockname()[1]}/x", deadline_s=1)
-        began = time.monotonic()
-        with pytest.raises(StorageUnavailable):
-            storage.exists("a")
-        assert time.monotonic() - began < 15
+    with Answering(lambda _: drip(head)) as server:
+        storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{server.port}/x", deadline_s=1)
+        fails_in_time(StorageUnavailable, lambda: storage.exists("a"))
         storage.close()
-        # Or it would wait in accept() for ever, and after a signal at somebody else's listener of the same number.
-        listener.shutdown(socket.SHUT_RDWR)
-        serving.join(30)
 
 
 def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
@@ -211,7 +179,7 @@ def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
 def test_a_token_file_that_vanishes(fake: FakeWebHdfs, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("HAAEcm9vdA")
-    storage = HdfsChunkStorage(fake.root(query=f"?token_file={token}"), deadline_s=PATIENT_S)
+    storage = made(fake, f"?token_file={token}")
     storage.create("a", b"0123")
     token.unlink()
     calls: list[Callable[[], object]] = [

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import (
-    ChunkstoreError,
-    StorageUnavailable,
-)
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.hdfs.model import made, temporaries

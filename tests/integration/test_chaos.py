@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.run import Options, run_chaos
+from tests.support.paths import SOURCES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
@@ -90,12 +89,11 @@ def test_an_owner_that_does_not_look_is_caught(tmp_path: Path) -> None:
     (Looking before the write only is found, too, within a minute or so: too long for a test that must not fail by chance.)
     """
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
-    paths = [str(tmp_path), *(str(REPOSITORY / name) for name in (".", "bindings", "journal"))]
     figures = tmp_path / "chaos.json"
     options = f"--seconds 120 --kills 40 --mode append --full-disk no --check-every 6 --rate 400 --json {figures}"
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *options.split(), "--root", str(tmp_path / "run")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"},
         capture_output=True,
         text=True,
         timeout=180,

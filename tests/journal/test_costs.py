@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from chunkstore.config import Settings
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore_journal.history import probe_dense
-from tests.journal.world import World, make_storage
+from chunkstore_journal.history import _OPENED_KEPT_MAX, Opened, probe_dense
+from tests.journal.world import Wire, World, make_storage
 
 REQUESTS_MAX = 40
-
-
-@pytest.fixture(params=["slot", "append"])
-def big_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    mode: Literal["slot", "append"] = "slot" if request.param == "slot" else "append"
-    return World(make_storage("memory", tmp_path), mode, Settings(journal_mode=mode, op_deadline_s=30.0))
 
 
 @pytest.mark.parametrize("end", [0, 1, 2, 3, 10, 100, 1000, 4095])
@@ -35,8 +27,8 @@ def test_probing_a_dense_sequence(end: int) -> None:
 
 
 @pytest.mark.parametrize("same_machine", [True, False])
-def test_a_thousand_opened_and_empty_epochs(big_world: World, same_machine: bool) -> None:
-    world = big_world
+def test_a_thousand_opened_and_empty_epochs(memory_world: World, same_machine: bool) -> None:
+    world = memory_world
     owner = world.process().open()
     owner.put("a")
     owner.snapshot()
@@ -53,26 +45,22 @@ def test_a_thousand_opened_and_empty_epochs(big_world: World, same_machine: bool
     assert heir.wire.count() <= REQUESTS_MAX, heir.wire.calls
     assert all(operation != "list" for operation, _ in heir.wire.calls)
     assert world.opened(1002).payload.base.epoch <= 2
+    for epoch in (*range(1, 1003), 1):
+        assert isinstance(world.streams.slot0(epoch), Opened)
+    assert len(world.streams._opened) == _OPENED_KEPT_MAX, "what is remembered of epochs is bounded"
     assert sleeper.catch_up().digest == heir.store.head().digest
 
 
 @pytest.mark.parametrize("same_machine", [True, False])
-def test_a_thousand_claimed_and_never_opened_epochs(big_world: World, same_machine: bool) -> None:
-    world = big_world
+def test_a_thousand_claimed_and_never_opened_epochs(memory_world: World, same_machine: bool) -> None:
+    world = memory_world
     shelf = MemoryShelf()
     owner = world.process(shelf).open()
     owner.put("a")
     owner.snapshot()
     for epoch in range(2, 1002):
         dead = world.process()
-
-        def die(operation: str, name: str, target: str = world.names.slot(epoch, 0)) -> None:
-            if operation == "create_if_absent" and name == target:
-                raise KeyboardInterrupt
-
-        dead.wire.before = die
-        with pytest.raises(KeyboardInterrupt):
-            dead.open()
+        dead.die_at_open(epoch)
         assert dead.wire.count() <= REQUESTS_MAX, dead.wire.calls
     heir = world.process(shelf if same_machine else None)
     heir.open()
@@ -82,8 +70,8 @@ def test_a_thousand_claimed_and_never_opened_epochs(big_world: World, same_machi
     assert all(operation != "list" for operation, _ in heir.wire.calls)
 
 
-def test_an_append_costs_what_the_protocol_says(big_world: World) -> None:
-    world = big_world
+def test_an_append_costs_what_the_protocol_says(memory_world: World) -> None:
+    world = memory_world
     owner = world.process().open()
     owner.wire.calls.clear()
     owner.journal.append(owner.batch("a", b"v"))
@@ -91,17 +79,12 @@ def test_an_append_costs_what_the_protocol_says(big_world: World) -> None:
     assert operations == (["create_if_absent"] if world.mode == "slot" else ["exists", "write", "sync", "exists"])
 
 
-def test_an_idle_follower_asks_little(big_world: World) -> None:
-    from chunkstore.metadata.memory import MemoryMetadataCache
-    from chunkstore_journal.follower import Follower
-    from tests.journal.world import Wire
-
-    world = big_world
+def test_an_idle_follower_asks_little(memory_world: World) -> None:
+    world = memory_world
     owner = world.process().open()
     owner.put("a")
     wire = Wire(world.storage)
-    cache = MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
-    follower = Follower(wire, world.names, world.format, cache, world.settings)
+    follower = world.follower(storage=wire)
     follower.catch_up()
     wire.calls.clear()
     head = follower.catch_up()
@@ -110,7 +93,7 @@ def test_an_idle_follower_asks_little(big_world: World) -> None:
 
 
 def test_a_claimant_that_fell_behind_does_not_climb_slot_by_slot(tmp_path: Path) -> None:
-    world = World(make_storage("memory", tmp_path), "slot", Settings(journal_mode="slot", op_deadline_s=30.0))
+    world = World(make_storage("memory", tmp_path), "slot")
     owner = world.process().open()
     owner.put("a")
     heir = world.process()

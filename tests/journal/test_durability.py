@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
     ChunkstoreError,
@@ -53,10 +54,7 @@ def test_the_seal_and_the_voids_of_others_are_hardened(world: World) -> None:
     """Claimant 2 dies before its OPEN, claimant 3 voids it and dies: claimant 4 relies on what both have left."""
     world.process().open().put("a")
     for epoch in (2, 3):
-        dead = world.process()
-        dead.wire.before = failing("create_if_absent", world.names.slot(epoch, 0), KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            dead.open()
+        world.process().die_at_open(epoch)
     world.storage.delete(world.names.voided)
     calls = calls_of(world)
     assert ("harden", world.names.slot(2, 0)) in calls
@@ -88,13 +86,9 @@ def test_the_log_exists_durably_before_its_stream_is_opened(append_world: World)
 
 
 def test_a_follower_hardens_before_it_believes(world: World) -> None:
-    from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-    from chunkstore_journal.follower import Follower
-
     world.process().open().put("a")
     wire = Wire(world.storage)
-    cache = MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
-    Follower(wire, world.names, world.format, cache, world.settings).catch_up()
+    world.follower(storage=wire).catch_up()
     name = world.names.log(1) if world.mode == "append" else world.names.slot(1, 1)
     hardened = wire.calls.index(("harden", name))
     if world.mode == "append":
@@ -108,36 +102,32 @@ class TestPutDecided:
         with stopped_clock() as clock:
             yield clock
 
-    def wire(self, tmp_path_factory: pytest.TempPathFactory) -> Wire:
-        return Wire(MemoryChunkStorage(f"memory://{tmp_path_factory.mktemp('put').name}"))
+    @pytest.fixture
+    def wire(self) -> Wire:
+        return Wire(MemoryChunkStorage(f"memory://{runtime.token(4).hex()}"))
 
-    def test_mine_and_foreign(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        wire = self.wire(tmp_path_factory)
+    def test_mine_and_foreign(self, wire: Wire) -> None:
         assert put_decided(wire, "a", b"x", deadline_s=0) == MINE
         assert put_decided(wire, "a", b"x", deadline_s=0) == MINE
         assert put_decided(wire, "a", b"y", deadline_s=0) == Foreign(b"x")
 
-    def test_what_is_seen_again_is_hardened(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        wire = self.wire(tmp_path_factory)
+    def test_what_is_seen_again_is_hardened(self, wire: Wire) -> None:
         wire.after = once(lambda: StorageUnavailable("reply lost"))
         assert put_decided(wire, "a", b"x", deadline_s=5) == MINE
         assert ("harden", "a") in wire.calls
 
-    def test_not_there_proves_nothing(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        wire = self.wire(tmp_path_factory)
+    def test_not_there_proves_nothing(self, wire: Wire) -> None:
         wire.before = failing("create_if_absent", "a", StorageUnavailable("time-out"))
         with pytest.raises(Undecided):
             put_decided(wire, "a", b"x", deadline_s=0.02)
         assert wire.count(frozenset(("create_if_absent",))) > 1
 
-    def test_full_did_not_happen(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        wire = self.wire(tmp_path_factory)
+    def test_full_did_not_happen(self, wire: Wire) -> None:
         wire.before = failing("create_if_absent", "a", StorageFull("full"))
         with pytest.raises(StorageFull):
             put_decided(wire, "a", b"x", deadline_s=5)
 
-    def test_full_after_an_open_attempt_is_unknown(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        wire = self.wire(tmp_path_factory)
+    def test_full_after_an_open_attempt_is_unknown(self, wire: Wire) -> None:
         errors = iter([StorageUnavailable("time-out")])
         wire.override = lambda _operation, _name, _data: raising(next(errors, StorageFull("full")))
         with pytest.raises(Undecided):
@@ -145,10 +135,7 @@ class TestPutDecided:
 
     @pytest.mark.parametrize("first", ["lost", "landed"])
     @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
-    def test_no_answer_undoes_an_open_attempt(
-        self, tmp_path_factory: pytest.TempPathFactory, answer: ChunkstoreError, first: str
-    ) -> None:
-        wire = self.wire(tmp_path_factory)
+    def test_no_answer_undoes_an_open_attempt(self, wire: Wire, answer: ChunkstoreError, first: str) -> None:
         errors = iter([StorageUnavailable("time-out")])
 
         def override(_operation: str, name: str, data: BytesLike) -> bool | None:
@@ -167,9 +154,8 @@ class TestPutDecided:
     @pytest.mark.parametrize("operation", ["read", "harden"])
     @pytest.mark.parametrize("answer", [*ANSWERS, StorageFull("full")], ids=lambda answer: type(answer).__name__)
     def test_a_taken_name_that_cannot_be_looked_at_is_unknown(
-        self, tmp_path_factory: pytest.TempPathFactory, answer: ChunkstoreError, operation: str
+        self, wire: Wire, answer: ChunkstoreError, operation: str
     ) -> None:
-        wire = self.wire(tmp_path_factory)
         wire.inner.create_if_absent("a", b"x")
         wire.before = failing(operation, "a", answer)
         with pytest.raises(Undecided):

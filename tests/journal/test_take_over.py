@@ -16,7 +16,6 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore_journal.history import Sealed
 from tests.journal.world import World, keys_of, let_pass, nothing
 
 
@@ -42,9 +41,10 @@ def test_records_are_numbered_and_chained(world: World) -> None:
 def test_the_next_owner_has_everything_acknowledged(world: World, same_machine: bool) -> None:
     shelf = MemoryShelf()
     owner = world.process(shelf).open()
-    for i in range(40):
-        owner.put(f"k{i}")
+    positions = [owner.put(f"k{i}") for i in range(40)]
     heir = world.process(shelf if same_machine else None).open()
+    assert all(heir.service.resolve(position) for position in positions)
+    assert heir.service.resolve(positions[-1]._replace(lsn=positions[-1].lsn + 1, hash=b"")) is False
     assert heir.keys() == {f"k{i}" for i in range(40)}
     assert heir.report.source == ("cache" if same_machine else "journal")
     assert heir.journal.epoch == 2
@@ -72,28 +72,6 @@ def test_an_owner_that_was_overtaken_is_told_so(world: World) -> None:
     assert world.process().open().keys() == {"before", "heir's"}
 
 
-def test_zombie_append_after_the_tail_was_read(append_world: World) -> None:
-    """#1: the record lands behind the cut: never acknowledged, never history."""
-    world = append_world
-    zombie = world.process().open()
-    zombie.put("kept")
-    heir = world.process()
-    zombie.wire.before = lambda operation, _name: overtake() if operation == "write" else None
-
-    def overtake() -> None:
-        zombie.wire.before = nothing
-        heir.open()
-
-    with pytest.raises(OutcomeUnknown):
-        zombie.put("late")
-    assert heir.keys() == {"kept"}
-    assert heir.service.resolve(zombie.journal.head._replace(lsn=zombie.journal.head.lsn + 1, hash=b"")) is False
-    heir.put("next")
-    third = world.process().open()
-    assert third.keys() == {"kept", "next"}
-    assert world.follower().catch_up().digest == third.store.head().digest
-
-
 def test_zombie_append_before_the_tail_is_read_is_adopted(append_world: World) -> None:
     world = append_world
     zombie = world.process().open()
@@ -116,109 +94,19 @@ def test_zombie_append_before_the_tail_is_read_is_adopted(append_world: World) -
     assert opened.payload.end_index == 2
 
 
-def test_zombie_append_during_the_read_of_the_tail(append_world: World) -> None:
-    """#2: half a record is visible to the successor; the late half is outside history."""
-    world = append_world
-    zombie = world.process().open()
-    zombie.put("kept")
-    log = world.names.log(1)
-    halves: list[bytes] = []
+def test_a_new_log_that_can_be_neither_synced_nor_deleted_is_left_behind(append_world: World) -> None:
+    owner = append_world.process()
 
-    def tear(operation: str, name: str, data: object) -> None:
-        if operation == "write" and name == log and not halves:
-            assert isinstance(data, bytes)
-            halves.append(data)
-            length = world.storage.stat(log).length
-            handle = world.storage.open_write(log)
-            world.storage.write(handle, length, data[: len(data) // 2])
-            heir.open()
-            world.storage.write(handle, length + len(data) // 2, data[len(data) // 2 :])
+    def fail(operation: str, name: str) -> None:
+        if operation in ("sync", "delete") and name.endswith("/log.a"):
+            raise StorageUnavailable("I/O error", object=name)
 
-    heir = world.process()
-    zombie.wire.override = tear
-    with pytest.raises(JournalBroken):
-        zombie.put("torn")
-    assert heir.keys() == {"kept"}
-    assert heir.report.tail_cut is not None
-    assert heir.report.tail_cut.bytes == len(halves[0]) // 2
-    assert world.process().open().keys() == {"kept"}
-
-
-def test_check_then_claim(append_world: World) -> None:
-    """#3: the successor claims right after the owner's check: the record is acknowledged and in history."""
-    world = append_world
-    owner = world.process().open()
-    heir = world.process()
-    checks = 0
-
-    def overtake(operation: str, _name: str) -> None:
-        nonlocal checks
-        checks += operation == "exists"
-        if checks == 2:
-            owner.wire.after = nothing
-            heir.open()
-
-    owner.wire.after = overtake
-    position = owner.journal.append(owner.batch("k", b"v"))
-    assert heir.keys() == {"k"}
-    assert heir.service.resolve(position) is True
-
-
-def test_third_owner_reads_a_longer_tail(world: World) -> None:
-    """#4: the second claimant dies before its OPEN; only the third one's cut counts."""
-    zombie = world.process().open()
-    zombie.put("a")
-    world.process().die_at_open(2)
-    with pytest.raises((NotOwner, OutcomeUnknown)):
-        zombie.put("b")
-    third = world.process().open()
-    assert third.journal.epoch == 3
-    assert third.report.previous_epoch == 1
-    assert "a" in set(third.keys())
-    assert isinstance(world.streams.slot0(2), Sealed)
-
-
-def test_an_opener_that_was_voided_halts(world: World) -> None:
-    """#5: n stalls before OPEN, n2 voids its slot 0, n resumes."""
-    first = world.process().open()
-    first.put("a")
-    slow, fast = world.process(), world.process()
-
-    def stall(operation: str, name: str) -> None:
-        if operation == "create_if_absent" and name == world.names.slot(2, 0):
-            slow.wire.before = nothing
-            fast.open()
-
-    slow.wire.before = stall
-    with pytest.raises(NotOwner) as raised:
-        slow.open()
-    assert (raised.value.epoch, raised.value.owner) == (2, 3)
-    fast.put("b")
-    assert world.process().open().keys() == {"a", "b"}
-
-
-def test_a_delayed_open_arrives_too_late(world: World) -> None:
-    """#6: the OPEN's PUT is delayed past the void; the name is taken, for ever."""
-    world.process().open().put("a")
-    delayed: list[tuple[str, bytes]] = []
-    dead = world.process(settings=world.impatient)
-
-    def delay(operation: str, name: str, data: object) -> bool | None:
-        if operation == "create_if_absent" and name == world.names.slot(2, 0):
-            assert isinstance(data, bytes)
-            delayed.append((name, data))
-            raise StorageUnavailable("no answer", object=name)
-        return None
-
-    dead.wire.override = delay
+    owner.wire.before = fail
     with pytest.raises(StorageUnavailable):
-        dead.open()
-    assert len({data for _, data in delayed}) == 1, "the bytes of an undecided OPEN must not change"
-    heir = world.process().open()
-    assert heir.journal.epoch == 3
-    assert world.storage.create_if_absent(*delayed[0]) is False
-    heir.put("b")
-    assert world.process().open().keys() == {"a", "b"}
+        owner.open()
+    owner.wire.before = nothing
+    owner.open().put("a")
+    assert append_world.process().open().keys() == {"a"}
 
 
 def test_two_claimants_race_for_one_epoch(world: World) -> None:
@@ -239,174 +127,27 @@ def test_two_claimants_race_for_one_epoch(world: World) -> None:
     assert world.process().open().keys() == {"a", "c"}
 
 
-@pytest.mark.parametrize("what", ["claim", "open"])
-def test_a_lost_reply_is_recognised_as_our_own(world: World, what: str) -> None:
-    """#9: stored, reply lost, the retry finds the name taken: by us."""
-    lose_reply(world, world.names.epoch(1) if what == "claim" else world.names.slot(1, 0))
-
-
-def test_a_lost_reply_of_a_record_is_recognised(slot_world: World) -> None:
-    lose_reply(slot_world, slot_world.names.slot(1, 1))
-
-
-def lose_reply(world: World, target: str) -> None:
-    process = world.process()
-    lost = 0
-
-    def lose(operation: str, name: str) -> None:
-        nonlocal lost
-        if operation == "create_if_absent" and name == target and not lost:
-            lost += 1
-            raise StorageUnavailable("reply lost", object=name)
-
-    process.wire.after = lose
-    process.open()
-    process.put("once")
-    assert lost == 1
-    assert process.journal.epoch == 1
-    heir = world.process().open()
-    assert heir.keys() == {"once"}
-    assert heir.journal.head.lsn == 3
-
-
-def test_a_delayed_put_keeps_its_bytes_until_decided(slot_world: World) -> None:
-    """#10: time-out, nothing there on read-back, and then the PUT lands: one operation, once."""
-    world = slot_world
-    owner = world.process().open()
-    offered: list[bytes] = []
-
-    def delay(_operation: str, name: str, data: object) -> bool | None:
-        if name != world.names.slot(1, 1):
-            return None
-        assert isinstance(data, bytes)
-        offered.append(data)
-        if len(offered) == 3:
-            world.storage.create_if_absent(name, offered[0])
-            return None
-        raise StorageUnavailable("time-out", object=name)
-
-    owner.wire.override = delay
-    position = owner.put("once")
-    assert position.index == 2
-    assert len(set(offered)) == 1
-    assert world.process().open().keys() == {"once"}
-
-
-def test_an_undecided_record_is_decided_by_the_self_take_over(slot_world: World) -> None:
-    world = slot_world
-    for lands in (True, False):
-        owner = world.process(settings=world.impatient).open()
-        name = world.names.slot(owner.journal.epoch, 1)
-        kept: list[bytes] = []
-
-        def never(_operation: str, found: str, data: object, name: str = name, kept: list[bytes] = kept) -> bool | None:
-            if found != name:
-                return None
-            assert isinstance(data, bytes)
-            kept.append(data)
-            raise StorageUnavailable("time-out", object=found)
-
-        owner.wire.override = never
-        with pytest.raises(JournalBroken) as raised:
-            owner.put(f"lands {lands}")
-        assert raised.value.happened is None
-        if lands:
-            world.storage.create_if_absent(name, kept[0])
-        owner.wire.override = let_pass
-        before = owner.journal.head
-        owner.again()
-        assert (f"lands {lands}" in set(owner.keys())) is lands
-        assert owner.adopted.lsn == before.lsn + lands
-        if not lands:
-            assert world.storage.create_if_absent(name, kept[0]) is False, "the SEAL holds the slot"
-
-
-def test_a_doomed_seal_fences_a_live_owner(slot_world: World) -> None:
-    """#8: a dead claimant's SEAL lands in front of a live owner, which halts; what it acknowledged stays."""
-    world = slot_world
-    first = world.process().open()
-    first.put("a")
-    dead = world.process(settings=world.impatient)
-    seals: list[tuple[str, bytes]] = []
-
-    def delay(_operation: str, name: str, data: object) -> bool | None:
-        if name == world.names.slot(1, 2):
-            assert isinstance(data, bytes)
-            seals.append((name, data))
-            raise StorageUnavailable("no answer", object=name)
-        return None
-
-    dead.wire.override = delay
-    with pytest.raises(StorageUnavailable):
-        dead.open()
-    assert world.storage.create_if_absent(*seals[0])
-    with pytest.raises(NotOwner) as raised:
-        first.put("b")
-    assert raised.value.owner == 2
-    with pytest.raises(NotOwner):
-        first.again()
-    assert world.process().open().keys() == {"a"}
-
-
-def test_self_take_over_against_a_foreign_claim(world: World) -> None:
-    """#48: the owner has trouble while somebody claims the next epoch: the owner halts, the claimant serves."""
-    shelf = MemoryShelf()
-    owner = world.process(shelf).open()
-    owner.put("a")
-    heir = world.process(shelf).open()
-    with pytest.raises(NotOwner):
-        owner.again()
-    assert not world.storage.exists(world.names.epoch(3)), "a deposed owner must not climb"
-    heir.put("b")
-    assert heir.keys() == {"a", "b"}
-
-
-def test_self_take_over_after_a_failed_sync(append_world: World) -> None:
-    """#20: the record was written, its sync failed: the epoch ends, and what is read is embedded in our next OPEN."""
-    world = append_world
-    owner = world.process().open()
+@pytest.mark.parametrize(
+    ("error", "happened"), [(StorageFull("no space left"), False), (StorageUnavailable("EIO"), None)]
+)
+def test_what_a_failed_write_of_a_record_means(
+    append_world: World, error: ChunkstoreError, happened: bool | None
+) -> None:
+    """Half of it is there all the same, and is cut by the self-take-over."""
+    owner = append_world.process().open()
     owner.put("a")
 
-    def fail(operation: str, name: str) -> None:
-        if operation == "sync" and name == world.names.log(1):
-            raise StorageUnavailable("I/O error", object=name)
-
-    owner.wire.before = fail
-    with pytest.raises(JournalBroken) as raised:
-        owner.put("b")
-    assert raised.value.happened is None
-    with pytest.raises(JournalBroken):
-        owner.put("c")
-    before = owner.journal.head
-    owner.again()
-    assert owner.journal.epoch == 2
-    assert owner.keys() == {"a", "b"}
-    assert owner.adopted.lsn == before.lsn + 1
-    opened = world.opened(2)
-    assert opened.embedded is not None
-    # Whatever becomes of the bytes behind the cut: OPEN holds the record.
-    world.storage.truncate(world.storage.open_write(world.names.log(1)), opened.payload.end_byte)
-    assert world.process().open().keys() == {"a", "b"}
-
-
-def test_no_space_in_the_log_did_not_happen(append_world: World) -> None:
-    """#23: a short write is cut by the self-take-over."""
-    world = append_world
-    owner = world.process().open()
-    owner.put("a")
-
-    def full(operation: str, name: str, data: object) -> None:
+    def tear(operation: str, name: str, data: BytesLike) -> None:
         if operation == "write":
-            assert isinstance(data, bytes)
-            length = world.storage.stat(name).length
-            world.storage.write(world.storage.open_write(name), length, data[:50])
-            raise StorageFull("no space left", object=name)
+            length = append_world.storage.stat(name).length
+            append_world.storage.write(append_world.storage.open_write(name), length, bytes(data)[:50])
+            raise error
 
-    owner.wire.override = full
+    owner.wire.override = tear
     with pytest.raises(JournalBroken) as raised:
         owner.put("b")
-    assert raised.value.happened is False
-    assert isinstance(raised.value.error, StorageFull)
+    assert raised.value.happened is happened
+    assert type(raised.value.error) is type(error)
     owner.again()
     assert owner.report.tail_cut is not None
     assert owner.report.tail_cut.bytes == 50
@@ -454,21 +195,6 @@ def test_a_self_take_over_that_failed_half_way_goes_on(world: World) -> None:
                 break
             nth += 1
         assert nth > 5
-
-
-def test_two_owners_on_one_machine_share_one_cache(world: World) -> None:
-    """#35: the deposed owner's apply is refused by the cache itself."""
-    shelf = MemoryShelf()
-    zombie = world.process(shelf).open()
-    zombie.put("a")
-    batch = zombie.batch("late", b"v")
-    position = zombie.journal.append(batch)
-    heir = world.process(shelf).open()
-    from chunkstore.metadata.port import Commit
-
-    commit = Commit(position, zombie.store.head().position.hash, batch.digest, batch.ops, batch.rows)
-    assert zombie.store.apply([commit], owner_epoch=1, verify=True) is False
-    assert heir.keys() == {"a", "late"}
 
 
 def test_close_record_protects_the_last_data_record(append_world: World) -> None:

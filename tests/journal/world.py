@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -88,14 +87,9 @@ class World:
         """A process on the machine of ``shelf`` (default: a machine of its own, with an empty cache)."""
         return Process(self, shelf or MemoryShelf(), settings or self.settings)
 
-    @property
-    def impatient(self) -> Settings:
-        """For a process that has to give up: everybody else has time for as many attempts as he needs, on the slowest machine."""
-        return replace(self.settings, op_deadline_s=0.3)
-
-    def follower(self, shelf: MemoryShelf | None = None) -> Follower:
+    def follower(self, shelf: MemoryShelf | None = None, storage: ChunkStorage | None = None) -> Follower:
         cache = MemoryMetadataCache(self.format.uuid, "replica", shelf=shelf or MemoryShelf())
-        return Follower(self.storage, self.names, self.format, cache, self.settings)
+        return Follower(storage or self.storage, self.names, self.format, cache, self.settings)
 
     def opened(self, epoch: int) -> Opened:
         found = Streams(self.storage, self.names, self.format).slot0(epoch)
@@ -157,11 +151,6 @@ class Process:
         assert self.ownership is not None
         return self.ownership.report
 
-    @property
-    def adopted(self) -> Position:
-        assert self.ownership is not None
-        return self.ownership.adopted
-
     def batch(self, key: str, value: bytes, kind: RecordKind = RecordKind.OPS) -> Batch:
         row_key = table_key("t", key.encode())
         old = self.store.get(row_key)
@@ -193,10 +182,6 @@ class Process:
         self.note(RecordKind.SNAPSHOT_NOTE, report.note)
         self.service.publish_latest(report, epoch=self.journal.epoch)
         return report.name
-
-    def close(self) -> None:
-        self.note(RecordKind.CLOSE)
-        self.journal.close()
 
     def keys(self) -> set[str]:
         return keys_of(self.store)

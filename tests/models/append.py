@@ -69,7 +69,6 @@ class Process(NamedTuple):
     own: int = 0
     pending: Operation | None = None
 
-    @property
     def order(self) -> tuple[object, ...]:
         """To sort by: tuples with None in them cannot be compared."""
         return (*self[:5], self.embedded or (), self.done, self.own, self.pending or ())
@@ -191,7 +190,7 @@ class AppendModel:
 
     def _powerless(self, state: State) -> State:
         files = tuple(File(file.records[: file.durable], file.durable) for file in state.files)
-        processes = tuple(sorted((item if item.step == "new" else DEAD for item in state.processes), key=_order))
+        processes = tuple(sorted((item if item.step == "new" else DEAD for item in state.processes), key=Process.order))
         replica = None if state.replica is None else Replica(state.replica.applied)
         return state._replace(
             files=files, processes=processes, replica=replica, late=frozenset(), power=state.power - 1
@@ -200,7 +199,7 @@ class AppendModel:
     @staticmethod
     def _moved(state: State, at: int, process: Process, file: tuple[int, File] | None = None) -> State:
         files = state.files if file is None else replaced(state.files, *file)
-        processes = tuple(sorted(replaced(state.processes, at, process), key=_order))
+        processes = tuple(sorted(replaced(state.processes, at, process), key=Process.order))
         return State(state.claims, state.heads, files, processes, *state[4:])
 
     def _of_process(self, state: State, at: int, process: Process) -> Iterator[tuple[str, State]]:
@@ -349,7 +348,3 @@ class AppendModel:
         unclaimed = state.claims == replica.epoch or "rnocheck" in self._mutants
         applied = replica.read if unclaimed else replica.applied
         yield "replica looks", state._replace(files=files, replica=Replica(applied))
-
-
-def _order(process: Process) -> tuple[object, ...]:
-    return process.order

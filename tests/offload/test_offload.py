@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.codec.pulsar.pip76 import DataSource, Entry
+from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
@@ -22,6 +21,7 @@ from chunkstore.pulsar import LedgerNotFound, LedgerReader, LedgerSummary, Offlo
 from chunkstore.pulsar.contexts import Stored, iter_contexts
 from chunkstore.pulsar.planning import walk_blocks
 from tests.support.data import problems
+from tests.support.pip76 import source_of
 from tests.support.worlds import World, world
 
 __all__ = ["world"]
@@ -43,10 +43,6 @@ def expected(ledger: int, entries: Iterable[int]) -> list[Entry]:
     return [Entry(ledger, entry, payload(entry)) for entry in entries]
 
 
-def _slice(data: bytes, at: int, size: int) -> bytes:
-    return data[at : at + size]
-
-
 def objects_agree(store: Stored, topic: str = T) -> None:
     """Every complete offload segment is a PIP-76 object with an exact index, read by the codec alone."""
     for context in iter_contexts(store, topic):
@@ -60,7 +56,7 @@ def objects_agree(store: Stored, topic: str = T) -> None:
         assert store.info(context.index_segment).length == context.index_length
         assert index.data_length == info.length == context.data_length
         data = store.read(context.data, 0, info.length)
-        reader = SegmentReader(DataSource("data", len(data), partial(_slice, data)), index)
+        reader = SegmentReader(source_of(data), index)
         assert [group.ledger for group in index.ledgers] == [item.ledger for item in context.ranges]
         for item in context.ranges:
             entries = list(iter_entries(reader, item.ledger))

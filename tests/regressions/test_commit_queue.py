@@ -96,7 +96,7 @@ def test_two_data_writes_that_fail_at_once_both_say_so(world: World) -> None:
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but of this test only."""
+    """As KeyboardInterrupt, but of these tests only."""
 
 
 def test_an_interrupted_waiter_does_not_take_the_lead_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

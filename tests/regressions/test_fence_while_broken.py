@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, NotOwner, StorageFull
 from chunkstore.storage import Capabilities
 from tests.support.forwarding import Hooked
@@ -30,19 +31,25 @@ class Stale(Hooked):
         return name not in self.hidden and super().exists(name)
 
 
-@pytest.mark.parametrize("world", [("memory", "slot"), ("filesystem", "slot")], ids="-".join, indirect=True)
-def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> None:
-    old, gate = open_hooked(world, Stale, op_deadline_s=2.0)
-    old.create("s")
-    old.append("s", b"old")
+def full(operation: str, names: tuple[str, ...]) -> None:
+    if operation == "create_if_absent":
+        raise StorageFull("no space", object=names[0])
 
-    def full(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "create_if_absent":
-            raise StorageFull("no space", object=names[0])
 
+def broken(world: World) -> tuple[ChunkedSegmentStorage, Stale]:
+    """An owner that has written b"old", and whose journal has met a full disk."""
+    store, gate = open_hooked(world, Stale, op_deadline_s=2.0)
+    store.create("s")
+    store.append("s", b"old")
     gate.before = full
     with pytest.raises(StorageFull):
-        old.table("t").put(b"k", b"v")
+        store.table("t").put(b"k", b"v")
+    return store, gate
+
+
+@pytest.mark.parametrize("world", [("memory", "slot"), ("filesystem", "slot")], ids="-".join, indirect=True)
+def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> None:
+    old, gate = broken(world)
     assert old._container.current.end_reason is not None
     with pytest.raises(StorageFull):
         old.read("s", 0, 99)  # it cannot be proven now
@@ -67,17 +74,7 @@ def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> 
 
 @pytest.mark.parametrize("world", [("memory", "slot")], ids="-".join, indirect=True)
 def test_a_read_mends_the_journal_once_there_is_space(world: World) -> None:
-    store, gate = open_hooked(world, Stale, op_deadline_s=2.0)
-    store.create("s")
-    store.append("s", b"old")
-
-    def full(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "create_if_absent":
-            raise StorageFull("no space", object=names[0])
-
-    gate.before = full
-    with pytest.raises(StorageFull):
-        store.table("t").put(b"k", b"v")
+    store, gate = broken(world)
     gate.before = lambda _operation, _names: None
     assert store.read("s", 0, 99) == b"old"
     assert store.epoch == 2

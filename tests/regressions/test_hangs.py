@@ -18,7 +18,7 @@ from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown,
 from chunkstore.storage import Capabilities
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, in_thread, is_commit, open_hooked, wait_for, within
+from tests.support.hooked import Remote, in_thread, is_commit, is_data, open_hooked, wait_for, within
 from tests.support.worlds import World
 
 DEADLINE_S = 0.5
@@ -68,10 +68,6 @@ def held(world: World, *, remote: bool, **settings: Any) -> Iterator[tuple[Chunk
         hold.release()
 
 
-def is_data(operation: str, name: str) -> bool:
-    return operation in ("create", "write") and "/d/" in name
-
-
 def timed(call: Callable[[], object]) -> tuple[float, object]:
     began_s = time.monotonic()
     try:
@@ -109,23 +105,16 @@ def test_a_commit_that_hangs_does_not_hold_its_callers(world: World) -> None:
 def test_a_take_over_that_hangs_does_not_hold_who_needs_it(world: World) -> None:
     with held(world, remote=True) as (store, hold):
         store.create("a")
-        failed = threading.Event()
+        failed, go = threading.Event(), threading.Event()
 
         def before(operation: str, names: tuple[str, ...]) -> None:
             if is_commit(operation, names[0]) and not failed.is_set():
                 failed.set()
                 raise StorageFull("injected")
+            if operation == "create_if_absent" and "/epoch/" in names[0]:
+                assert go.wait(AMPLE_S)
 
         hold.gate.before = before
-        hold_claim = Hold(hold.gate)
-
-        def both(operation: str, names: tuple[str, ...]) -> None:
-            before(operation, names)
-            if operation == "create_if_absent" and "/epoch/" in names[0]:
-                hold_claim.reached.set()
-                assert hold_claim._go.wait(AMPLE_S)
-
-        hold.gate.before = both
         try:
             for _ in range(2):
                 with within(store, DEADLINE_S):
@@ -133,7 +122,7 @@ def test_a_take_over_that_hangs_does_not_hold_who_needs_it(world: World) -> None
                 assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded, StorageFull, StorageUnavailable)), answer
                 assert took_s < SOON_S
         finally:
-            hold_claim.release()
+            go.set()
         wait_for(lambda: store._container.current.end_reason is None)
         before_length = store.info("a").length
         assert store.append("a", b"y") == before_length
@@ -193,36 +182,30 @@ def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) 
     with held(world, remote=False) as (store, hold):
         store.create("s")
         store.append("s", b"01")
-        committing, go = threading.Event(), threading.Event()
+        committing, go, writing, write = (threading.Event() for _ in range(4))
 
         def before(operation: str, names: tuple[str, ...]) -> None:
             if is_commit(operation, names[0]) and not committing.is_set():
                 committing.set()
                 assert go.wait(30)
                 raise StorageFull("injected")
+            if is_data(operation, names[0]) and committing.is_set() and not writing.is_set():
+                writing.set()
+                assert write.wait(AMPLE_S)
 
         hold.gate.before = before
         a, found_a = in_thread(lambda: timed(lambda: store.append("s", b"aa")))
         assert committing.wait(30)
-        waits = Hold(hold.gate)
-
-        def both(operation: str, names: tuple[str, ...]) -> None:
-            before(operation, names)
-            if is_data(operation, names[0]) and not waits.reached.is_set():
-                waits.reached.set()
-                assert waits._go.wait(AMPLE_S)
-
-        hold.gate.before = both
         b, found_b = in_thread(lambda: store.append("s", b"bb"))
         try:
-            assert waits.reached.wait(30)
+            assert writing.wait(30)
             go.set()
             a.join(30)
             assert not a.is_alive()
             length = store.info("s").length
             assert store.append("s", b"cc") == length
         finally:
-            waits.release()
+            write.set()
         b.join(30)
         content = store.read("s", 0, 99)
         told = [b"aa"] if isinstance(found_a[0][1], int) else []  # type: ignore[index]

@@ -12,14 +12,11 @@ from chunkstore.changes import Append, Seal, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
 from chunkstore.operations.pending import PendingOp
+from tests.regressions.test_commit_queue import Interrupt
 from tests.support.data import problems
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import Remote, hold_first, in_thread, open_hooked, wait_for
 from tests.support.worlds import World
-
-
-class Interrupt(BaseException):
-    """As KeyboardInterrupt, but of this test only."""
 
 
 def interrupt_entering(monkeypatch: pytest.MonkeyPatch, store: ChunkedSegmentStorage, moment: str) -> None:

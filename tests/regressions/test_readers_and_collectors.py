@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -21,6 +20,7 @@ from chunkstore.errors import (
 from chunkstore_journal.claim import new_attempt
 from tests.regressions.test_commit_queue import hooked
 from tests.support.data import problems, refused
+from tests.support.forked import in_forked_child
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, within
 from tests.support.worlds import World
@@ -152,45 +152,27 @@ def test_a_writers_timeouts_are_checked(world: World, timeout_s: float) -> None:
     assert store.info("s").length == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_cannot_touch_its_parents_store(world: World) -> None:
     store = world.open()
     store.create("s")
     store.append("s", b"parent;")
     before = world.objects()
     sizes = [world.content(name) for name in before]
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            for call in (
-                lambda: store.append("s", b"child;"),
-                lambda: store.seal("s"),
-                lambda: store.read("s", 0, 1),
-                store.collect,
-                store.snapshot,
-            ):
-                try:
-                    call()
-                    os._exit(2)
-                except ChunkstoreError:
-                    pass
-            store.close()
-            code = 0
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 30
-    status: int | None = None
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            break
-        time.sleep(0.01)
-    else:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        pytest.fail("the child hangs")
-    assert status == 0
+
+    def child() -> str:
+        refused(
+            Closed,
+            lambda: store.append("s", b"child;"),
+            lambda: store.seal("s"),
+            lambda: store.read("s", 0, 1),
+            store.collect,
+            store.snapshot,
+        )
+        store.close()
+        return "closed"
+
+    assert in_forked_child(child) == "closed"
     assert [world.content(name) for name in before] == sizes
     epoch = store.epoch
     assert store.append("s", b"parent;") == 7

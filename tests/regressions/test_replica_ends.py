@@ -6,8 +6,6 @@ state away from under who was catching up, and what that had made was never clos
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from dataclasses import replace
@@ -23,6 +21,7 @@ from chunkstore_journal import recovery
 from chunkstore_journal.follower import Follower
 from tests.regressions.test_replica_rebuilds import sleeper
 from tests.support.data import refused
+from tests.support.forked import in_forked_child
 from tests.support.forwarding import Hooked
 from tests.support.hooked import Remote, in_thread, wait_for
 from tests.support.worlds import World
@@ -180,31 +179,22 @@ def test_closing_during_a_rebuild_leaves_nothing(world: World, monkeypatch: pyte
     assert not [path for path in environments() if "/replica-" in path and str(world.tmp_path) in path]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_in_a_forked_child_it_is_closed(world: World) -> None:
     world.open().create("s")
     hanging = Hanging(world, Hooked)
     replica = hanging.replica
     thread, _ = in_thread(replica.refresh)
     assert hanging.reached.wait(30)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            signal.alarm(30)
-            for call in (replica.refresh, lambda: replica.read("s", 0, 1), lambda: replica.wait("s", 0, 0.1)):
-                try:
-                    call()
-                    os._exit(2)
-                except Closed as error:
-                    if "forked" not in str(error):
-                        os._exit(3)
-            replica.close()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+
+    def child() -> str:
+        for call in (replica.refresh, lambda: replica.read("s", 0, 1), lambda: replica.wait("s", 0, 0.1)):
+            with pytest.raises(Closed, match="forked"):
+                call()
+        replica.close()
+        return "closed"
+
+    assert in_forked_child(child) == "closed"
     hanging.go.set()
     thread.join(30)
     replica.refresh()

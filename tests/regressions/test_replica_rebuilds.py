@@ -53,6 +53,7 @@ def test_readers_do_not_notice(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert before.head().position == position
     assert replica._follower.store is not before
     assert replica.read("a", 0, 99) == pattern(0, 60)
+    assert replica.check("deep") == []
     monkeypatch.undo()
     replica.close()
     with world.replica() as again:

@@ -15,12 +15,8 @@ from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.tables import plan_put_row
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, replace_steps, wait_for, within
+from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, replace_steps, wait_for, within
 from tests.support.worlds import World
-
-
-def is_data(operation: str, name: str) -> bool:
-    return operation in ("create", "write") and "/d/" in name
 
 
 def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: World) -> None:

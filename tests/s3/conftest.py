@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from chunkstore_bindings.s3.options import parse_root
+from chunkstore_bindings.s3.options import S3Options, parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.support.servers.base import missing
+from tests.support.servers.answering import Answer, Answering
 from tests.support.servers.faultproxy import FaultProxy, Request
-from tests.support.servers.running import start
+from tests.support.servers.running import running
 from tests.support.servers.s3server import S3Server
 
 Connect = Callable[..., S3ChunkStorage]
 Proxied = Callable[[S3Server], FaultProxy]
+Answers = Callable[..., Answering]
+At = Callable[..., S3ChunkStorage]
+Serve = Callable[..., S3ChunkStorage]
 
 
 def is_conditional(request: Request) -> bool:
@@ -45,13 +48,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 @pytest.fixture
 def look_alike(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3Server]:
     """The look-alike that the test's parameter names."""
-    try:
-        from tests.support.servers.lookalike import LookAlike
-    except ImportError as why:
-        missing("moto", why)
-    found = start("moto", lambda: LookAlike(request.param))
-    yield found
-    found.stop()
+    yield from running("moto", "LookAlike", request.param, module="lookalike")
 
 
 @pytest.fixture
@@ -70,6 +67,44 @@ def connect() -> Iterator[Connect]:
     yield make
     for storage in opened:
         storage.close()
+
+
+@pytest.fixture
+def answering(s3_environment: None) -> Iterator[Answers]:
+    """``answering(answer, ...)``: an ``Answering`` server that says this (bytes, or what makes them of the request's line)."""
+    made: list[Answering] = []
+
+    def make(answer: Answer | Callable[[str], Answer], **more: Any) -> Answering:
+        made.append(Answering(answer if callable(answer) else lambda _: answer, **more))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def at(s3_environment: None) -> Iterator[At]:
+    """``at(server, scheme="http", **options)``: a storage that tries twice. Patient, because most servers answer at once; a test that
+    waits for the end says how long."""
+    made: list[S3ChunkStorage] = []
+
+    def make(server: Answering | S3Server, **options: Any) -> S3ChunkStorage:
+        scheme = options.pop("scheme", "http")
+        url = f"{scheme}://127.0.0.1:{server.port}"
+        chosen = {"tries_max": 2, "connect_timeout_s": 20, "read_timeout_s": 20, "deadline_s": 60, **options}
+        made.append(S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=url, **chosen)))
+        return made[-1]
+
+    yield make
+    for storage in made:
+        storage.close()
+
+
+@pytest.fixture
+def serve(at: At, answering: Answers) -> Serve:
+    """``serve(answer, **options)``: a storage on a server that answers so."""
+    return lambda answer, **options: at(answering(answer), **options)
 
 
 @pytest.fixture

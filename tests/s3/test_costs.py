@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -13,12 +13,11 @@ from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ConcatArgument
-from chunkstore_bindings.s3.storage import S3ChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
-from chunkstore_bindings.wrappers.wrapping import layers
 from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect
 from tests.support.epochs import age
+from tests.support.requests_spent import Requests
 from tests.support.servers.s3server import S3Server
 
 EPOCHS = 1000 if FULL_RUN else 200
@@ -36,29 +35,6 @@ def alone(store: chunkstore.ChunkedSegmentStorage) -> None:
     maintenance._keeper.join(30)
 
 
-def binding(storage: Any) -> S3ChunkStorage:
-    [found] = [layer for layer in layers(storage) if isinstance(layer, S3ChunkStorage)]
-    return found
-
-
-class Requests:
-    """The HTTP requests of a block, by verb, and the users' bytes."""
-
-    def __init__(self, storage: S3ChunkStorage) -> None:
-        self._storage = storage
-
-    def __enter__(self) -> Self:
-        self._before = self._storage.request_counts()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        after = self._storage.request_counts()
-        spent = {name: after[name] - self._before.get(name, 0) for name in after}
-        self.moved_bytes = spent.pop("sent_bytes") + spent.pop("received_bytes")
-        self.verbs = {verb: count for verb, count in spent.items() if count}
-        self.total = sum(spent.values())
-
-
 @pytest.mark.parametrize("segments", [1, 8])
 def test_a_group_commit_is_one_put_more_than_it_has_chunks(server: S3Server, tmp_path: Path, segments: int) -> None:
     metered = MeteredChunkStorage(open_storage(server.root(server.make_bucket()), settings(tmp_path)))
@@ -67,7 +43,7 @@ def test_a_group_commit_is_one_put_more_than_it_has_chunks(server: S3Server, tmp
     for name in names:
         store.create(name)
     alone(store)
-    with Requests(binding(metered)) as spent, metered.counting() as calls:
+    with Requests(metered) as spent, metered.counting() as calls:
         store.commit([Append(name, b"x" * 10 * KIB) for name in names])
     assert calls.requests == {"create": segments, "create_if_absent": 1}
     assert spent.verbs == {"PUT": segments + 1}
@@ -81,7 +57,7 @@ def test_a_read_is_one_get_and_a_look_at_the_fence(server: S3Server, tmp_path: P
         store.create("s")
         store.append("s", b"x" * MIB)
         alone(store)
-        with Requests(binding(storage)) as spent:
+        with Requests(storage) as spent:
             assert len(store.read("s", 100, 1000)) == 1000
         assert spent.verbs == {"GET": 1, "HEAD": 1}
 
@@ -122,7 +98,7 @@ def test_a_take_over_with_many_epochs_behind_it(rgw: S3Server, tmp_path: Path, o
     storage.close()
     for machine in ("first", "new"):
         storage = open_storage(root, settings(tmp_path))
-        with Requests(binding(storage)) as spent:
+        with Requests(storage) as spent:
             store = open_store_on(storage, settings=settings(tmp_path / machine), close_storage=True)
         assert store.epoch > EPOCHS + 1
         assert store.read("s", 0, 10) == b"there"

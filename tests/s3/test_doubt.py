@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from chunkstore.errors import InvalidArgument, StorageUnavailable
-from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.support.servers.answering import Answering, http
+from tests.s3.conftest import Answers, At, Serve
+from tests.support.servers.answering import http
 
 MISTAKEN = http("400 Bad Request", b"<Error><Code>InvalidRequest</Code><Message>mistaken</Message></Error>")
 EXPIRED = http("400 Bad Request", b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
@@ -19,13 +18,10 @@ TAKEN = http("412 Precondition Failed", b"<Error><Code>PreconditionFailed</Code>
 
 
 @pytest.fixture
-def storage(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3ChunkStorage]:
+def storage(request: pytest.FixtureRequest, serve: Serve) -> S3ChunkStorage:
     replies = [*request.param]
-    server = Answering(lambda _: replies.pop(0) if len(replies) > 1 else replies[0])  # the last one for ever
-    made = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=60))
-    yield made
-    made.close()
-    server.close()
+    # The last one for ever.
+    return serve(lambda _: replies.pop(0) if len(replies) > 1 else replies[0], tries_max=4)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +50,7 @@ def test_a_token_that_had_expired_before(storage: S3ChunkStorage) -> None:
     assert "may still land" not in str(caught.value)
 
 
-def test_a_large_buffer_that_changes_between_attempts_keeps_its_checksums(s3_environment: None) -> None:
+def test_a_large_buffer_that_changes_between_attempts_keeps_its_checksums(at: At, answering: Answers) -> None:
     """Else a server that looks at the MD5 alone stores bytes that their CRC, in the metadata, does not match."""
     data = bytearray(2 << 20)
 
@@ -62,10 +58,8 @@ def test_a_large_buffer_that_changes_between_attempts_keeps_its_checksums(s3_env
         data[0] += 1
         return NO_ANSWER if len(server.requests) == 1 else http("200 OK", b"", 'ETag: "e"')
 
-    with Answering(answer) as server:
-        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, deadline_s=60))
-        assert storage.create_if_absent("a", data)
-        storage.close()
+    server = answering(answer)
+    assert at(server).create_if_absent("a", data)
     checks = [
         re.findall(r"(?i)(?:content-md5|x-amz-checksum-crc32c|chunkstore-crc32c): *\S+", head) for head in server.heads
     ]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from chunkstore.config import Settings
-from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.support.servers.s3server import S3Server
-from tests.support.worlds import World
+from tests.support.worlds import RemoteWorld, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-_numbers = itertools.count(1)
 _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
 _NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
@@ -33,27 +28,11 @@ _LONG = {
 }
 
 
-class S3World(World):
-    """One prefix of a bucket, several processes and machines; storages as production makes them."""
-
-    def __init__(self, server: S3Server, tmp_path: Path) -> None:
-        super().__init__("s3", "slot", tmp_path)
-        self.url = server.root(server.make_bucket(), f"world-{next(_numbers)}")
-
-    @property
-    def appends(self) -> bool:
-        return False
-
-    def raw_storage(self) -> ChunkStorage:
-        storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"], io_workers=4))
-        self._storages.append(storage)
-        return storage
-
-
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A fresh world on the server that the class asks for."""
-    made = S3World(request.getfixturevalue(request.param), tmp_path)
+    server: S3Server = request.getfixturevalue(request.param)
+    made = RemoteWorld("s3", server.root(server.make_bucket(), "world"), tmp_path)
     try:
         yield made
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +11,8 @@ from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailab
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.support.servers.answering import Answering, http
+from tests.s3.conftest import Serve
+from tests.support.servers.answering import http
 
 MIB = 1 << 20
 
@@ -36,23 +36,8 @@ NONSENSE = {
 
 
 @pytest.fixture
-def storage(request: pytest.FixtureRequest, s3_environment: None) -> Iterator[S3ChunkStorage]:
-    server = Answering(lambda _: NONSENSE[request.param])
-    made = S3ChunkStorage(
-        S3Options(
-            bucket="bucket",
-            endpoint_url=server.url,
-            tries_max=2,
-            # Whatever it answers, it answers at once: an error about silence would be a busy machine's.
-            read_timeout_s=20,
-            deadline_s=60,
-            part_size_bytes=5 * MIB,
-            multipart_bytes_min=5 * MIB,
-        )
-    )
-    yield made
-    made.close()
-    server.close()
+def storage(request: pytest.FixtureRequest, serve: Serve) -> S3ChunkStorage:
+    return serve(NONSENSE[request.param], part_size_bytes=5 * MIB, multipart_bytes_min=5 * MIB)
 
 
 @pytest.mark.parametrize("storage", NONSENSE, indirect=True)
@@ -102,16 +87,14 @@ def test_what_anybody_does_not_find_may_be_there(storage: S3ChunkStorage) -> Non
             call()
 
 
-def test_nobody_is_told_that_a_listing_was_not_found(s3_environment: None) -> None:
+def test_nobody_is_told_that_a_listing_was_not_found(serve: Serve) -> None:
     """Not even by S3, whose empty listings are answers; a bucket that is not there has a code of its own."""
     for code, error in (("NoSuchKey", StorageUnavailable), ("NoSuchBucket", InvalidArgument)):
         answer = http("404 Not Found", f"<Error><Code>{code}</Code></Error>".encode(), "x-amz-request-id: tx0")
-        with Answering(lambda _, answer=answer: answer) as server:  # type: ignore[misc]
-            storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, tries_max=2))
-            for call in (storage.list, storage.sweep_uploads):
-                with pytest.raises(error):
-                    call()
-            storage.close()
+        storage = serve(answer)
+        for call in (storage.list, storage.sweep_uploads):
+            with pytest.raises(error):
+                call()
 
 
 def test_a_server_that_is_not_there_is_named(s3_environment: None) -> None:

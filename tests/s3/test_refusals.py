@@ -24,8 +24,8 @@ from chunkstore_bindings.s3.lifecycle import expiring_rule
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import Kind, Refusal, refusal_of
 from chunkstore_bindings.s3.session import sdk_client
-from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.support.servers.answering import ABSENT, Answering, http
+from tests.s3.conftest import Answers, At
+from tests.support.servers.answering import ABSENT, http
 
 
 def answered(code: str, status: int, *headers: str, **more: str) -> sdk.ClientError:
@@ -92,7 +92,7 @@ def test_a_404_without_a_word_of_s3_is_anybodys(code: str) -> None:
     assert refusal.leaves_doubt
 
 
-def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(s3_environment: None) -> None:
+def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(at: At, answering: Answers) -> None:
     """There are servers without any header of S3's; and there are proxies. A GET tells them apart."""
     told = http("404 Not Found", b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>")
     for words, absent in ((told, True), (http("404 Not Found", b"<html>nginx</html>"), False)):
@@ -100,17 +100,16 @@ def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(s3_environme
         def answer(line: str, words: bytes = words) -> bytes:
             return http("404 Not Found") if line.startswith("HEAD") else words
 
-        with Answering(answer) as server:
-            storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, tries_max=2, deadline_s=60))
-            if absent:
-                assert not storage.exists("n")
-                with pytest.raises(ChunkNotFound):
-                    storage.stat("n")
-                assert [line.split()[0] for line in server.requests] == ["HEAD", "GET"] * 2
-            else:
-                with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
-                    storage.exists("n")
-            storage.close()
+        server = answering(answer)
+        storage = at(server)
+        if absent:
+            assert not storage.exists("n")
+            with pytest.raises(ChunkNotFound):
+                storage.stat("n")
+            assert [line.split()[0] for line in server.requests] == ["HEAD", "GET"] * 2
+        else:
+            with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+                storage.exists("n")
 
 
 def test_no_error_is_its_own_cause() -> None:
@@ -172,11 +171,10 @@ def test_nothing_secret_travels_with_an_error() -> None:
         assert "sesame" not in repr(vars(error))
 
 
-def test_no_signature_in_the_sdks_log(s3_environment: None, caplog: pytest.LogCaptureFixture) -> None:
-    with Answering(lambda _: ABSENT) as server, caplog.at_level(logging.DEBUG):
-        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url))
-        assert not storage.exists("n")
-        storage.close()
+def test_no_signature_in_the_sdks_log(at: At, answering: Answers, caplog: pytest.LogCaptureFixture) -> None:
+    server = answering(ABSENT)
+    with caplog.at_level(logging.DEBUG):
+        assert not at(server).exists("n")
     [signature] = re.findall(r"Signature=(\w+)", server.heads[0])
     text = "".join(record.getMessage() for record in caplog.records)
     assert "Signature:\n(struck out)" in text
@@ -187,17 +185,16 @@ def test_no_signature_in_the_sdks_log(s3_environment: None, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("code", ["NoSuchLifecycleConfiguration", "AccessDenied"])
-def test_rules_are_looked_at_where_the_requester_pays(s3_environment: None, code: str) -> None:
+def test_rules_are_looked_at_where_the_requester_pays(at: At, answering: Answers, code: str) -> None:
     """That question has no place for it in the SDK, which refused it, and nobody had looked."""
     answer = http(
         "404 Not Found" if code.startswith("No") else "403 Forbidden", f"<Error><Code>{code}</Code></Error>".encode()
     )
-    with Answering(lambda _: answer) as server:
-        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, request_payer="requester"))
-        assert storage.check_root() == ("none" if code.startswith("No") else "unseen")
-        with pytest.raises((ChunkNotFound, StorageUnavailable)):
-            storage.stat("n")
-        storage.close()
+    server = answering(answer)
+    storage = at(server, request_payer="requester")
+    assert storage.check_root() == ("none" if code.startswith("No") else "unseen")
+    with pytest.raises((ChunkNotFound, StorageUnavailable)):
+        storage.stat("n")
     paid = ["x-amz-request-payer: requester" in head.lower() for head in server.heads]
     assert paid[:2] == [False, True]
 
@@ -211,20 +208,17 @@ def test_every_other_request_says_who_pays(s3_environment: None) -> None:
 
 
 def test_rules_that_nobody_was_asked_about_are_not_unseen(
-    s3_environment: None, monkeypatch: pytest.MonkeyPatch
+    at: At, answering: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Answering(lambda _: http("403 Forbidden")) as server:
-        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url, request_payer="requester"))
-        with monkeypatch.context() as patched, pytest.raises(InvalidArgument, match="the SDK refuses"):
-            patched.setattr("chunkstore_bindings.s3.client._WITHOUT_PAYER", ())
-            storage.check_root()
-        storage.close()
-        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-        storage = S3ChunkStorage(S3Options(bucket="bucket", endpoint_url=server.url))
-        with pytest.raises(StorageUnavailable, match="no usable credentials"):
-            storage.check_root()
-        storage.close()
-        assert server.requests == []
+    server = answering(http("403 Forbidden"))
+    storage = at(server, request_payer="requester")
+    with monkeypatch.context() as patched, pytest.raises(InvalidArgument, match="the SDK refuses"):
+        patched.setattr("chunkstore_bindings.s3.client._WITHOUT_PAYER", ())
+        storage.check_root()
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(StorageUnavailable, match="no usable credentials"):
+        at(server).check_root()
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(

@@ -1,106 +1,23 @@
-"""The directed way to use the simulator: calls are held, dropped, delayed and repeated; processes stall, die and lose power."""
+"""What a death, a power cut and a failed sync take in the simulator. (The named schedules use everything else of it.)"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from chunkstore.config import JournalMode, Settings
-from chunkstore.errors import NotOwner, StorageUnavailable
+from chunkstore.config import Settings
+from chunkstore.errors import StorageUnavailable
+from tests.simulation.scene import ALL, Scene, worlds
 from tests.simulator import Process, World
 from tests.simulator.posix import PosixBackend
 
-KINDS = [("s3", "slot"), ("posix", "slot"), ("posix", "append")]
+SETTINGS = Settings(journal_mode="append", op_deadline_s=5, lease_s=0)
 
 
-def settings(mode: JournalMode) -> Settings:
-    return Settings(journal_mode=mode, op_deadline_s=5, lease_s=0)
-
-
-@pytest.fixture(params=KINDS, ids="-".join)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    kind, mode = request.param
-    with World(3, kind, settings=settings(mode)) as world:
-        assert world.mode == mode
-        yield world
-
-
-def test_a_call_that_is_held_is_overtaken(world: World) -> None:
-    z, n = world.process("z"), world.process("n", "other")
-    old = z.open()
-    z.run(lambda: old.create("orders"))
-    job = z.start(lambda: old.append("orders", b"late"))
-    call = z.until_record()
-    new = n.open()
-    assert new.epoch == 2
-    call.release()
-    assert isinstance(job.failure(), NotOwner)
-    assert n.run(lambda: new.info("orders").length) == 0
-
-
-def test_a_process_that_stalls_wakes_up_fenced(world: World) -> None:
-    z, n = world.process("z"), world.process("n", "other")
-    old = z.open()
-    z.run(lambda: old.create("orders"))
-    z.run(lambda: old.append("orders", b"one"))
-    z.stall()
-    new = n.open()
-    n.run(lambda: new.append("orders", b"two"))
-    z.wake(slept_s=365 * 86_400)
-    with pytest.raises(NotOwner):
-        z.run(lambda: old.append("orders", b"three"))
-    assert n.run(lambda: new.read("orders", 0, 100)) == b"onetwo"
-
-
-def test_what_was_acknowledged_survives_a_power_cut(world: World) -> None:
-    z = world.process("z")
-    old = z.open()
-    z.run(lambda: old.create("orders"))
-    for number in range(20):
-        z.run(partial(old.append, "orders", b"%02d" % number))
-    world.machine().power_cut()
-    assert z.dead
-    n = world.process("n")
-    new = n.open()
-    assert n.run(lambda: new.read("orders", 0, 100)) == b"".join(b"%02d" % number for number in range(20))
-
-
-def test_a_lost_reply_is_found_out() -> None:
-    with World(3, "s3", settings=settings("slot")) as world:
-        z = world.process("z")
-        store = z.open()
-        z.run(lambda: store.create("orders"))
-        job = z.start(lambda: store.append("orders", b"x"))
-        z.until_record().drop_reply()
-        assert job.result() == 0
-        assert z.run(lambda: store.read("orders", 0, 9)) == b"x"
-
-
-def test_a_request_that_arrives_late_and_twice() -> None:
-    with World(3, "s3", settings=settings("slot")) as world:
-        z = world.process("z")
-        store = z.open()
-        z.run(lambda: store.create("orders"))
-        job = z.start(lambda: store.append("orders", b"x"))
-        late = z.until_record().delay()
-        assert late() is True
-        assert job.result() == 0
-        assert late() is False
-
-
-def test_a_failure_of_the_test_s_own(world: World) -> None:
-    z = world.process("z")
-    store = z.open()
-    z.run(lambda: store.create("orders"))
-    job = z.start(lambda: store.append("orders", b"x"))
-    z.until(name="*/d/*", stage="send").fail(StorageUnavailable("no"))
-    assert isinstance(job.failure(), StorageUnavailable)
-    assert z.run(lambda: store.append("orders", b"y")) == 0
-
-
-def test_finally_of_a_dead_process_reaches_nothing(world: World) -> None:
+@worlds(*ALL)
+def test_finally_of_a_dead_process_reaches_nothing(scene: Scene) -> None:
+    world = scene.world
     z = world.process("z")
     seen: list[str] = []
 
@@ -124,7 +41,7 @@ def test_finally_of_a_dead_process_reaches_nothing(world: World) -> None:
 def test_unsynced_names_and_bytes_are_lost_apart() -> None:
     outcomes: set[object] = set()
     for seed in range(40):
-        with World(seed, "posix", settings=settings("append")) as world:
+        with World(seed, "posix", settings=SETTINGS) as world:
             z = world.process("z")
 
             def body(z: Process = z) -> None:
@@ -146,7 +63,7 @@ def test_a_failed_fsync_is_told_to_whose_bytes_it_lost_and_lies_to_others() -> N
     tells it (the model did not); whoever opens the file later hears that all is well."""
     lost = 0
     for seed in range(20):
-        with World(seed, "posix", settings=settings("append")) as world:
+        with World(seed, "posix", settings=SETTINGS) as world:
             assert isinstance(world.backend, PosixBackend)
             z, other = world.process("z"), world.process("other")
             handle = z.run(partial(z.storage.create, "c/file"))

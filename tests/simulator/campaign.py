@@ -183,19 +183,13 @@ def campaign(
 def totals(path: Path, sources: str | None = None) -> dict[str, Any]:
     """What all campaigns saved so far came to; with ``sources``, those of them that ran these sources."""
     saved = [item for item in _load(path) if sources is None or item.get("sources") == sources]
-    found: dict[str, Any] = {
+    return {
         "campaigns": len(saved),
-        "claims": 0,
-        "runs": 0,
-        "violations": 0,
-        "cpu_s": 0.0,
+        "claims": sum(item["claims"] for item in saved),
+        "runs": sum(item["runs"] for item in saved),
+        "violations": sum(len(item["violations"]) for item in saved),
+        "cpu_s": round(sum(item["cpu_s"] for item in saved), 1),
     }
-    for item in saved:
-        found["claims"] += item["claims"]
-        found["runs"] += item["runs"]
-        found["cpu_s"] = round(found["cpu_s"] + item["cpu_s"], 1)
-        found["violations"] += len(item["violations"])
-    return found
 
 
 def _load(path: Path) -> list[dict[str, Any]]:

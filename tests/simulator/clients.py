@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from random import Random
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from chunkstore.errors import (
     SegmentSealed,
     StorageUnavailable,
 )
+from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from tests.judges.causes import hidden_cause
 from tests.judges.events import Event, error_fields
@@ -72,10 +73,7 @@ class Recorder:
         owner: str = "",
     ) -> Any:
         """Make a call, and record what it answered. ``owner``: as in ``Event``. Raises what it raised."""
-        scheduler = self._world.scheduler
-        self._calls += 1
-        number = self._calls
-        self._open[number] = Event(process, kind, segment, args, scheduler.now, None, "unknown", None, epoch(), owner)
+        number = self._begin(process, kind, segment, args, epoch(), owner)
         try:
             result = call()
         except BaseException as error:
@@ -83,6 +81,12 @@ class Recorder:
             raise
         self._record(number, "ok", result, epoch())
         return result
+
+    def _begin(self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: int, owner: str) -> int:
+        self._calls += 1
+        now = self._world.scheduler.now
+        self._open[self._calls] = Event(process, kind, segment, args, now, None, "unknown", None, epoch, owner)
+        return self._calls
 
     def _failed(self, number: int, kind: str, segment: str, error: BaseException, epoch: Callable[[], int]) -> None:
         if self._world.scheduler.killing or isinstance(error, GreenletExit):
@@ -114,11 +118,7 @@ class Recorder:
         self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: Callable[[], int], *, owner: str = ""
     ) -> Callable[[Any], None]:
         """A call is made now that a future will answer. Returns what to tell the future once nobody waits for it any more."""
-        self._calls += 1
-        number = self._calls
-        self._open[number] = Event(
-            process, kind, segment, args, self._world.scheduler.now, None, "unknown", None, epoch(), owner
-        )
+        number = self._begin(process, kind, segment, args, epoch(), owner)
 
         def settle(future: Any) -> None:
             if not future.done():
@@ -256,13 +256,8 @@ class Client:
         expected = None
         if self._random.random() < 0.2:
             expected = self._info(store, segment)[2]
-        self._call(
-            store,
-            "append",
-            segment,
-            (data, expected, None, None),
-            lambda: store.append(segment, data, expected_offset=expected),
-        )
+        append = partial(store.append, segment, data, expected_offset=expected)
+        self._call(store, "append", segment, (data, expected, None, None), append)
 
     def do_append_many(self, store: ChunkedSegmentStorage) -> None:
         segment, buffers = self.segment(), tuple(self.tag() for _ in range(self._random.randrange(1, 4)))
@@ -271,13 +266,8 @@ class Client:
     def do_event(self, store: ChunkedSegmentStorage) -> None:
         writer = self._random.choice(self._writers)
         number, data, name = writer.number, writer.data(), writer.name
-        self._call(
-            store,
-            "append",
-            writer.segment,
-            (data, None, name, number),
-            lambda: store.append(writer.segment, data, writer_id=name, event_number=number),
-        )
+        append = partial(store.append, writer.segment, data, writer_id=name, event_number=number)
+        self._call(store, "append", writer.segment, (data, None, name, number), append)
         if writer.number == number:
             writer.number += 1
 
@@ -302,23 +292,11 @@ class Client:
     def _info(self, store: ChunkedSegmentStorage, segment: str) -> tuple[int, int, int, bool]:
         """(id, start offset, length, sealed), as the history has it: also what a verb only asks to prepare itself is an answer."""
 
-        def look() -> tuple[int, int, int, bool]:
-            info = store.info(segment)
-            return info.id, info.start_offset, info.length, info.sealed
-
-        told: tuple[int, int, int, bool] = self._call(store, "info", segment, (), look)
+        told: tuple[int, int, int, bool] = self._call(store, "info", segment, (), lambda: _told(store.info(segment)))
         return told
 
-    def do_exists(self, store: ChunkedSegmentStorage) -> None:
-        segment = self.segment()
-        self._call(store, "exists", segment, (), lambda: store.exists(segment))
-
     def do_list(self, store: ChunkedSegmentStorage) -> None:
-        def look() -> tuple[tuple[str, int, int, int, bool], ...]:
-            return tuple(
-                (info.name, info.id, info.start_offset, info.length, info.sealed) for info in store.segments(prefix="s")
-            )
-
+        look = lambda: tuple((info.name, *_told(info)) for info in store.segments(prefix="s"))  # noqa: E731
         self._call(store, "list", "", ("s",), look)
 
     def do_truncate(self, store: ChunkedSegmentStorage) -> None:
@@ -327,17 +305,14 @@ class Client:
         offset = self._random.randrange(start, end + 1)
         self._call(store, "truncate", segment, (offset,), lambda: store.truncate(segment, offset))
 
-    def do_seal(self, store: ChunkedSegmentStorage) -> None:
+    def _do_one(self, store: ChunkedSegmentStorage, kind: str) -> None:
         segment = self.segment()
-        self._call(store, "seal", segment, (), lambda: store.seal(segment))
+        self._call(store, kind, segment, (), partial(getattr(store, kind), segment))
 
-    def do_unseal(self, store: ChunkedSegmentStorage) -> None:
-        segment = self.segment()
-        self._call(store, "unseal", segment, (), lambda: store.unseal(segment))
-
-    def do_delete(self, store: ChunkedSegmentStorage) -> None:
-        segment = self.segment()
-        self._call(store, "delete", segment, (), lambda: store.delete(segment))
+    do_exists = partialmethod(_do_one, kind="exists")
+    do_seal = partialmethod(_do_one, kind="seal")
+    do_unseal = partialmethod(_do_one, kind="unseal")
+    do_delete = partialmethod(_do_one, kind="delete")
 
     def do_concat(self, store: ChunkedSegmentStorage) -> None:
         """A fresh source, filled and sealed, spliced behind a target: what a transaction does."""
@@ -398,13 +373,8 @@ class Client:
         if self._random.random() < 0.4:
             row = self._get(store, key)
             expected = 0 if row is None else row[1]
-        self._call(
-            store,
-            "table_put",
-            "",
-            (TABLE, key, value, expected),
-            lambda: table.put(key, value, expected_version=expected),
-        )
+        put = partial(table.put, key, value, expected_version=expected)
+        self._call(store, "table_put", "", (TABLE, key, value, expected), put)
 
     def do_table_delete(self, store: ChunkedSegmentStorage) -> None:
         key = b"k%d" % self._random.randrange(4)
@@ -461,6 +431,10 @@ class Client:
             finally:
                 for settle, future in settled:
                     settle(future)
+
+
+def _told(info: SegmentInfo) -> tuple[int, int, int, bool]:
+    return info.id, info.start_offset, info.length, info.sealed
 
 
 def follow(

@@ -28,11 +28,8 @@ class Job(Generic[T]):
 
     def run_to_end(self) -> Self:
         """Let the world go on until this is done, or its process is dead or stalled for good."""
-        self._world.run_until(lambda: self.done or self._over())
+        self._world.run_until(lambda: self.done or self.task is None or self.task.process.dead)
         return self
-
-    def _over(self) -> bool:
-        return self.task is None or self.task.process.dead
 
     def result(self) -> T:
         """Run it to its end and return what it returned, or raise what it raised (``ProcessDied`` if its process died)."""

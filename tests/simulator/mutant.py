@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from tests.simulator.drawing import Plan
 
-__all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch"]
+__all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch", "single"]
 
 APPEND: Final = ("posix-append",)
 SLOT: Final = ("s3-slot", "posix-slot")
@@ -41,3 +41,10 @@ class Mutant(NamedTuple):
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs
         )
+
+
+def single(
+    name: str, what: str, kinds: tuple[str, ...], target: str, old: str, new: str, needs: tuple[str, ...] = ()
+) -> Mutant:
+    """A bug of one patch."""
+    return Mutant(name, what, kinds, (Patch(target, old, new),), needs)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
+from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch, single
 
 __all__ = ["ENGINE_MUTANTS"]
 
 _QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
 _RECOVERY: Final = "chunkstore.operations.recovery:Recovery"
+_CONTAINER: Final = "chunkstore.operations.container:OwnedContainer"
 _EPOCH: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
 _GO_ON_WHEN_FULL: Final = Patch(
     "chunkstore_journal.slot_stream:SlotStream._commit", "raise self._broken(full, happened=False) from full", "raise"
@@ -21,41 +22,35 @@ _GO_ON_WHEN_FULL: Final = Patch(
 """No bug: a full disk fails its batch, and the epoch goes on. Else nearly every failure of a batch ends the epoch."""
 
 ENGINE_MUTANTS: Final = (
-    Mutant(
+    single(
         "journal-before-data",
         "the journal names bytes that are not durable yet",
         POSIX,
-        (Patch(f"{_QUEUE}._commit", "environment.sync(names)", "pass"),),
+        f"{_QUEUE}._commit",
+        "environment.sync(names)",
+        "pass",
     ),
-    Mutant(
+    single(
         "reuse-chunk-after-failed-write",
         "a chunk whose last write failed is appended to again",
         ("posix-slot", "posix-append"),
-        (
-            Patch(
-                "chunkstore.operations.pending:PendingSegment.settle_write",
-                "self.unwritable |= {key[1:] for key in self.writing if key[:1] == CHUNK}",
-                "pass",
-            ),
-        ),
+        "chunkstore.operations.pending:PendingSegment.settle_write",
+        "self.unwritable |= {key[1:] for key in self.writing if key[:1] == CHUNK}",
+        "pass",
         needs=("late_write",),
     ),
-    Mutant(
+    single(
         "early-ack",
         "a caller is answered when its operation has entered the queue",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.append:append",
-                "        owned.queue.wait(op, deadline)",
-                "        def later(op=op, owned=owned):\n"
-                "                try:\n"
-                "                    owned.queue.wait(op, deadline)\n"
-                "                except Exception:\n"
-                "                    pass\n"
-                "            runtime.spawn(later, 'early')",
-            ),
-        ),
+        f"{_CONTAINER}.carry_out",
+        "        owned.queue.wait(op, deadline)",
+        "        def later(op=op, owned=owned):\n"
+        "                    try:\n"
+        "                        owned.queue.wait(op, deadline)\n"
+        "                    except Exception:\n"
+        "                        pass\n"
+        "                runtime.spawn(later, 'early')",
     ),
     Mutant(
         "lmdb-before-journal",
@@ -82,50 +77,38 @@ ENGINE_MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    single(
         "delete-before-commit",
         "a truncation deletes its chunks at once",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.change_set:ChangeSet.discard",
-                "self.garbage.append(",
-                "if first:\n"
-                "        storage = self.owned.queue._environment.sync.__self__\n"
-                "        storage.delete(self.owned.names.chunk(first))\n"
-                "    self.garbage.append(",
-            ),
-        ),
+        "chunkstore.operations.change_set:ChangeSet.discard",
+        "self.garbage.append(",
+        "if first:\n"
+        "        storage = self.owned.queue._environment.sync.__self__\n"
+        "        storage.delete(self.owned.names.chunk(first))\n"
+        "    self.garbage.append(",
     ),
-    Mutant(
+    single(
         "cleanup-on-unknown",
         "an append whose outcome is unknown deletes the chunks it wrote",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.append:append",
-                "    owned.queue.wait(op, deadline)",
-                "    try:\n"
-                "                owned.queue.wait(op, deadline)\n"
-                "            except __import__('chunkstore').OutcomeUnknown:\n"
-                "                for key in op.rows:\n"
-                "                    if key[:1] == b'C':\n"
-                "                        container.storage.delete(container.names.chunk(key[1:]))\n"
-                "                raise",
-            ),
-        ),
+        f"{_CONTAINER}.carry_out",
+        "    owned.queue.wait(op, deadline)",
+        "    try:\n"
+        "                    owned.queue.wait(op, deadline)\n"
+        "                except __import__('chunkstore').OutcomeUnknown:\n"
+        "                    for key in op.rows:\n"
+        "                        if key[:1] == b'C' and op.headers[0][0] == 2:\n"
+        "                            self.storage.delete(self.names.chunk(key[1:]))\n"
+        "                    raise",
     ),
-    Mutant(
+    single(
         "foreign-tail",
         "an owner appends to the chunk of an owner before it",
         POSIX,
-        (
-            Patch(
-                f"{_EPOCH}.may_grow",
-                "and tail.epoch == self.epoch\n        and chunk_epoch(identity) == self.epoch",
-                "",
-            ),
-        ),
+        f"{_EPOCH}.may_grow",
+        "and tail.epoch == self.epoch\n        and chunk_epoch(identity) == self.epoch",
+        "",
     ),
     Mutant(
         "batch-survivors",
@@ -134,131 +117,101 @@ ENGINE_MUTANTS: Final = (
         (Patch(f"{_QUEUE}.fail", "self._fail_queued(error)", "pass"), _GO_ON_WHEN_FULL),
         needs=("disk_full",),
     ),
-    Mutant(
+    single(
         "unknown-as-failed",
         "a record that may have happened is reported as not happened",
         EVERYWHERE,
-        (
-            Patch(
-                f"{_RECOVERY}._decide_by_successor",
-                "    owned.queue.decide(failure.batch, unknown)",
-                "    owned.queue.decide(failure.batch, container.fence.close_behind(owned.epoch))",
-            ),
-        ),
+        f"{_RECOVERY}._decide_by_successor",
+        "    _decide_unknown(owned, failure, message, error)",
+        "    owned.queue.decide(failure.batch, container.fence.close_behind(owned.epoch))",
     ),
-    Mutant(
+    single(
         "self-forgets",
         "a self-take-over reports what it found in history as not happened",
         EVERYWHERE,
-        (Patch(f"{_RECOVERY}._take_over", "ownership.adopted.lsn >= doubt.lsn", "ownership.adopted.lsn > doubt.lsn"),),
+        f"{_RECOVERY}._take_over",
+        "ownership.adopted.lsn >= doubt.lsn",
+        "ownership.adopted.lsn > doubt.lsn",
     ),
-    Mutant(
+    single(
         "self-believes",
         "a self-take-over acknowledges what it did not find in history",
         EVERYWHERE,
-        (Patch(f"{_RECOVERY}._take_over", "ownership.adopted.lsn >= doubt.lsn", "True"),),
+        f"{_RECOVERY}._take_over",
+        "ownership.adopted.lsn >= doubt.lsn",
+        "True",
     ),
-    Mutant(
+    single(
         "no-expected-offset",
         "an append at an expected offset goes wherever the end is",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.append:_admit",
-                "if request.expected_offset is not None and request.expected_offset != offset:",
-                "if False:",
-            ),
-        ),
+        "chunkstore.operations.append:_admit",
+        "if request.expected_offset is not None and request.expected_offset != offset:",
+        "if False:",
     ),
-    Mutant(
+    single(
         "no-event-number",
         "an exactly-once append does not look whether its event is there already",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.append:_admit",
-                "if known is not None and request.event_number <= known[0]:",
-                "if False:",
-            ),
-        ),
+        "chunkstore.operations.append:_admit",
+        "if known is not None and request.event_number <= known[0]:",
+        "if False:",
     ),
-    Mutant(
+    single(
         "append-after-seal",
         "a sealed segment takes appends",
         EVERYWHERE,
-        (Patch("chunkstore.operations.append:_admit", "if segment.flags & FLAG_SEALED:", "if False:"),),
+        "chunkstore.operations.append:_admit",
+        "if segment.flags & FLAG_SEALED:",
+        "if False:",
     ),
-    Mutant(
+    single(
         "concat-loses-first",
         "a concat skips the first chunk of its source in the list",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.concat:plan_concat",
-                "length=target.length + source.length,",
-                "length=target.length + source.length - changes.chunk(source.first_chunk).length,",
-            ),
-        ),
+        "chunkstore.operations.concat:plan_concat",
+        "length=target.length + source.length,",
+        "length=target.length + source.length - changes.chunk(source.first_chunk).length,",
     ),
-    Mutant(
+    single(
         "concat-keeps-source",
         "a concat leaves its source where it was",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.concat:plan_concat",
-                "changes.rows[segment_key(source_name)] = None",
-                "pass",
-            ),
-        ),
+        "chunkstore.operations.concat:plan_concat",
+        "changes.rows[segment_key(source_name)] = None",
+        "pass",
     ),
-    Mutant(
+    single(
         "index-shift",
         "the offset index is one run off after a concat",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.metadata.index:locate",
-                "shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]",
-                "shift = base",
-            ),
-        ),
+        "chunkstore.metadata.index:locate",
+        "shift = base - _U64.unpack_from(row[0], _PREFIX_BYTES)[0]",
+        "shift = base",
     ),
-    Mutant(
+    single(
         "truncate-forgets-skip",
         "a truncation inside a chunk forgets how many of its bytes are gone",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.truncate:plan_truncate",
-                "first_chunk_skip=offset - chunk_offset,",
-                "first_chunk_skip=0,",
-            ),
-        ),
+        "chunkstore.operations.truncate:plan_truncate",
+        "first_chunk_skip=offset - chunk_offset,",
+        "first_chunk_skip=0,",
     ),
-    Mutant(
+    single(
         "stale-plan",
         "a change of structure plans upon the committed state while an append is under way",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.pending:PendingSegment.undecided",
-                "return last if last is not None and not last.decided else None",
-                "return None",
-            ),
-        ),
+        "chunkstore.operations.pending:PendingSegment.undecided",
+        "return last if last is not None and not last.decided else None",
+        "return None",
     ),
-    Mutant(
+    single(
         "enter-ended-queue",
         "an operation enters the queue of an epoch that has ended",
         EVERYWHERE,
-        (
-            Patch(
-                f"{_QUEUE}.enter",
-                "if op.generation != self.generation or self.generation == _ENDED:",
-                "if op.generation != self.generation != _ENDED:",
-            ),
-        ),
+        f"{_QUEUE}.enter",
+        "if op.generation != self.generation or self.generation == _ENDED:",
+        "if op.generation != self.generation != _ENDED:",
     ),
     Mutant(
         "grow-ended-chunk",
@@ -266,7 +219,7 @@ ENGINE_MUTANTS: Final = (
         POSIX,
         (
             Patch(
-                "chunkstore.operations.container:OwnedContainer.begin_epoch",
+                f"{_CONTAINER}.begin_epoch",
                 "    self.observer.took_over(ownership.report)",
                 "    self.ours = self.current.ours = (*getattr(self, 'ours', ()), self.current.epoch)\n"
                 "    self.observer.took_over(ownership.report)",
@@ -275,31 +228,23 @@ ENGINE_MUTANTS: Final = (
             Patch(f"{_EPOCH}.may_grow", "chunk_epoch(identity) == self.epoch", "chunk_epoch(identity) in self.ours"),
         ),
     ),
-    Mutant(
+    single(
         "acknowledge-ended-queue",
         "what is queued when an epoch ends is acknowledged",
         EVERYWHERE,
-        (
-            Patch(
-                f"{_QUEUE}.end",
-                "self._fail_queued(error)",
-                "self._decide(self._queue, None, 0)\n        self._queue.clear()",
-            ),
-        ),
+        f"{_QUEUE}.end",
+        "self._fail_queued(error)",
+        "self._decide(self._queue, None, 0)\n        self._queue.clear()",
     ),
-    Mutant(
+    single(
         "roll-undecided",
         "a roll takes for committed what is still undecided",
         EVERYWHERE,
-        (
-            Patch(
-                f"{_QUEUE}.end_if_idle",
-                "    if idle := self._is_idle():",
-                "    self._decide([*self._taken, *self._queue], None, 0)\n"
-                "        self._queue.clear()\n"
-                "        if idle := True:",
-            ),
-        ),
+        f"{_QUEUE}.end_if_idle",
+        "    if idle := self._is_idle():",
+        "    self._decide([*self._taken, *self._queue], None, 0)\n"
+        "        self._queue.clear()\n"
+        "        if idle := True:",
     ),
     Mutant(
         "swap-before-end",

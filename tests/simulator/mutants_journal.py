@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import APPEND, EVERYWHERE, SLOT, Mutant, Patch
+from tests.simulator.mutant import APPEND, EVERYWHERE, SLOT, Mutant, Patch, single
 
 __all__ = ["JOURNAL_MUTANTS"]
 
@@ -18,83 +18,59 @@ _CLAIM: Final = "chunkstore_journal.claim"
 _TAKE_OVER: Final = "chunkstore_journal.takeover:TakeOver"
 
 JOURNAL_MUTANTS: Final = (
-    Mutant(
+    single(
         "nocheck",
         "an owner does not look for a newer claim after it has written its record",
         APPEND,
-        (
-            Patch(
-                f"{_APPEND_STREAM}:AppendStream._refusal",
-                "if self._storage.exists(self._fence_name):",
-                "if False:",
-            ),
-        ),
+        f"{_APPEND_STREAM}:AppendStream._refusal",
+        "if self._storage.exists(self._fence_name):",
+        "if False:",
     ),
-    Mutant(
+    single(
         "checkbefore",
         "an owner looks for a newer claim before it writes, and takes that answer for the one after",
         APPEND,
-        (
-            Patch(
-                f"{_APPEND_STREAM}:AppendStream._commit",
-                "refusal = self._answer(self._refusal, self._log)",
-                "refusal = self._unknown(self.epoch + 1) if fenced else None",
-            ),
-        ),
+        f"{_APPEND_STREAM}:AppendStream._commit",
+        "refusal = self._answer(self._refusal, self._log)",
+        "refusal = self._unknown(self.epoch + 1) if fenced else None",
     ),
-    Mutant(
+    single(
         "novoid",
         "a claimant passes an epoch without OPEN by, and leaves its slot 0 free",
         EVERYWHERE,
-        (
-            Patch(
-                f"{_CLAIM}:decide_below",
-                "decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)",
-                "decision = Mine()",
-            ),
-        ),
+        f"{_CLAIM}:decide_below",
+        "decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)",
+        "decision = Mine()",
     ),
-    Mutant(
+    single(
         "noseal",
         "a claimant takes the first free slot for the end of the stream without occupying it",
         SLOT,
-        (
-            Patch(
-                f"{_SLOT_STREAM}:seal_stream",
-                "decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), "
-                "deadline_s=deadline_s)",
-                "decision = Mine()",
-            ),
-        ),
+        f"{_SLOT_STREAM}:seal_stream",
+        "decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), "
+        "deadline_s=deadline_s)",
+        "decision = Mine()",
     ),
-    Mutant(
+    single(
         "nextslot",
         "an owner whose slot is taken tries the next one",
         SLOT,
-        (
-            Patch(
-                f"{_SLOT_STREAM}:SlotStream._commit",
-                "    raise self._refused(name, decision)",
-                "    name = self._names.slot(self.epoch, self.head.index + 1)\n"
-                "    self.head = self.head._replace(index=self.head.index + 1)\n"
-                "    if isinstance(put_decided(self._storage, name, data, deadline_s=self._deadline_s), Mine):\n"
-                "        return 0\n"
-                "    raise self._refused(name, decision)",
-            ),
-        ),
+        f"{_SLOT_STREAM}:SlotStream._commit",
+        "    raise self._refused(name, decision)",
+        "    name = self._names.slot(self.epoch, self.head.index + 1)\n"
+        "    self.head = self.head._replace(index=self.head.index + 1)\n"
+        "    if isinstance(put_decided(self._storage, name, data, deadline_s=self._deadline_s), Mine):\n"
+        "        return 0\n"
+        "    raise self._refused(name, decision)",
     ),
-    Mutant(
+    single(
         "reclaim",
         "an owner that recovers climbs over a foreign claim",
         EVERYWHERE,
-        (
-            Patch(
-                f"{_TAKE_OVER}._claim",
-                "    claim_own_next(self._storage, self._names, self._attempt, deadline_s=self._deadline_s)\n"
-                "        return self._attempt",
-                "    return claim_next(self._storage, self._names, self._attempt.epoch - 1, deadline_s=self._deadline_s)",
-            ),
-        ),
+        f"{_TAKE_OVER}._claim",
+        "    claim_own_next(self._storage, self._names, self._attempt, deadline_s=self._deadline_s)\n"
+        "        return self._attempt",
+        "    return claim_next(self._storage, self._names, self._attempt.epoch - 1, deadline_s=self._deadline_s)",
     ),
     Mutant(
         "blindopen",
@@ -110,63 +86,47 @@ JOURNAL_MUTANTS: Final = (
             Patch(f"{_TAKE_OVER}._open", "if storage.exists(names.epoch(epoch + 1)):", "if False:"),
         ),
     ),
-    Mutant(
+    single(
         "lostwins",
         "a name that is taken after an attempt without answer counts as lost, though it holds our own bytes",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore_journal.slots:put_decided",
-                "if found != data:",
-                "if found != data or in_flight:",
-            ),
-        ),
+        "chunkstore_journal.slots:put_decided",
+        "if found != data:",
+        "if found != data or in_flight:",
     ),
-    Mutant(
+    single(
         "notthere",
         "an attempt without answer whose object is not seen counts as not made",
         ("s3-slot",),
-        (
-            Patch(
-                "chunkstore_journal.slots:put_decided",
-                "        in_flight = True\n            error = unavailable",
-                "        in_flight = True\n"
-                "            error = unavailable\n"
-                "            try:\n"
-                "                if not storage.exists(name):\n"
-                "                    raise StorageFull(str(unavailable))\n"
-                "            except StorageUnavailable:\n"
-                "                pass",
-            ),
-        ),
+        "chunkstore_journal.slots:put_decided",
+        "        in_flight = True\n            error = unavailable",
+        "        in_flight = True\n"
+        "            error = unavailable\n"
+        "            try:\n"
+        "                if not storage.exists(name):\n"
+        "                    raise StorageFull(str(unavailable))\n"
+        "            except StorageUnavailable:\n"
+        "                pass",
         needs=("late_apply",),
     ),
-    Mutant(
+    single(
         "409-as-exists",
         "an answer that decides nothing is taken for a name that is taken",
         ("s3-slot",),
-        (
-            Patch(
-                "chunkstore_journal.slots:put_decided",
-                "        in_flight = True\n            error = unavailable",
-                "        in_flight = True\n"
-                "            error = unavailable\n"
-                "            if '409' in str(unavailable):\n"
-                "                return Foreign(b'')",
-            ),
-        ),
+        "chunkstore_journal.slots:put_decided",
+        "        in_flight = True\n            error = unavailable",
+        "        in_flight = True\n"
+        "            error = unavailable\n"
+        "            if '409' in str(unavailable):\n"
+        "                return Foreign(b'')",
     ),
-    Mutant(
+    single(
         "rebatch",
         "a record whose slot is undecided is offered once more with other bytes",
         ("s3-slot",),
-        (
-            Patch(
-                f"{_SLOT_STREAM}:SlotStream._commit",
-                "        raise self._broken(undecided.error, happened=None) from undecided",
-                "        raise self._broken(undecided.error, happened=False) from undecided",
-            ),
-        ),
+        f"{_SLOT_STREAM}:SlotStream._commit",
+        "        raise self._broken(undecided.error, happened=None) from undecided",
+        "        raise self._broken(undecided.error, happened=False) from undecided",
         needs=("lost_reply",),
     ),
     Mutant(
@@ -187,50 +147,48 @@ JOURNAL_MUTANTS: Final = (
         ),
         needs=("machines", "long_stall"),
     ),
-    Mutant(
+    single(
         "nofsync",
         "a record is acknowledged before it is synced",
         APPEND,
-        (Patch(f"{_APPEND_STREAM}:AppendStream._commit", "storage.sync(self._synced)", "pass"),),
+        f"{_APPEND_STREAM}:AppendStream._commit",
+        "storage.sync(self._synced)",
+        "pass",
     ),
-    Mutant(
+    single(
         "nofsyncopen",
         "a claimant relies on an OPEN or a void of somebody else that is not durable",
         ("posix-slot", "posix-append"),
-        (Patch(f"{_CLAIM}:decide_below", "storage.harden(names.slot(epoch, 0))", "pass"),),
+        f"{_CLAIM}:decide_below",
+        "storage.harden(names.slot(epoch, 0))",
+        "pass",
         needs=("stall_at_call", "power_cut"),
     ),
-    Mutant(
+    single(
         "rnocheck",
         "a replica shows what is written and not yet committed",
         APPEND,
-        (
-            Patch(
-                "chunkstore_journal.follower:Follower._end_of_log",
-                "if not self._storage.exists(self._names.epoch(epoch + 1)):",
-                "if True:",
-            ),
-        ),
+        "chunkstore_journal.follower:Follower._end_of_log",
+        "if not self._storage.exists(self._names.epoch(epoch + 1)):",
+        "if True:",
         needs=("replicas", "stall_at_call"),
     ),
-    Mutant(
+    single(
         "rnofsync",
         "a replica shows records that are not durable",
         APPEND,
-        (Patch("chunkstore_journal.follower:Follower._end_of_log", "self._storage.harden(name)", "pass"),),
+        "chunkstore_journal.follower:Follower._end_of_log",
+        "self._storage.harden(name)",
+        "pass",
         needs=("replicas", "stall_at_call", "power_cut"),
     ),
-    Mutant(
+    single(
         "noembed",
         "a take-over forgets the last record of the stream, which no other record covers",
         APPEND,
-        (
-            Patch(
-                f"{_APPEND_STREAM}:read_tail",
-                "return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)",
-                "return ClosedStream(_end(before), tail_cut=tail_cut)",
-            ),
-        ),
+        f"{_APPEND_STREAM}:read_tail",
+        "return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)",
+        "return ClosedStream(_end(before), tail_cut=tail_cut)",
     ),
     Mutant(
         "replay-skips-notes",
@@ -247,49 +205,39 @@ JOURNAL_MUTANTS: Final = (
             Patch("chunkstore_journal.recovery:_apply_all", "verify=True", "verify=False"),
         ),
     ),
-    Mutant(
+    single(
         "trust-cache",
         "a local cache is taken for the end of history as it stands",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore_journal.recovery:_Search.attempt",
-                "if store.head().position[:2] != self.ahead:",
-                "if link is not None and store.head().position[:2] != self.ahead:",
-            ),
-        ),
+        "chunkstore_journal.recovery:_Search.attempt",
+        "if store.head().position[:2] != self.ahead:",
+        "if link is not None and store.head().position[:2] != self.ahead:",
     ),
-    Mutant(
+    single(
         "trust-latest",
         "the snapshot that LATEST names is taken for the end of history",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore_journal.recovery:_Search.attempt",
-                "if store.head().position[:2] != self.ahead:",
-                "if link is None and store.head().position[:2] != self.ahead:",
-            ),
-        ),
+        "chunkstore_journal.recovery:_Search.attempt",
+        "if store.head().position[:2] != self.ahead:",
+        "if link is None and store.head().position[:2] != self.ahead:",
     ),
-    Mutant(
+    single(
         "cut-one-more",
         "a take-over counts the last committed slot as not written",
         SLOT,
-        (
-            Patch(
-                f"{_SLOT_STREAM}:_end_before",
-                "if index == known.index:\n        return StreamEnd(index, 0, known.lsn, known.hash)",
-                "if index > 2:\n"
-                "        record = _read(streams, opened.epoch, index - 2, attempt)\n"
-                "        return StreamEnd(index - 1, 0, record.header.lsn, record.hash)",
-            ),
-        ),
+        f"{_SLOT_STREAM}:_end_before",
+        "if index == known.index:\n        return StreamEnd(index, 0, known.lsn, known.hash)",
+        "if index > 2:\n"
+        "        record = _read(streams, opened.epoch, index - 2, attempt)\n"
+        "        return StreamEnd(index - 1, 0, record.header.lsn, record.hash)",
     ),
-    Mutant(
+    single(
         "gcseal",
         "the collector deletes the SEAL with the records before it",
         SLOT,
-        (Patch("chunkstore_journal.collect:_due_of", "records = stream.slots[:-1]", "records = stream.slots"),),
+        "chunkstore_journal.collect:_due_of",
+        "records = stream.slots[:-1]",
+        "records = stream.slots",
     ),
     Mutant(
         "gcown",
@@ -309,16 +257,12 @@ JOURNAL_MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    single(
         "gc-beyond-snapshot",
         "the collector deletes records that no snapshot covers",
         SLOT,
-        (
-            Patch(
-                "chunkstore_journal.collect:_due_of",
-                "if opened.header.lsn + index <= keep_from]",
-                "if opened.header.lsn + index <= keep_from + 10_000]",
-            ),
-        ),
+        "chunkstore_journal.collect:_due_of",
+        "if opened.header.lsn + index <= keep_from]",
+        "if opened.header.lsn + index <= keep_from + 10_000]",
     ),
 )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -377,12 +378,9 @@ class PosixChunkStorage(BaseChunkStorage):
                 raise
 
     def _remove_quietly(self, name: str) -> None:
-        try:
+        # What cannot be removed costs space and nothing else.
+        with suppress(Exception):
             self._call("remove", "unlink", name, lambda: self._backend.unlink(self._at(name)))
-        except GreenletExit:
-            raise
-        except Exception:  # noqa: BLE001  (what cannot be removed costs space and nothing else)
-            pass
 
     def _temporary(self, op: str, name: str, data: BytesLike) -> str:
         self._temporaries += 1

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from random import Random
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from greenlet import GreenletExit
@@ -99,9 +98,7 @@ class SimLock:
             return True
         return self._acquire_slowly(-1)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held = False
         if self._waiters:
             self._wake_one()
@@ -197,10 +194,8 @@ class SimCondition:
     def __enter__(self) -> bool:
         return self._lock.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._lock.__exit__()
 
 
 class SimTask:

@@ -24,9 +24,8 @@ _DELETING = frozenset(("DELETE", "unlink"))
 class Watch:
     """The invariants of one world, from now on. Made right after the world, before anything happens in it."""
 
-    def __init__(self, world: World, *, fail: bool = True) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._fail = fail
         self._owners: dict[Process, ChunkedSegmentStorage] = {}
         self._replicas: dict[Process, Replica] = {}
         self.invariants = StepInvariants(
@@ -38,8 +37,7 @@ class Watch:
         setattr(world.backend, "power_cut", self._power_cut)  # noqa: B010  (of this one backend)
 
     def _violated(self, violation: Violation) -> None:
-        if self._fail:
-            self._world.fail(f"invariant {violation.invariant}: {violation.message}")
+        self._world.fail(f"invariant {violation.invariant}: {violation.message}")
 
     def _power_cut(self) -> None:
         self._cut()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol, TypedDict, Unpack
 
 from greenlet import GreenletExit
 
@@ -19,7 +19,7 @@ from chunkstore.names import ContainerNames
 from tests.simulator.faults import Faults
 from tests.simulator.scheduler import Scheduler, SimProcessState
 
-__all__ = ["Backend", "Call", "Gate", "Rule", "Stage", "Surroundings", "Wire", "WiredProcess"]
+__all__ = ["Backend", "Call", "Gate", "Matching", "Rule", "Stage", "Surroundings", "Wire", "WiredProcess"]
 
 Stage = Literal["send", "apply", "reply"]
 _SENT: Final = 0
@@ -172,20 +172,34 @@ class Call:
             return refused
 
 
+class Patterns(TypedDict, total=False):
+    """Shell patterns for calls."""
+
+    op: str
+    step: str
+    name: str
+
+
+class Matching(Patterns, total=False):
+    """Which calls a gate is for: patterns, the stage, how many pass first, what must hold of the call besides."""
+
+    stage: Stage
+    skip: int
+    where: Callable[[Call], bool] | None
+
+
 class Gate:
-    """Holds the first call that matches: ``op``, ``step`` and ``name`` are shell patterns, ``stage`` says where."""
+    """Holds the first call that matches; see ``Matching``. Every pattern is "*", and the stage "apply", unless it is said."""
 
     __slots__ = ("call", "name", "op", "predicate", "skip", "stage", "step")
 
-    def __init__(
-        self, stage: Stage, op: str, step: str, name: str, skip: int, predicate: Callable[[Call], bool] | None
-    ) -> None:
-        self.stage = stage
-        self.op = op
-        self.step = step
-        self.name = name
-        self.skip = skip
-        self.predicate = predicate
+    def __init__(self, **matching: Unpack[Matching]) -> None:
+        self.stage: Stage = matching.get("stage", "apply")
+        self.op = matching.get("op", "*")
+        self.step = matching.get("step", "*")
+        self.name = matching.get("name", "*")
+        self.skip = matching.get("skip", 0)
+        self.predicate = matching.get("where")
         self.call: Call | None = None
 
     def wants(self, call: Call, stage: Stage) -> bool:
@@ -216,13 +230,11 @@ class Rule(Gate):
         self,
         process: WiredProcess,
         *,
-        op: str = "*",
-        step: str = "*",
-        name: str = "*",
         error: BaseException | None = None,
         every: int = 1,
+        **patterns: Unpack[Patterns],
     ) -> None:
-        super().__init__("send", op, step, name, every - 1, None)
+        super().__init__(**patterns, stage="send", skip=every - 1)
         self.process = process
         self.error = error
         self.every = every
@@ -329,11 +341,7 @@ class Wire:
             self._judge(call)
         fault = fault or world.backend.busy_fault(call)
         if not fault:
-            scheduler.pause(self._latency_ns)
-            process.inflight.pop(call, None)
-            result = world.apply(call)
-            scheduler.pause(self._latency_ns)
-            return result
+            return self._apply_slowly(call, self._latency_ns)
         world.note_fault(fault, call)
         if fault == "crash_at_call":
             scheduler.pause(self._latency_ns)
@@ -345,34 +353,31 @@ class Wire:
         if fault == "stall_at_call":
             return self._stall_at(call)
         if fault == "slow":
-            scheduler.pause(int(self._latency_ns * (5 + 200 * self._faults.random.random() ** 3)))
-            process.inflight.pop(call, None)
-            result = world.apply(call)
-            scheduler.pause(self._latency_ns)
-            return result
+            return self._apply_slowly(call, int(self._latency_ns * (5 + 200 * self._faults.random.random() ** 3)))
         return world.backend.suffer(self, call, fault)
+
+    def _apply_slowly(self, call: Call, travel_ns: int) -> Any:
+        result = self.apply_after(call, travel_ns)
+        self.pause()
+        return result
 
     def _stall_at(self, call: Call) -> Any:
         """The process stops right before or right behind the effect, until somebody wakes it."""
-        world, process, scheduler = self._world, self._process, self._scheduler
         before = self._faults.random.random() < 0.5
         if before:
-            process.stall_at_call()
-        scheduler.pause(self._latency_ns)
-        process.inflight.pop(call, None)
-        result = world.apply(call)
-        if (
-            not before and self._faults.active
-        ):  # the weather may have cleared up meanwhile, and then nobody would wake it
-            process.stall_at_call()
-        scheduler.pause(self._latency_ns)
+            self._process.stall_at_call()
+        result = self.apply_after(call)
+        # The weather may have cleared up meanwhile, and then nobody would wake it.
+        if not before and self._faults.active:
+            self._process.stall_at_call()
+        self.pause()
         return result
 
     # What a backend's faults are made of
 
-    def apply_after(self, call: Call) -> Any:
+    def apply_after(self, call: Call, travel_ns: int | None = None) -> Any:
         """The request travels, then takes effect."""
-        self._scheduler.pause(self._latency_ns)
+        self._scheduler.pause(self._latency_ns if travel_ns is None else travel_ns)
         self._process.inflight.pop(call, None)
         return self._world.apply(call)
 

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 from zlib import crc32
 
 from greenlet import GreenletExit
@@ -47,7 +46,8 @@ from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
 from tests.simulator.scheduler import NS, Scheduler, Task
 from tests.simulator.virtual import VirtualRuntime
-from tests.simulator.wire import Call, Gate, Stage, WiredProcess
+from tests.simulator.wire import Call, Gate, Matching, Stage, WiredProcess
+from tests.support.closing import Closing
 
 __all__ = ["Job", "Machine", "Observer", "Process", "ProcessDied", "StorageKind", "World"]
 
@@ -163,33 +163,15 @@ class Process(WiredProcess):
 
     # Holding calls
 
-    def gate(
-        self,
-        *,
-        op: str = "*",
-        step: str = "*",
-        name: str = "*",
-        stage: Stage = "apply",
-        skip: int = 0,
-        where: Callable[[Call], bool] | None = None,
-    ) -> Gate:
-        """Hold this process's next call that matches (shell patterns; ``skip``: let so many pass first) at that stage."""
-        gate = Gate(stage, op, step, name, skip, where)
+    def gate(self, **matching: Unpack[Matching]) -> Gate:
+        """Hold this process's next call that matches, as ``Gate`` has it."""
+        gate = Gate(**matching)
         self.gates.append(gate)
         return gate
 
-    def until(
-        self,
-        *,
-        op: str = "*",
-        step: str = "*",
-        name: str = "*",
-        stage: Stage = "apply",
-        skip: int = 0,
-        where: Callable[[Call], bool] | None = None,
-    ) -> Call:
+    def until(self, **matching: Unpack[Matching]) -> Call:
         """Let the world go on until this process reaches such a call; it is held there. See ``Call`` for what to do with it."""
-        return self.world.reach(self.gate(op=op, step=step, name=name, stage=stage, skip=skip, where=where))
+        return self.world.reach(self.gate(**matching))
 
     def until_record(self, stage: Stage = "apply", *, skip: int = 0) -> Call:
         """Let the world go on until this process is about to write a record into its journal."""
@@ -218,7 +200,7 @@ class Process(WiredProcess):
             self.world.crash(self)
 
 
-class World:
+class World(Closing):
     """See the module. A context manager: leaving it gives the door to time and chance back to production.
 
     Arguments:
@@ -263,7 +245,7 @@ class World:
         self.container = container
         self.names = ContainerNames(container)
         self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4)
-        self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap if wrap is not None else _bare
+        self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend = (
             S3Backend(self, remote=remote)
             if storage == "s3"
@@ -285,14 +267,6 @@ class World:
         self.storage_calls = 0
         self.trace: list[str] | None = None
         self.format = self._create_container()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End every process; give the runtime back to production."""
@@ -471,10 +445,6 @@ class World:
         """The visible storage, for observers: calls cost no time and suffer no faults (use it outside of tasks, or within
         ``scheduler.atomic``)."""
         return self.backend.client(Process(self, Machine(self, "nowhere"), "observer", 0))
-
-
-def _bare(storage: ChunkStorage) -> ChunkStorage:
-    return storage
 
 
 def _brief(result: object) -> str:

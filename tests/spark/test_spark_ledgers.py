@@ -1,7 +1,8 @@
-"""Offloaded ledgers through a real Spark session, found by a planner of the tests' own."""
+"""Offloaded ledgers through a real Spark session."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,13 @@ import pytest
 
 import chunkstore
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged
+from chunkstore.pulsar import OffloadWriter, plan
 from chunkstore.spark.errors import original_error
 from tests.support.spark import missing
 
 if missing():
     pytest.skip(missing(), allow_module_level=True)
-
-from tests.support.ledgers import write_segment
-from tests.support.planned_source import PlannedSource
 
 TOPIC = "public/default/persistent/orders"
 
@@ -32,23 +31,24 @@ class Topic:
             for ledger, first, last in ((7, 0, 2000), (8, 0, 500), (8, 500, 900), (11, 3, 4))
             for entry in range(first, last)
         ]
-        settings = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, lmdb_map_bytes=1 << 28)
+        rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=100_000)
+        settings = chunkstore.Settings(
+            cache_dir=str(path / "cache"), lease_s=0, lmdb_map_bytes=1 << 28, default_rolling=rolling
+        )
         with chunkstore.open(self.url, settings=settings) as store:
-            for number, part in enumerate((self.rows[:2500], self.rows[2500:])):
-                store.create(f"data-{number}", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=100_000))
-                ledgers: dict[int, list[tuple[int, bytes]]] = {}
-                for _, ledger, entry, payload in part:
-                    ledgers.setdefault(ledger, []).append((entry, payload))
-                write_segment(store, TOPIC, f"data-{number}", ledgers, block_bytes=64 * KIB)
-            self.chunks = [chunk.name for chunk in store.layout("data-0")]
+            with OffloadWriter(store, TOPIC, block_bytes=64 * KIB, segment_bytes_max=400_000) as writer:
+                for _, ledger, entry, payload in self.rows:
+                    writer.append(ledger, entry, payload)
+            assert writer.segments_completed > 1
+            self.segment = plan(store, TOPIC)[0].segment
+            self.chunks = [chunk.name for chunk in store.layout(self.segment)]
 
     def frame(self, **options: object) -> Any:
-        return self.spark.read.format(PlannedSource.name()).options(topic=TOPIC, **options).load(self.url)
+        return self.spark.read.format("chunkstore").options(topic=TOPIC, **options).load(self.url)
 
 
 @pytest.fixture
 def topic(spark: Any, tmp_path: Path) -> Topic:
-    spark.dataSource.register(PlannedSource)
     return Topic(spark, tmp_path)
 
 
@@ -70,11 +70,9 @@ def test_chosen_ledgers_and_columns(topic: Topic) -> None:
 
 
 def test_a_missing_ledger_and_damage_reach_the_driver(topic: Topic) -> None:
-    with pytest.raises(Exception, match="InvalidArgument") as caught:
+    with pytest.raises(Exception, match="LedgerNotFound") as caught:
         topic.frame(ledgers="9").collect()
-    missing_ledger = original_error(caught.value)
-    assert isinstance(missing_ledger, InvalidArgument)
-    assert missing_ledger.argument == "ledgers"
+    assert f'"fields": {json.dumps({"topic": TOPIC, "ledger": 9})}' in str(caught.value)
     path = topic.path / "root" / topic.chunks[0]
     data = bytearray(path.read_bytes())
     assert len(data) < MIB
@@ -84,4 +82,4 @@ def test_a_missing_ledger_and_damage_reach_the_driver(topic: Topic) -> None:
         topic.frame(ledgers="7").collect()
     damage = original_error(caught.value)
     assert isinstance(damage, Damaged)
-    assert '"topic": "' + TOPIC in str(caught.value) or '"segment": "data-0"' in str(caught.value)
+    assert '"topic": "' + TOPIC in str(caught.value) or f'"segment": "{topic.segment}"' in str(caught.value)

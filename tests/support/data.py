@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -32,6 +33,24 @@ def refused(error: type[BaseException], *calls: Callable[[], object]) -> None:
             call()
             pytest.fail(f"call {number} was accepted")
         assert type(caught.value) is error, f"call {number}"
+
+
+def fails_in_time(
+    error: type[BaseException] | tuple[type[BaseException], ...],
+    *calls: Callable[[], object],
+    match: str | None = None,
+    within_s: float = 15.0,
+) -> list[str]:
+    """Each call must raise such an error, and soon: what ends by a deadline of a few seconds has ended by then, on a busy machine too,
+    and what waits for a longer one has not. Returns what the errors say."""
+    said = []
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(error, match=match) as caught:
+            call()
+        assert time.monotonic() - began < within_s
+        said.append(str(caught.value))
+    return said
 
 
 def run_threads(count: int, work: Callable[[int], None], *, timeout_s: float = 60.0) -> None:

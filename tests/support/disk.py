@@ -14,9 +14,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from chunkstore.errors import StorageFull, StorageUnavailable
 from tests.simulator.posix import PosixBackend, PosixChunkStorage
-from tests.support.faulty import Dead, Faults, Outcome
+from tests.support.faulty import Dead, Faults, Outcome, happen
 
 __all__ = ["POWER_CUTS", "Disk", "DiskStorage"]
 
@@ -89,28 +88,15 @@ class DiskStorage(PosixChunkStorage, Faults):
     ) -> Any:
         with self._disk.lock:
             outcome = self._step(op, (name,), data is not None and step == "pwrite", step=step)
-            if outcome is None:
-                return apply()
-            if outcome is Outcome.CRASH_BEFORE:
-                raise Dead
             if outcome in POWER_CUTS:
                 self._disk.power_cut(outcome, len(self.trace))
                 raise Dead
-            what = f"injected: {step} of {name}"
-            if outcome in (Outcome.ERROR_BEFORE, Outcome.OUTAGE):
-                if step in _SYNCS and outcome is Outcome.ERROR_BEFORE and name in self._backend.entries:
-                    # The pages are marked clean and never written: the next sync says that all is well.
-                    self._backend.entries[name].sync_fails()
-                raise StorageUnavailable(what, object=name)
-            if outcome in (Outcome.FULL, Outcome.STAYS_FULL):
-                raise StorageFull(what, object=name)
-            if outcome in (Outcome.TORN, Outcome.SHORT):
+            if outcome is Outcome.ERROR_BEFORE and step in _SYNCS and name in self._backend.entries:
+                # The pages are marked clean and never written: the next sync says that all is well.
+                self._backend.entries[name].sync_fails()
+
+            def half() -> None:
                 assert data is not None
                 self._backend.find(name).data.extend(data[: len(data) // 2])
-                if outcome is Outcome.TORN:
-                    raise Dead
-                raise StorageFull(what, object=name)
-            apply()
-            if outcome is Outcome.CRASH_AFTER:
-                raise Dead
-            raise StorageUnavailable(what, object=name)
+
+            return happen(outcome, f"{step} of {name}", apply, half)

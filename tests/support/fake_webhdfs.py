@@ -23,11 +23,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from tests.support.closing import Closing
 
 __all__ = ["FakeWebHdfs", "Fault"]
 
@@ -86,7 +88,7 @@ def _signed(name: str) -> bytes:
     return bytes(byte ^ 0x80 for byte in name.encode())
 
 
-class FakeWebHdfs:
+class FakeWebHdfs(Closing):
     """The servers. ``page``: entries of a listing's page; ``numbers``: False makes it a gateway that gives files none;
     ``datanodes``: how many."""
 
@@ -122,14 +124,6 @@ class FakeWebHdfs:
 
     def root(self, path: str = "/root", query: str = "") -> str:
         return f"hdfs://127.0.0.1:{self.port}{path}{query}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for server in self._servers:
@@ -375,22 +369,15 @@ def _set_permission(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dic
 
 def _concat(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
     target, sources = fake.file(path), params["sources"].split(",")
+    illegal = partial(_No, 400, "HadoopIllegalArgumentException")
     if len(set(sources)) != len(sources):
-        raise _No(400, "HadoopIllegalArgumentException", "concat: at least two of the source files are the same")
+        raise illegal("concat: at least two of the source files are the same")
     for source in sources:
         file = fake.file(source)
         if source.rpartition("/")[0] != path.rpartition("/")[0]:
-            raise _No(
-                400,
-                "HadoopIllegalArgumentException",
-                f"Source file {source} is not in the same directory with the target {path}",
-            )
+            raise illegal(f"Source file {source} is not in the same directory with the target {path}")
         if not file.data or file.open:
-            raise _No(
-                400,
-                "HadoopIllegalArgumentException",
-                f"concat: source file {source} is invalid or empty or underConstruction",
-            )
+            raise illegal(f"concat: source file {source} is invalid or empty or underConstruction")
     target.data += b"".join(fake.files.pop(source).data for source in sources)
     return {}
 

@@ -17,7 +17,7 @@ from chunkstore.errors import StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.forwarding import Forwarding
 
-__all__ = ["Call", "Dead", "Faults", "FaultyChunkStorage", "Outcome", "When", "outcomes_of"]
+__all__ = ["Call", "Dead", "Faults", "FaultyChunkStorage", "Outcome", "When", "happen", "outcomes_of"]
 
 T = TypeVar("T")
 When = Callable[[str, str], bool]
@@ -194,6 +194,28 @@ class Faults:
         return index >= when and (outcome in _LASTING or outcome in outcomes_of(call))
 
 
+def happen(outcome: Outcome | None, what: str, call: Callable[[], T], half: Callable[[], object] | None) -> T:
+    """Let this happen to a call (None: nothing does). ``half``: does half of what the call does."""
+    if outcome is None:
+        return call()
+    if outcome is Outcome.CRASH_BEFORE:
+        raise Dead
+    if outcome in (Outcome.ERROR_BEFORE, Outcome.OUTAGE):
+        raise StorageUnavailable(f"injected before {what}")
+    if outcome in (Outcome.FULL, Outcome.STAYS_FULL):
+        raise StorageFull(f"injected: no space for {what}")
+    if outcome in (Outcome.TORN, Outcome.SHORT):
+        assert half is not None
+        half()
+        if outcome is Outcome.TORN:
+            raise Dead
+        raise StorageFull(f"injected: no space for the rest of {what}")
+    call()
+    if outcome is Outcome.CRASH_AFTER:
+        raise Dead
+    raise StorageUnavailable(f"injected: the reply to {what} was lost")
+
+
 class FaultyChunkStorage(Forwarding, Faults):
     """A storage whose calls may fail. Thread-safe."""
 
@@ -209,24 +231,7 @@ class FaultyChunkStorage(Forwarding, Faults):
         half: Callable[[], object] | None,
     ) -> T:
         outcome = self._step(operation, names, half is not None)
-        if outcome is None:
-            return call()
-        if outcome is Outcome.CRASH_BEFORE:
-            raise Dead
-        if outcome in (Outcome.ERROR_BEFORE, Outcome.OUTAGE):
-            raise StorageUnavailable(f"injected before {operation} of {', '.join(names)}")
-        if outcome in (Outcome.FULL, Outcome.STAYS_FULL):
-            raise StorageFull(f"injected: no space for {operation} of {', '.join(names)}")
-        if outcome in (Outcome.TORN, Outcome.SHORT):
-            assert half is not None
-            half()
-            if outcome is Outcome.TORN:
-                raise Dead
-            raise StorageFull(f"injected: no space for the rest of {operation} of {', '.join(names)}")
-        call()
-        if outcome is Outcome.CRASH_AFTER:
-            raise Dead
-        raise StorageUnavailable(f"injected: the reply to {operation} of {', '.join(names)} was lost")
+        return happen(outcome, f"{operation} of {', '.join(names)}", call, half)
 
     def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
         return self._perform(operation, names, call, None)

@@ -6,8 +6,7 @@ Data nodes are named by the name node, so their addresses are exchanged where th
 from __future__ import annotations
 
 import re
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import requests
@@ -15,6 +14,7 @@ from requests.adapters import HTTPAdapter
 
 from chunkstore.config import Settings
 from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
+from tests.support.closing import Closing
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 
 __all__ = ["HdfsWire", "changes", "op_of", "target_of"]
@@ -50,21 +50,13 @@ class _ThroughProxy(HTTPAdapter):
         return super().send(request, *args, **more)
 
 
-class HdfsWire:
+class HdfsWire(Closing):
     """Both proxies. ``namenode_port``, ``datanode_port``: of the servers behind them."""
 
     def __init__(self, namenode_port: int, datanode_port: int) -> None:
         self.namenode = FaultProxy(namenode_port)
         self.datanode = FaultProxy(datanode_port)
         self._datanode_url = f"http://127.0.0.1:{datanode_port}/"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self.namenode.close()

@@ -161,10 +161,9 @@ def started(mode: Mode = "slot") -> Bench:
     return bench
 
 
-def with_chunk() -> tuple[Bench, bytes]:
-    """As ``started``, and the state refers to a chunk."""
-    bench = started()
+def with_chunk(bench: Bench) -> bytes:
+    """Make the state refer to a chunk; answers its id."""
     identity, row = bench.chunk(5, 1, 1)
     bench.put("p1", bench.names.chunk(identity), b"abc")
     bench.record(1, [], [row])
-    return bench, identity
+    return identity

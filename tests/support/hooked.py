@@ -15,7 +15,17 @@ from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
 
-__all__ = ["Remote", "hold_first", "in_thread", "is_commit", "open_hooked", "replace_steps", "wait_for", "within"]
+__all__ = [
+    "Remote",
+    "hold_first",
+    "in_thread",
+    "is_commit",
+    "is_data",
+    "open_hooked",
+    "replace_steps",
+    "wait_for",
+    "within",
+]
 
 H = TypeVar("H", bound=ChunkStorage)
 
@@ -84,6 +94,11 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
 def is_commit(operation: str, name: str) -> bool:
     """Whether a call writes a record to the journal."""
     return operation in ("create_if_absent", "write") and "/j/" in name
+
+
+def is_data(operation: str, name: str) -> bool:
+    """Whether a call writes bytes of a segment."""
+    return operation in ("create", "write") and "/d/" in name
 
 
 def hold_first(storage: Hooked, matches: Callable[[str, str], bool]) -> tuple[threading.Event, threading.Event]:

@@ -24,7 +24,6 @@ class Recording(Forwarding):
         self._lock = threading.Lock()
         self._lines: list[tuple[str, str]] = []
         self._chunks: dict[str, str] = {}
-        self._others: dict[str, str] = {}
 
     def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
         with self._lock:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.paths import SOURCES
+
 JAVA_LEAST = 17
 
 
@@ -47,7 +48,7 @@ def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
     """The session of this process: two cores, no retries, 1 GiB for the JVM."""
     # Workers start from these: the very Python that runs the tests, and the sources as they lie here.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("", "bindings", "journal"))
+    os.environ["PYTHONPATH"] = SOURCES
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
     from pyspark.sql import SparkSession

@@ -7,18 +7,16 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+
+from tests.support.paths import SOURCES
 
 __all__ = ["stopped_process"]
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
 def stopped_process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """Start ``command``, which prints a line when it has got where it is to be stopped."""
-    paths = (_ROOT, _ROOT / "bindings", _ROOT / "journal")
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    environ = {**os.environ, "PYTHONPATH": SOURCES}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
     assert process.stdout is not None
     try:

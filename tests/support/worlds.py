@@ -21,6 +21,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
+from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -259,6 +260,23 @@ class World:
             storage.close()
         if self.kind == "memory":
             forget_memory(self.url)
+
+
+class RemoteWorld(World):
+    """One place on a real server, several processes and machines; storages as production makes them."""
+
+    def __init__(self, kind: Kind, url: str, tmp_path: Path) -> None:
+        super().__init__(kind, "slot", tmp_path)
+        self.url = url
+
+    @property
+    def appends(self) -> bool:
+        return False
+
+    def raw_storage(self) -> ChunkStorage:
+        storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"], io_workers=4))
+        self._storages.append(storage)
+        return storage
 
 
 @pytest.fixture(params=VARIANTS, ids=VARIANT_IDS)

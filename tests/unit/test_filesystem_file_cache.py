@@ -6,8 +6,6 @@ import errno
 import gc
 import os
 import random
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +16,7 @@ from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.filesystem import FilesystemChunkStorage, posix
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from tests.faults.ground import fast_folder
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.scripts import run_script
 
 
 def ignore(_name: str, _file: OpenFile) -> None:
@@ -258,7 +255,9 @@ def test_five_thousand_files_under_a_low_limit(tmp_path: Path, open_files_max: i
     """Also with a bound above the system's: running out of descriptors evicts, and the call succeeds."""
     # It is about descriptors; thirty thousand syncs of a disk would only take time.
     with fast_folder(tmp_path) as folder:
-        look_at_five_thousand_files(folder, open_files_max)
+        done, still_open = run_script(LIMITED, folder, open_files_max).split()
+    assert done == "done"
+    assert int(still_open) <= min(open_files_max, 256)
 
 
 FULL = """
@@ -306,26 +305,7 @@ print("done")
 
 def test_when_no_descriptor_is_left_idle_files_give_way_to_folders_too(tmp_path: Path) -> None:
     with fast_folder(tmp_path) as folder:
-        run = limited(FULL, folder)
-    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr
-
-
-def limited(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "bindings", "journal"))},
-    )
-
-
-def look_at_five_thousand_files(folder: Path, open_files_max: int) -> None:
-    run = limited(LIMITED, folder, open_files_max)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("done ")
-    assert int(run.stdout.split()[1]) <= min(open_files_max, 256)
+        assert run_script(FULL, folder) == "done\n"
 
 
 def test_a_writer_who_waited_for_a_retired_file_looks_it_up_again(tmp_path: Path) -> None:

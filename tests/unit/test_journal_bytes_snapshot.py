@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, islice
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
@@ -16,7 +16,7 @@ from chunkstore.config import KIB, LIMITS, MIB
 from chunkstore.errors import ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position
+from chunkstore.metadata.port import Head, Position
 from chunkstore.names import ContainerNames
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.frame import encode_frame
@@ -32,7 +32,7 @@ from chunkstore_journal.snapshot import (
 )
 from chunkstore_journal.snapshot_reader import FrameKind
 from chunkstore_journal.wire import pack
-from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH
+from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH, PAIRS
 
 NAMES = ContainerNames("orders")
 Pair = tuple[bytes, bytes]
@@ -43,36 +43,16 @@ def _digest(pairs: Iterable[Pair]) -> int:
     return sum(row_digest(key, value) for key, value in pairs if is_row(key)) % DIGEST_MODULUS
 
 
-class FakeView(MetadataView):
-    """A view over a list of pairs."""
-
-    def __init__(self, pairs: Sequence[Pair], *, digest: int | None = None) -> None:
-        self._pairs = sorted(pairs)
-        position = Position(41, HASH, 3, 42, 9000)
-        self._head = Head(position, _digest(pairs) if digest is None else digest, 4)
-
-    @property
-    def head(self) -> Head:
-        return self._head
-
-    def get(self, key: bytes) -> bytes | None:
-        return dict(self._pairs).get(key)
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]:
-        return (pair for pair in self._pairs if start <= pair[0] < stop)
-
-    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
-        return None
-
-    def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
-        return 0
-
-    def close(self) -> None:
-        return None
+def view_of(pairs: Sequence[Pair], *, digest: int | None = None) -> Any:
+    """As much of a view as a snapshot is written from; its rows need not be possible ones."""
+    head = Head(Position(41, HASH, 3, 42, 9000), _digest(pairs) if digest is None else digest, 4)
+    return SimpleNamespace(
+        head=head, scan=lambda start, stop: (pair for pair in sorted(pairs) if start <= pair[0] < stop)
+    )
 
 
-class FakeStore(MetadataStore):
-    """Keeps what it is given to load."""
+class Loaded:
+    """As much of a store as a snapshot is loaded into."""
 
     def __init__(self, *, takes: int | None = None) -> None:
         self.pairs: list[Pair] = []
@@ -80,50 +60,10 @@ class FakeStore(MetadataStore):
         self._takes = takes
 
     def load(self, pairs: Iterable[Pair]) -> None:
-        for pair in pairs:
-            if self._takes is not None and len(self.pairs) >= self._takes:
-                return
-            self.pairs.append(pair)
+        self.pairs += islice(pairs, self._takes)
 
     def finish_load(self, head: Head) -> None:
         self.finished = head
-
-    def head(self) -> Head:
-        raise NotImplementedError
-
-    def view(self) -> MetadataView:
-        raise NotImplementedError
-
-    def get(self, key: bytes) -> bytes | None:
-        raise NotImplementedError
-
-    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
-        raise NotImplementedError
-
-    def jump(self, position: Position, digest: int) -> bool:
-        raise NotImplementedError
-
-    def set_owner(self, epoch: int) -> bool:
-        raise NotImplementedError
-
-    def entry_count(self) -> int:
-        return len(self.pairs)
-
-    def free_bytes(self) -> int | None:
-        return None
-
-    def close(self, *, clean: bool) -> None:
-        return None
-
-
-PAIRS: list[Pair] = [
-    (b"C" + bytes(28), b"chunk 0"),
-    (b"C" + bytes(27) + b"\1", b""),
-    (b"Sorders-0", b"segment"),
-    (b"T\x01nkey", b"value"),
-    (b"r" + bytes(16), bytes(16)),
-    (b"x" + bytes(16), bytes(28)),
-]
 
 
 def _many(rows: int, size: int = 100) -> list[Pair]:
@@ -137,11 +77,11 @@ def _storage(*, append: bool = True) -> MemoryChunkStorage:
 
 
 def _write(storage: MemoryChunkStorage, pairs: Sequence[Pair], **more: int) -> SnapshotReport:
-    return write_snapshot(storage, NAMES, container=CONTAINER, view=FakeView(pairs), epoch=4, **more)
+    return write_snapshot(storage, NAMES, container=CONTAINER, view=view_of(pairs), epoch=4, **more)
 
 
-def _load(storage: MemoryChunkStorage, name: str, store: FakeStore) -> Head:
-    return load_snapshot(storage, name, store, container=CONTAINER)
+def _load(storage: MemoryChunkStorage, name: str, store: Any, **more: Any) -> Head:
+    return load_snapshot(storage, name, store, **{"container": CONTAINER, **more})
 
 
 @pytest.fixture
@@ -158,7 +98,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_written_is_loaded(append: bool, pairs: list[Pair]) -> None:
     storage = _storage(append=append)
     report = _write(storage, pairs, part_bytes=1 * MIB)
-    view = FakeView(pairs)
+    view = view_of(pairs)
     rows = sum(is_row(key) for key, _ in pairs)
     assert report[1:4] == (view.head.position, view.head.digest, rows)
     assert NAMES.parse_snapshot(report.name) == (41, 4)
@@ -166,18 +106,17 @@ def test_what_is_written_is_loaded(append: bool, pairs: list[Pair]) -> None:
     assert sum(info.length for info in stored) == report.size_bytes
     assert len(stored) == 1 or (not append and len(pairs) > 1000)
     assert {main_name(info.name) for info in stored} == {report.name}
-    store = FakeStore()
+    store = Loaded()
     head = _load(storage, report.name, store)
     assert store.pairs == sorted(pairs)
     assert head == store.finished == Head(view.head.position, view.head.digest, 0)
     header = read_snapshot_header(storage, report.name, container=CONTAINER)
     assert (header.epoch, header.position, header.digest) == (4, view.head.position, view.head.digest)
-    again = FakeStore()
-    load_snapshot(storage, report.name, again, container=CONTAINER, expected=header.link(report.name))
+    _load(storage, report.name, Loaded(), expected=header.link(report.name))
     for change in ({"lsn": 40}, {"hash": bytes(16)}, {"digest": 1}, {"epoch": 2}, {"index": 1}, {"end": 1}):
         with pytest.raises(Damaged, match="link"):
             expected = header.link(report.name)._replace(**change)
-            load_snapshot(storage, report.name, FakeStore(), container=CONTAINER, expected=expected)
+            _load(storage, report.name, Loaded(), expected=expected)
     assert delete_snapshot(storage, report.name) == report.size_bytes
     assert delete_snapshot(storage, report.name) == 0
     assert storage.list("orders/").items == ()
@@ -196,14 +135,14 @@ def test_deleting_one_snapshot_leaves_its_neighbours() -> None:
     left = {info.name for info in storage.list("orders/").items}
     assert first.name + "x" in left
     assert {main_name(name) for name in left} == {first.name + "x", second.name}
-    _load(storage, second.name, FakeStore())
+    _load(storage, second.name, Loaded())
 
 
 @pytest.mark.parametrize("append", [True, False])
 def test_rows_without_the_heads_digest_are_never_published(append: bool) -> None:
     storage = _storage(append=append)
     with pytest.raises(Damaged, match="digest"):
-        write_snapshot(storage, NAMES, container=CONTAINER, view=FakeView(PAIRS, digest=5), epoch=4)
+        write_snapshot(storage, NAMES, container=CONTAINER, view=view_of(PAIRS, digest=5), epoch=4)
     assert storage.list("orders/").items == ()
 
 
@@ -222,7 +161,7 @@ def test_the_longest_rows_fit_into_a_block() -> None:
     pairs.append((b"T\1short", bytes(MIB - 600)))
     storage = _storage()
     report = _write(storage, pairs)
-    store = FakeStore()
+    store = Loaded()
     _load(storage, report.name, store)
     assert store.pairs == sorted(pairs)
 
@@ -259,7 +198,7 @@ def test_a_full_storage_leaves_nothing_behind() -> None:
 def test_a_store_that_stops_early_gets_no_head() -> None:
     storage = _storage()
     report = _write(storage, PAIRS)
-    store = FakeStore(takes=3)
+    store = Loaded(takes=3)
     with pytest.raises(Damaged, match="end"):
         _load(storage, report.name, store)
     assert store.finished is None
@@ -304,9 +243,9 @@ def test_golden_bytes_of_a_split_snapshot_are_written_and_read(monkeypatch: pyte
     assert sorted(stored) == [report.name, f"{report.name}.p0000"]
     assert stored[report.name] == GOLDEN["snapshot/split"]
     assert stored[f"{report.name}.p0000"] == GOLDEN["snapshot/split.p0000"]
-    store = FakeStore()
+    store = Loaded()
     _load(storage, report.name, store)
-    assert store.pairs == PAIRS
+    assert store.pairs == list(PAIRS)
 
 
 def _golden_storage(which: str) -> tuple[MemoryChunkStorage, list[str]]:
@@ -320,14 +259,14 @@ def _golden_storage(which: str) -> tuple[MemoryChunkStorage, list[str]]:
 @pytest.mark.parametrize("which", ["snapshot/whole", "snapshot/split"])
 def test_every_flipped_bit_is_found_before_a_head_is_set(which: str) -> None:
     storage, names = _golden_storage(which)
-    _load(storage, "s.sn", FakeStore())
+    _load(storage, "s.sn", Loaded())
     for name in names:
         good = storage.read(storage.open_read(name), 0, 1 << 20)
         raw = bytearray(good)
         for bit in range(len(raw) * 8):
             raw[bit // 8] ^= 1 << bit % 8
             storage.put(name, raw)
-            store = FakeStore()
+            store = Loaded()
             with pytest.raises(Damaged) as caught:
                 _load(storage, "s.sn", store)
             assert caught.value.object in names
@@ -345,10 +284,10 @@ def test_every_cut_and_anything_behind_is_found(which: str) -> None:
             storage.put(name, raw)
             # A part may have bytes behind its listed length; they are not part of the snapshot.
             if name != "s.sn" and raw[: len(good)] == good:
-                _load(storage, "s.sn", FakeStore())
+                _load(storage, "s.sn", Loaded())
                 continue
             with pytest.raises(Damaged):
-                _load(storage, "s.sn", FakeStore())
+                _load(storage, "s.sn", Loaded())
         storage.put(name, good)
 
 
@@ -356,7 +295,7 @@ def test_a_missing_part_or_snapshot_is_not_found_rather_than_damaged() -> None:
     storage, names = _golden_storage("snapshot/split")
     storage.delete(names[1])
     with pytest.raises(ChunkNotFound):
-        _load(storage, "s.sn", FakeStore())
+        _load(storage, "s.sn", Loaded())
     with pytest.raises(ChunkNotFound):
         read_snapshot_header(storage, "none.sn", container=CONTAINER)
 
@@ -364,7 +303,7 @@ def test_a_missing_part_or_snapshot_is_not_found_rather_than_damaged() -> None:
 def test_another_containers_snapshot_is_refused() -> None:
     storage, _ = _golden_storage("snapshot/whole")
     with pytest.raises(Damaged, match="another container"):
-        load_snapshot(storage, "s.sn", FakeStore(), container=bytes(16))
+        _load(storage, "s.sn", Loaded(), container=bytes(16))
     with pytest.raises(Damaged, match="another container"):
         read_snapshot_header(storage, "s.sn", container=bytes(16))
 
@@ -407,7 +346,7 @@ def _header_frame(digest: int = 0) -> bytes:
 def test_frames_with_right_checksums_and_wrong_contents_are_damage(frames: list[bytes]) -> None:
     storage = _storage(append=False)
     storage.put("s.sn", b"".join(frames))
-    store = FakeStore()
+    store = Loaded()
     tracemalloc.start()
     try:
         with pytest.raises(Damaged):
@@ -417,25 +356,6 @@ def test_frames_with_right_checksums_and_wrong_contents_are_damage(frames: list[
         tracemalloc.stop()
     assert store.finished is None
     assert peak < 16 * MIB
-
-
-@given(
-    st.sampled_from(["snapshot/whole", "snapshot/split", "snapshot/split.p0000"]),
-    st.integers(0, 2000), st.integers(0, 60), st.binary(max_size=60),
-)  # fmt: skip
-@settings(max_examples=200, deadline=None)
-def test_replaced_bytes_anywhere_are_found(which: str, at: int, length: int, other: bytes) -> None:
-    storage, names = _golden_storage("snapshot/split" if "split" in which else which)
-    name = "s.sn" + which.removeprefix("snapshot/split") if "split" in which else "s.sn"
-    assert name in names
-    good = storage.read(storage.open_read(name), 0, 1 << 20)
-    at %= len(good)
-    raw = good[:at] + other + good[at + length :]
-    storage.put(name, raw)
-    if raw == good or (name != "s.sn" and raw.startswith(good)):
-        return
-    with pytest.raises(Damaged):
-        _load(storage, "s.sn", FakeStore())
 
 
 def test_a_header_can_be_read_from_its_first_bytes_alone() -> None:

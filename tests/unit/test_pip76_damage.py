@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from contextlib import suppress
 from struct import pack, pack_into
 
 import pytest
@@ -171,18 +170,3 @@ def test_mutations_are_refused_or_harmless(data: st.DataObject) -> None:
             ids = [entry.entry for entry in found if entry.ledger == ledger]
             assert ids == sorted(set(ids))
     list(salvage_entries(source_of(bytes(copy))))
-
-
-@given(body=st.binary(max_size=400), length=st.integers(0, 600))
-def test_any_bytes_as_a_block(body: bytes, length: int) -> None:
-    header = pack(">Iqqqq92x", 0x26A66D32, 128, 128 + len(body), 0, 1)
-    index = encode([Entry(1, 0, b"x")]).index_bytes
-    index = index[:8] + pack(">q", 128 + len(body)) + index[16:]
-    with suppress(Damaged):
-        read_all(Encoded(header + body, index))
-    for data in (body, header + body, (header + body)[:length], header + body + header):
-        total = 0
-        skipped: list[SkippedBytes] = []
-        for entry in salvage_entries(source_of(data), skipped=skipped.append):
-            total += 12 + len(entry.payload)
-        assert total + sum(item.length for item in skipped) <= len(data)

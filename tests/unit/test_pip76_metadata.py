@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,10 +101,3 @@ def test_length_is_bounded_both_ways() -> None:
 def test_what_does_not_fit_is_an_argument_error(info: LedgerInfo) -> None:
     with pytest.raises(InvalidArgument):
         encode_ledger_info(info)
-
-
-@given(st.binary(max_size=64))
-def test_any_bytes(data: bytes) -> None:
-    for decode in (decode_ledger_info, decode_offload_context):
-        with suppress(Damaged):
-            decode(data, object="o")

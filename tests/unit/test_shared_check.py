@@ -50,7 +50,7 @@ def waiting() -> int:
         above: FrameType | None = frame
         while above is not None and above.f_code.co_filename == threading.__file__:
             above = above.f_back
-        found += above is not None and above.f_code in (SharedCheck._join.__code__, SharedCheck._lead.__code__)
+        found += above is not None and above.f_code in (SharedCheck.__call__.__code__, SharedCheck._lead.__code__)
     return found
 
 

@@ -9,7 +9,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Self
+
+from tests.support.closing import Closing
 
 __all__ = ["ABSENT", "Answer", "Answering", "drip", "http"]
 
@@ -42,7 +43,7 @@ def drip(head: bytes, byte: bytes = b"H", every_s: float = 0.05) -> Iterator[byt
         time.sleep(every_s)
 
 
-class Answering:
+class Answering(Closing):
     """``answer`` is called with the first line of each request (``PUT /bucket/key HTTP/1.1``; ``whole``: with all that comes before
     the body), in a thread for each connection.
 
@@ -118,9 +119,3 @@ class Answering:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(30)
         self._listener.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

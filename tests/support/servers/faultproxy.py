@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import random
 import re
 import socket
 import struct
@@ -24,9 +23,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
+from tests.support.closing import Closing
 from tests.support.servers.base import wait_until
 
 __all__ = ["FaultProxy", "Faults", "Request", "Rule"]
@@ -42,18 +40,16 @@ _POLL_S = 0.02
 class Faults:
     """The weather for every byte of every connection.
 
-    latency_s, jitter_s: delay of each block, each way. rate_bytes_s: how fast a connection is, each way (0: unlimited).
+    latency_s: delay of each block, each way. rate_bytes_s: how fast a connection is, each way (0: unlimited).
     cut_after_bytes: reset a connection once so many bytes went up on it. black_hole: accept, and forward nothing until
-    healed. refuse: reset new connections at once. drop_replies: carry requests, swallow answers, then reset.
+    healed. refuse: reset new connections at once.
     """
 
     latency_s: float = 0.0
-    jitter_s: float = 0.0
     rate_bytes_s: float = 0.0
     cut_after_bytes: int | None = None
     black_hole: bool = False
     refuse: bool = False
-    drop_replies: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,27 +103,22 @@ def _reset(end: socket.socket) -> None:
         end.close()
 
 
-class FaultProxy:
-    """Listens on ``port`` of 127.0.0.1 (None: any) and passes connections on to ``target_port``. Closed by ``close`` or ``with``."""
+class FaultProxy(Closing):
+    """Listens on ``port`` of 127.0.0.1 and passes connections on to ``target_port``. Closed by ``close`` or ``with``."""
 
-    def __init__(self, target_port: int, *, port: int | None = None, seed: int = 0) -> None:
+    def __init__(self, target_port: int) -> None:
         self.target_port = target_port
         self.requests: list[Request] = []
-        self.connections = 0
-        self.up_bytes = 0
-        self.down_bytes = 0
         self._faults = Faults()
         self._rules: list[Rule] = []
         self._links: set[_Link] = set()
         self._lock = threading.Lock()
-        self._random = random.Random(seed)
         self._closed = False
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # A client that has put everything into the kernel's buffers would not notice how slow the link is.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
-        # A port that was looked for and is bound later may be somebody else's by then.
-        self._listener.bind(("127.0.0.1", port or 0))
+        self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(256)
         self.port: int = self._listener.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
@@ -136,14 +127,6 @@ class FaultProxy:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all connections and threads. Safe to repeat."""
@@ -210,7 +193,6 @@ class FaultProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            self.connections += 1
             if self._faults.refuse:
                 _reset(client)
                 continue
@@ -262,7 +244,6 @@ class FaultProxy:
                 return
             self._weather(len(block))
             link.up_bytes += len(block)
-            self.up_bytes += len(block)
             link.server.sendall(block)
         with contextlib.suppress(OSError):
             link.server.shutdown(socket.SHUT_WR)
@@ -297,11 +278,10 @@ class FaultProxy:
             if block.startswith(_CONTINUE):
                 head, end, block = block.partition(b"\r\n\r\n")
                 self._weather(len(head + end))
-                self.down_bytes += len(head + end)
                 link.client.sendall(head + end)
             if block:
                 rule = link.rule
-                if self._faults.drop_replies or (rule is not None and rule.action == "lose_reply"):
+                if rule is not None and rule.action == "lose_reply":
                     link.reset()
                     return
                 if rule is not None and rule.action == "hold_reply":
@@ -309,7 +289,6 @@ class FaultProxy:
                     rule.released.wait()
                 link.replied = True
             self._weather(len(block))
-            self.down_bytes += len(block)
             link.client.sendall(block)
         with contextlib.suppress(OSError):
             link.client.shutdown(socket.SHUT_WR)
@@ -319,8 +298,6 @@ class FaultProxy:
             time.sleep(_POLL_S)
         faults = self._faults
         delay = faults.latency_s
-        if faults.jitter_s:
-            delay += self._random.uniform(-faults.jitter_s, faults.jitter_s)
         if faults.rate_bytes_s:
             delay += size_bytes / faults.rate_bytes_s
         if delay > 0:

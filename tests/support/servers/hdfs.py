@@ -96,13 +96,8 @@ class HdfsCluster:
             wait_until(lambda: not formatting.is_running(), deadline_s=_START_S, what="formatting the name node")
             if formatting.process.returncode != 0:
                 raise ServerMissing(f"formatting the name node failed: {formatting.log_tail()}")
-        for kind in ("namenode", "datanode"):
-            self._start(kind)
-        for process in self._processes.values():
-            process.wait_ready(self._is_ready, deadline_s=_START_S, what="HDFS")
-        # A data node that has just registered counts as alive before it has told of its disks.
         try:
-            wait_until(self._takes_a_file, deadline_s=_START_S, what="a data node that takes a file", every_s=0.2)
+            self.restart()
         except TimeoutError as error:
             raise ServerMissing(str(error)) from error
         self.create("/readable", b"always")
@@ -157,12 +152,13 @@ class HdfsCluster:
             self._processes[kind].kill()
 
     def restart(self, *kinds: str, takes_files: bool = True) -> None:
-        """Start what was killed, with the present ``configuration``; wait until a file can be written again."""
+        """Start both, or what was killed, with the present ``configuration``; wait until a file can be written again."""
         self._write_configuration()
         for kind in kinds or ("namenode", "datanode"):
             self._start(kind)
         for process in self._processes.values():
             process.wait_ready(self._is_ready, deadline_s=_START_S, what="HDFS")
+        # A data node that has just registered counts as alive before it has told of its disks.
         wait_until(
             self._takes_a_file if takes_files else self._datanode_answers,
             deadline_s=_START_S,

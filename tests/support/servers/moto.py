@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.support.paths import ROOT
 from tests.support.servers.base import ServerMissing, ServerProcess, free_port
 from tests.support.servers.s3server import S3Server
 
 __all__ = ["Application", "Moto", "application", "serve"]
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
-
-_ROOT = Path(__file__).resolve().parents[3]
 
 
 class Moto(S3Server):
@@ -35,7 +34,7 @@ class Moto(S3Server):
             raise ServerMissing("install the extra: pip install 'chunkstore-engine[dev]' (moto[server])")
         super().__init__(free_port())
         self._folder = tempfile.TemporaryDirectory(prefix="chunkstore-moto-")
-        self._process = ServerProcess(self.command(), log=Path(self._folder.name) / "log", cwd=_ROOT)
+        self._process = ServerProcess(self.command(), log=Path(self._folder.name) / "log", cwd=ROOT)
         try:
             self._process.wait_ready(self._answers, deadline_s=60, what="moto")
         except BaseException:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.request
 import uuid
 from pathlib import Path
@@ -109,7 +108,6 @@ class Rgw(S3Server):
         self.store = store
         self.folder = Path(tempfile.mkdtemp(prefix="chunkstore-rgw-", dir=parent))
         self._processes: dict[str, ServerProcess] = {}
-        began_s = time.monotonic()
         try:
             self._prepare(mon, mon_v1, size_bytes)
             self._start_gateway()
@@ -117,7 +115,6 @@ class Rgw(S3Server):
         except BaseException:
             self.stop()
             raise
-        self.startup_s = time.monotonic() - began_s
 
     @property
     def _conf(self) -> str:

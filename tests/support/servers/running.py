@@ -6,22 +6,26 @@ starts one of its own. The environment gets the test credentials, for child proc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import pytest
 
 from tests.support.servers.base import ServerMissing, missing
 from tests.support.servers.s3server import CREDENTIALS, S3Server
 
-__all__ = ["moto", "rgw", "s3_environment", "start"]
+__all__ = ["moto", "rgw", "running", "s3_environment"]
 
 
-def start(name: str, make: Callable[[], S3Server]) -> S3Server:
-    """A server of this kind, or the end of the test that wanted it."""
+def running(name: str, kind: str, *arguments: object, module: str = "") -> Iterator[Any]:
+    """A server of this class in ``module`` (one of this folder, default: ``name``), stopped at the end; or the end of the test."""
     try:
-        return make()
-    except ServerMissing as why:
+        server = getattr(import_module(f"tests.support.servers.{module or name}"), kind)(*arguments)
+    except (ImportError, ServerMissing) as why:
         missing(name, why)
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -38,22 +42,10 @@ def s3_environment() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def moto(s3_environment: None) -> Iterator[S3Server]:
     """moto, for the semantics."""
-    try:
-        from tests.support.servers.moto import Moto
-    except ImportError as why:
-        missing("moto", why)
-    server = start("moto", Moto)
-    yield server
-    server.stop()
+    yield from running("moto", "Moto")
 
 
 @pytest.fixture(scope="session")
 def rgw(s3_environment: None) -> Iterator[S3Server]:
     """Ceph's gateway, keeping everything in memory."""
-    try:
-        from tests.support.servers.rgw import Rgw
-    except ImportError as why:
-        missing("rgw", why)
-    server = start("rgw", Rgw)
-    yield server
-    server.stop()
+    yield from running("rgw", "Rgw")
