@@ -18,6 +18,7 @@ __all__ = [
     "check_attribute_changes",
     "check_attributes",
     "check_buffer",
+    "check_data_buffer",
     "check_key",
     "check_listing",
     "check_namespace",
@@ -25,15 +26,31 @@ __all__ = [
     "check_range",
     "check_value",
     "check_version",
+    "check_whole",
     "gather",
 ]
 
 
 def check_range(offset: object, length: object) -> None:
     """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
-    for value, argument in ((offset, "offset"), (length, "length")):
-        if type(value) is not int or value < 0:
-            raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+    check_whole(offset, "offset")
+    check_whole(length, "length")
+
+
+def check_whole(value: object, argument: str) -> None:
+    """Raise ``InvalidArgument`` unless ``value`` is a whole number from 0 on."""
+    if type(value) is not int or value < 0:
+        raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def check_data_buffer(data: object, argument: str) -> None:
+    """Raise ``InvalidArgument`` unless ``data`` is a contiguous buffer of bytes."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(
+            f"{argument} must be bytes, bytearray or memoryview, not {type(data).__name__}", argument=argument
+        )
+    if isinstance(data, memoryview) and not (data.c_contiguous and data.itemsize == 1):
+        raise InvalidArgument(f"{argument} must be a contiguous memoryview of bytes", argument=argument)
 
 
 def check_buffer(buffer: object) -> memoryview:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import NamedTuple, TypeAlias
 
+from chunkstore.arguments import check_data_buffer, check_range, check_whole
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, InvalidOffset, StorageUnavailable, Unsupported
 from chunkstore.names import check_object_name, check_object_text
@@ -203,6 +204,14 @@ class ChunkStorage(ABC):
         """Name and length, asked freshly. Raises: ``ChunkNotFound``."""
 
     @abstractmethod
+    def identity(self, name: str) -> bytes:
+        """What tells this very object from every other one that may carry its name, such as one in a copy of the tree.
+
+        Asked freshly; stays while the object is not written. Empty where a name can only ever mean one object.
+        Raises: ``ChunkNotFound``; ``StorageUnavailable`` also where the tree is known to have been moved or replaced.
+        """
+
+    @abstractmethod
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         """Join the first ``length`` bytes of each argument into the first one; returns its new length.
 
@@ -225,20 +234,6 @@ class ChunkStorage(ABC):
 
 _Pieces: TypeAlias = list[bytes]
 """Named here because ``list`` means the listing inside the classes."""
-
-
-def _whole(value: object, argument: str) -> None:
-    if type(value) is not int or value < 0:
-        raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
-
-
-def _bytes_like(data: object, argument: str) -> None:
-    if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise InvalidArgument(
-            f"{argument} must be bytes, bytearray or memoryview, not {type(data).__name__}", argument=argument
-        )
-    if isinstance(data, memoryview) and not (data.c_contiguous and data.itemsize == 1):
-        raise InvalidArgument(f"{argument} must be a contiguous memoryview of bytes", argument=argument)
 
 
 def iter_listing(storage: ChunkStorage, prefix: str = "", *, after: str | None = None) -> Iterator[ChunkInfo]:
@@ -318,22 +313,20 @@ class BaseChunkStorage(ChunkStorage):
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
         self._check(name)
         if data is not None:
-            _bytes_like(data, "data")
+            check_data_buffer(data, "data")
         elif not self.capabilities.append:
-            raise Unsupported(
-                f"{self.url} cannot append, so an empty chunk {name!r} would be useless", feature="append"
-            )
+            raise Unsupported(f"{self.url} cannot append: an empty {name!r} would be useless", feature="append")
         self.do_create(name, data)
         return ChunkHandle(name, True)
 
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
         self._check(name)
-        _bytes_like(data, "data")
+        check_data_buffer(data, "data")
         return self.do_create_if_absent(name, data)
 
     def put(self, name: str, data: BytesLike) -> None:
         self._check(name)
-        _bytes_like(data, "data")
+        check_data_buffer(data, "data")
         self.do_put(name, data)
 
     def open_read(self, name: str) -> ChunkHandle:
@@ -347,14 +340,13 @@ class BaseChunkStorage(ChunkStorage):
 
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
         self._check_handle(handle)
-        _whole(offset, "offset")
-        _whole(length, "length")
+        check_range(offset, length)
         return self.do_read(handle.name, offset, length)
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         self._check_handle(handle)
-        _whole(offset, "offset")
-        _bytes_like(buffer, "buffer")
+        check_whole(offset, "offset")
+        check_data_buffer(buffer, "buffer")
         if isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly):
             raise InvalidArgument("buffer must be writable", argument="buffer")
         return self.do_read_into(handle.name, offset, buffer)
@@ -362,16 +354,15 @@ class BaseChunkStorage(ChunkStorage):
     def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
         self._check_handle(handle)
         for item in ranges:
-            _whole(item.offset, "offset")
-            _whole(item.length, "length")
+            check_range(item.offset, item.length)
         return self.do_read_ranges(handle.name, ranges)
 
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         self._check_handle(handle, writable=True)
         if type(offset) is not int or offset < 0:
-            _whole(offset, "offset")
+            check_whole(offset, "offset")
         if type(data) is not bytes:
-            _bytes_like(data, "data")
+            check_data_buffer(data, "data")
         if not self.capabilities.append:
             raise Unsupported(
                 f"{self.url} cannot append to {handle.name!r}; create it with its content", feature="append"
@@ -413,6 +404,10 @@ class BaseChunkStorage(ChunkStorage):
         self._check(name)
         return self.do_stat(name)
 
+    def identity(self, name: str) -> bytes:
+        self._check(name)
+        return self.do_identity(name)
+
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         if self._closed:
             raise Closed("this chunk storage")
@@ -423,15 +418,15 @@ class BaseChunkStorage(ChunkStorage):
         for position, item in enumerate(arguments):
             if not isinstance(item, ConcatArgument):
                 raise InvalidArgument("concat takes ConcatArgument items", argument="arguments")
-            check_object_name(item.name)
-            _whole(item.length, "length")
+            self._check(item.name)
+            check_whole(item.length, "length")
             if position and (item.name == arguments[0].name or item.name == arguments[position - 1].name):
                 raise InvalidArgument(f"chunk {item.name!r} is named twice in a concat", argument="arguments")
         return self.do_concat(arguments)
 
     def truncate(self, handle: ChunkHandle, length: int) -> None:
         self._check_handle(handle, writable=True)
-        _whole(length, "length")
+        check_whole(length, "length")
         if not self.capabilities.truncate:
             raise Unsupported(f"{self.url} cannot truncate {handle.name!r}", feature="truncate")
         self.do_truncate(handle.name, length)
@@ -480,6 +475,10 @@ class BaseChunkStorage(ChunkStorage):
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage: ...
     @abstractmethod
     def do_stat(self, name: str) -> ChunkInfo: ...
+
+    def do_identity(self, name: str) -> bytes:
+        self.do_stat(name)
+        return b""
 
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         raise Unsupported(f"{self.url} cannot concat chunks", feature="concat")

@@ -129,6 +129,7 @@ class StorageBasics(ABC):
         name = handle.name
         calls: list[Callable[[], object]] = [
             lambda: storage.stat(name),
+            lambda: storage.identity(name),
             lambda: storage.open_read(name),
             lambda: storage.open_write(name),
             lambda: storage.read(handle, 0, 1),
@@ -171,6 +172,24 @@ class StorageBasics(ABC):
             assert storage.read(handle, 0, 100) == self.stored(content)
             assert storage.stat(handle.name).length == len(content)
             storage.delete(handle.name)
+
+    def test_identity(self, storage: ChunkStorage) -> None:
+        name = self.name("claim")
+        assert storage.create_if_absent(name, b"same")
+        first = storage.identity(name)
+        assert not storage.create_if_absent(name, b"another")
+        storage.harden(name)
+        storage.put(self.name("other"), b"same")
+        assert storage.identity(name) == first
+        if not first:
+            assert storage.identity(self.name("other")) == b""  # a name can only ever mean one object here
+            return
+        assert storage.identity(self.name("other")) != first
+        storage.delete(name)
+        # Where numbers of objects are used again, a time tells them apart, and clocks of file systems tick slowly.
+        runtime.sleep_s(0.05)
+        assert storage.create_if_absent(name, b"same")
+        assert storage.identity(name) != first
 
     def test_create_empty(self, storage: ChunkStorage) -> None:
         name = self.name()
@@ -395,6 +414,7 @@ class StorageBasics(ABC):
             lambda: storage.open_write(bad),
             lambda: storage.delete(bad),
             lambda: storage.stat(bad),
+            lambda: storage.identity(bad),
             lambda: storage.harden(bad),
             lambda: storage.sync([bad]),
         ]

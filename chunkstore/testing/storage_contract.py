@@ -387,6 +387,7 @@ class ChunkStorageContract(StorageBasics):
             lambda: storage.delete(handle.name),
             storage.list,
             lambda: storage.stat(handle.name),
+            lambda: storage.identity(handle.name),
             lambda: storage.concat([ConcatArgument(handle.name, 1), ConcatArgument(self.name("b"), 1)]),
             lambda: storage.truncate(handle, 1),
             lambda: storage.set_read_only(handle, read_only=True),

@@ -153,6 +153,9 @@ class SplitStorage(ChunkStorage):
     def stat(self, name: str) -> ChunkInfo:
         return self._of(name).stat(name)
 
+    def identity(self, name: str) -> bytes:
+        return self._of(name).identity(name)
+
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         return self._of(arguments[0].name).concat(arguments)
 

@@ -342,6 +342,10 @@ class PosixChunkStorage(BaseChunkStorage):
         found: ChunkInfo = self._call("stat", "stat", name, look, changes=False)
         return found
 
+    def do_identity(self, name: str) -> bytes:
+        number: int = self._call("identity", "stat", name, lambda: self._backend.find(name).number, changes=False)
+        return b"%d" % number
+
     def do_open(self, name: str) -> bool:
         self._call("open", "stat", name, lambda: self._backend.find(name), changes=False)
         return True

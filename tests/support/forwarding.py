@@ -80,6 +80,9 @@ class Forwarding(ChunkStorage):
     def stat(self, name: str) -> ChunkInfo:
         return self.around("stat", (name,), lambda: self.inner.stat(name))
 
+    def identity(self, name: str) -> bytes:
+        return self.around("identity", (name,), lambda: self.inner.identity(name))
+
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         return self.around(
             "concat",

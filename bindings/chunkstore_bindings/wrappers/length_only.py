@@ -193,6 +193,9 @@ class LengthOnlyChunkStorage(BaseChunkStorage):
     def do_stat(self, name: str) -> ChunkInfo:
         return ChunkInfo(name, self._length(name)) if self.counts(name) else self._inner.stat(name)
 
+    def do_identity(self, name: str) -> bytes:
+        return super().do_identity(name) if self.counts(name) else self._inner.identity(name)
+
     def do_close(self) -> None:
         self._inner.close()
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _Pieces: TypeAlias = list[bytes]
 """Named here because ``list`` means the listing inside the class."""
 
-READING: Final = ("exists", "open_read", "open_write", "read", "list", "stat")
+READING: Final = ("exists", "open_read", "open_write", "read", "list", "stat", "identity")
 """Calls that only look; ``read_into`` and ``read_ranges`` count as ``read``."""
 WRITING: Final = (
     "create",
@@ -124,6 +124,9 @@ class WrappingChunkStorage(ChunkStorage):
 
     def stat(self, name: str) -> ChunkInfo:
         return self.around("stat", (name,), 0, lambda: self.inner.stat(name))
+
+    def identity(self, name: str) -> bytes:
+        return self.around("identity", (name,), 0, lambda: self.inner.identity(name))
 
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         names = tuple(item.name for item in arguments if isinstance(item, ConcatArgument))
