@@ -22,6 +22,7 @@ from chunkstore_bindings.in_time import Deadline
 from chunkstore_bindings.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
+from tests.hdfs.model import temporaries
 from tests.support import fake_webhdfs
 from tests.support.fake_webhdfs import FakeWebHdfs
 
@@ -36,10 +37,6 @@ def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
     storage = HdfsChunkStorage(fake.root(), deadline_s=PATIENT_S)
     yield storage
     storage.close()
-
-
-def temporaries(fake: FakeWebHdfs) -> list[str]:
-    return [path for path in fake.files if path.startswith(FOLDER + "/")]
 
 
 def rename_says_no(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
@@ -170,10 +167,11 @@ def test_a_refusal_decides_nothing_about_the_rename_before_it(
 
 
 def test_no_folder_can_be_made_behind_a_lost_rename(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    storage.create_if_absent("c/0", b"warm")
     fake.lose_request("RENAME")
     fake.refuse("MKDIRS", *LATE[0])
     with pytest.raises(StorageUnavailable, match=LATE[0][0]):
-        storage.create_if_absent("new/folder", b"record")
+        storage.create_if_absent("c/new/folder", b"record")
     assert len(temporaries(fake)) == 1
 
 
