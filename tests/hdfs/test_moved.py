@@ -19,6 +19,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage, held
+from chunkstore_bindings.hdfs.atomic import Temporary
 from chunkstore_bindings.in_time import Deadline
 from tests.hdfs.model import FOLDER, made, temporaries
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -313,6 +314,31 @@ def test_a_container_is_followed_by_those_who_read(tree: Tree, home: str) -> Non
     assert tree.files(f"{home}/new") == [f"{home}/new/c/e/a", f"{home}/new/c/e/b"]
     storage.close()
     other.close()
+
+
+# Not ``served_from_a_copy``: that copy has the temporary, too, and takes its place before the rename (``held``).
+@pytest.mark.parametrize("way", [way for way in WAYS if way is not served_from_a_copy])
+def test_a_rename_that_was_under_way(tree: Tree, home: str, way: Callable[[Tree, str], str]) -> None:
+    """Its temporary is written; then the folder is moved and a successor has the slot; then the rename arrives."""
+    storage = storage_of(tree, f"{home}/old")
+    storage.create("default/j/0", b"OPEN")
+    place = storage._atomic.place
+    found: list[HdfsChunkStorage] = []
+
+    def late(name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
+        if not found:
+            found.append(storage_of(tree, way(tree, home)))
+            assert found[0].create_if_absent("default/j/1", b"SEAL")
+        return place(name, temporary, path, deadline, replace=replace)
+
+    storage._atomic.place = late  # type: ignore[method-assign]
+    with contextlib.suppress(StorageUnavailable):
+        assert storage.create_if_absent("default/j/1", b"record") is False
+    assert found[0].read(ChunkHandle("default/j/1", False), 0, 9) == b"SEAL"
+    if not found[0].url.endswith("/old") and way is not replaced_by_a_copy:
+        assert not tree.is_there(f"{home}/old/default")
+    storage.close()
+    found[0].close()
 
 
 def test_a_sessions_chunk_does_not_make_a_container_anew(tree: Tree, home: str) -> None:
