@@ -208,7 +208,7 @@ class ChunkStorage(ABC):
         """What tells this very object from every other one that may carry its name, such as one in a copy of the tree.
 
         Asked freshly; stays while the object is not written. Empty where a name can only ever mean one object.
-        Raises: ``ChunkNotFound``, also where the tree that was opened is known to lie elsewhere by now.
+        Raises: ``ChunkNotFound``, also where the tree that was opened is known to lie elsewhere by now; ``StorageUnavailable``.
         """
 
     @abstractmethod

@@ -33,4 +33,4 @@ def made(fake: FakeWebHdfs, query: str = "", *, deadline_s: float = PATIENT_S) -
 
 
 def temporaries(fake: FakeWebHdfs) -> list[str]:
-    return [path for path in fake.files if path.startswith(FOLDER + "/")]
+    return [path for path in fake.files if "/.chunkstore-tmp/" in path]

@@ -158,10 +158,11 @@ def test_a_refusal_decides_nothing_about_the_rename_before_it(
 
 
 def test_no_folder_can_be_made_behind_a_lost_rename(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    storage.create_if_absent("c/0", b"warm")
     fake.lose_request("RENAME")
     fake.refuse("MKDIRS", *LATE[0])
     with pytest.raises(StorageUnavailable, match=LATE[0][0]):
-        storage.create_if_absent("new/folder", b"record")
+        storage.create_if_absent("c/new/folder", b"record")
     assert len(temporaries(fake)) == 1
 
 

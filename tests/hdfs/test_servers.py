@@ -246,13 +246,16 @@ def test_what_each_call_costs_in_requests(hdfs: HdfsCluster) -> None:
     assert cost(lambda: storage.create_if_absent("d/a", b"x")) == create
     assert cost(lambda: storage.create_if_absent("d/a", b"x")) == [*create, "DELETE"]
     assert cost(lambda: storage.put("d/hint", b"x")) == create
-    assert cost(lambda: storage.create("new/a", b"x")) == [*create, "MKDIRS", "RENAME"]
+    assert cost(lambda: storage.create("d/e/a", b"x")) == [*create, "MKDIRS", "RENAME"]
+    # The first name of a container: its folder is made, held and looked at, and that of its temporaries is made and looked through.
+    held = ["GETFILESTATUS", "MKDIRS", "GETFILESTATUS", "GETFILESTATUS", "MKDIRS", "LISTSTATUS_BATCH"]
+    assert cost(lambda: storage.create("new/a", b"x")) == [*held, *create]
     assert cost(lambda: storage.read(handle, 0, 1)) == ["OPEN", "OPEN"]
     assert cost(lambda: storage.read(handle, 0, 2)) == ["OPEN", "OPEN", "GETFILESTATUS"]
     assert cost(lambda: storage.exists("d/a")) == ["GETFILESTATUS"]
     assert cost(lambda: storage.sync(["d/a"])) == []
     assert cost(lambda: storage.harden("d/a")) == ["GET_BLOCK_LOCATIONS"]
-    assert cost(lambda: storage.list("d/")) == ["LISTSTATUS_BATCH"]
+    assert cost(lambda: storage.list("d/e/")) == ["LISTSTATUS_BATCH"]
     assert cost(lambda: storage.delete("d/a")) == ["GETFILESTATUS", "DELETE"]
     storage.close()
 

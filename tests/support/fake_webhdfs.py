@@ -34,6 +34,7 @@ from tests.support.closing import Closing
 __all__ = ["FakeWebHdfs", "Fault"]
 
 _PREFIX = "/webhdfs/v1"
+_INODES = "/.reserved/.inodes/"
 _BLOCK_BYTES = 128 << 20
 
 
@@ -88,18 +89,28 @@ def _signed(name: str) -> bytes:
     return bytes(byte ^ 0x80 for byte in name.encode())
 
 
+def _is_within(path: str, folder: str) -> bool:
+    return (path + "/").startswith(folder + "/")
+
+
+def _moved(path: str, source: str, target: str) -> str:
+    return target + path[len(source) :] if _is_within(path, source) else path
+
+
 class FakeWebHdfs(Closing):
     """The servers. ``page``: entries of a listing's page; ``numbers``: False makes it a gateway that gives files none;
-    ``datanodes``: how many."""
+    ``inodes``: whether ``/.reserved/.inodes`` leads anywhere; ``datanodes``: how many."""
 
-    def __init__(self, *, page: int = 1000, numbers: bool = True, datanodes: int = 1) -> None:
+    def __init__(self, *, page: int = 1000, numbers: bool = True, inodes: bool = True, datanodes: int = 1) -> None:
         self.lock = threading.RLock()
         self.files: dict[str, _File] = {}
-        self.folders: set[str] = {"/"}
+        self.folders: dict[str, int] = {"/": 16_385}
+        """Their numbers."""
         self.log: list[Asked] = []
         self.faults: list[Fault] = []
         self.page = page
         self.numbers = numbers
+        self.inodes = inodes
         self._next_number = 16_385
         self._servers = [_serve(self, "namenode", "127.0.0.1")]
         # Each on an address of its own: the name node leaves data nodes out by address.
@@ -223,6 +234,42 @@ class FakeWebHdfs(Closing):
 
     # The name space
 
+    def resolve(self, path: str) -> str:
+        """The path that ``path``, which may begin with a number, stands for now."""
+        if not self.inodes or not path.startswith(_INODES):
+            return path
+        number, slash, rest = path[len(_INODES) :].partition("/")
+        with self.lock:
+            for found, known in self.folders.items():
+                if str(known) == number:
+                    return (found + slash + rest).replace("//", "/")
+            for found, file in self.files.items():
+                if str(file.number) == number:
+                    return found + slash + rest
+        raise _No(404, "FileNotFoundException", f"File for given inode path does not exist: {path}")
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a folder, as somebody else would."""
+        with self.lock:
+            self.make_folders(target.rpartition("/")[0] or "/")
+            self.files = {_moved(path, source, target): file for path, file in self.files.items()}
+            self.folders = {_moved(path, source, target): number for path, number in self.folders.items()}
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a folder, as somebody else would: the same names and bytes under other numbers."""
+        with self.lock:
+            for path in [path for path in self.folders if _is_within(path, source)]:
+                self.make_folders(target + path[len(source) :])
+            for path, file in [item for item in self.files.items() if _is_within(item[0], source)]:
+                copied = self.new_file(target + path[len(source) :])
+                copied.data, copied.open = file.data, False
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with all that is in it."""
+        with self.lock:
+            self.files = {path: file for path, file in self.files.items() if not _is_within(path, folder)}
+            self.folders = {path: number for path, number in self.folders.items() if not _is_within(path, folder)}
+
     def entry(self, path: str) -> _File | None:
         """A file, its lease brought up to now. Raises for a path below a file."""
         for index in range(1, len(path)):
@@ -243,7 +290,8 @@ class FakeWebHdfs(Closing):
         while path not in self.folders:
             if path in self.files:
                 raise _No(403, "ParentNotDirectoryException", f"{path} (is not a directory)")
-            self.folders.add(path)
+            self._next_number += 1
+            self.folders[path] = self._next_number
             path = path.rpartition("/")[0] or "/"
 
     def new_file(self, path: str) -> _File:
@@ -253,7 +301,8 @@ class FakeWebHdfs(Closing):
 
     def status(self, path: str, suffix: str = "") -> dict[str, Any]:
         if path in self.folders:
-            return {"type": "DIRECTORY", "pathSuffix": suffix, "length": 0, "fileId": 1, "permission": "755"}
+            number = self.folders[path] if self.numbers else 0
+            return {"type": "DIRECTORY", "pathSuffix": suffix, "length": 0, "fileId": number, "permission": "755"}
         file = self.file(path)
         return {
             "type": "FILE",
@@ -311,9 +360,12 @@ def _open(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any
 
 def _delete(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
     if path in fake.folders:
+        if params.get("recursive") == "true":
+            fake.remove(path)
+            return {"boolean": True}
         if any(name.startswith(path + "/") for name in (*fake.files, *fake.folders)):
             raise _No(403, "PathIsNotEmptyDirectoryException", f"`{path} is non empty': Directory is not empty")
-        fake.folders.discard(path)
+        del fake.folders[path]
         return {"boolean": True}
     return {"boolean": fake.files.pop(path, None) is not None}
 
@@ -368,6 +420,8 @@ def _set_permission(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dic
 
 
 def _concat(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
+    if path.startswith(_INODES):
+        raise _No(403, "IOException", f"Concat operation doesn't support .reserved relative path : {path}")
     target, sources = fake.file(path), params["sources"].split(",")
     illegal = partial(_No, 400, "HadoopIllegalArgumentException")
     if len(set(sources)) != len(sources):
@@ -402,6 +456,7 @@ _NAMENODE: dict[tuple[str, str], Callable[[FakeWebHdfs, str, dict[str, str]], di
 
 def _begin_create(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> _File:
     with fake.lock:
+        path = fake.resolve(path)
         if path in fake.folders:
             raise _No(403, "FileAlreadyExistsException", f"{path} already exists as a directory")
         if any(path[:index] in fake.files for index in range(1, len(path)) if path[index] == "/"):
@@ -411,7 +466,10 @@ def _begin_create(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> _File
             if there.open:
                 raise _No(403, "AlreadyBeingCreatedException", f"Failed to CREATE_FILE {path}: the lease is held")
             raise _No(403, "FileAlreadyExistsException", f"{path} for client 127.0.0.1 already exists")
-        fake.make_folders(path.rpartition("/")[0] or "/")
+        parent = path.rpartition("/")[0] or "/"
+        if params.get("createparent") == "false" and parent not in fake.folders:
+            raise _No(404, "FileNotFoundException", f"Parent directory doesn't exist: {parent}")
+        fake.make_folders(parent)
         return fake.new_file(path)
 
 
@@ -424,6 +482,7 @@ def _end_write(fake: FakeWebHdfs, file: _File, data: bytes) -> None:
 
 def _read(fake: FakeWebHdfs, path: str, params: dict[str, str], known_bytes: int | None) -> bytes:
     with fake.lock:
+        path = fake.resolve(path)
         file = fake.file(path)
         if file.open and file.data:
             raise _No(403, "CannotObtainBlockLengthException", "Cannot obtain block length for LocatedBlock")
@@ -455,7 +514,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         path, params = unquote(parts.path)[len(_PREFIX) :] or "/", dict(parse_qsl(parts.query, keep_blank_values=True))
         op = params.get("op", "")
-        asked = Asked(self.where, self.command, op, path, params)
+        asked = Asked(self.where, self.command, op, self._shown(path), self._shown_in(params))
         with self.fake.lock:
             self.fake.log.append(asked)
         fault = self.fake.fault_for(asked)
@@ -483,11 +542,24 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(status, body)
 
+    def _shown(self, path: str) -> str:
+        """For the log and the faults: by name, where there is one."""
+        with contextlib.suppress(_No):
+            return self.fake.resolve(path)
+        return path
+
+    def _shown_in(self, params: dict[str, str]) -> dict[str, str]:
+        return {key: self._shown(value) if key == "destination" else value for key, value in params.items()}
+
     def _namenode(self, op: str, path: str, params: dict[str, str]) -> bytes:
         known = _NAMENODE.get((self.command, op))
         if known is None:
             raise _No(400, "IllegalArgumentException", f'Invalid value for webhdfs parameter "op": {op}')
         with self.fake.lock:
+            if op not in ("CONCAT", "CREATE"):
+                path = self.fake.resolve(path)
+            if "destination" in params:
+                params = {**params, "destination": self.fake.resolve(params["destination"])}
             answer = known(self.fake, path, params)
         return json.dumps(answer).encode() if answer else b""
 

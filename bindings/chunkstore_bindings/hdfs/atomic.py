@@ -7,7 +7,9 @@ Promises
   reply the number under the target's name says whether our rename happened.
 * ``place`` decides as long as the deadline allows. What stays undecided raises ``StorageUnavailable`` and may still happen.
 
-Temporaries of the dead are swept after a day. Leaves out: gateways that know no file numbers (there contents are compared).
+Temporaries lie in the folder of their container, and writing one makes no folder: so nothing appears at a place that a container
+has left (``held``). Those of the dead are swept after a day. Leaves out: gateways that know no file numbers (there contents are
+compared).
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import InvalidArgument, StorageFull, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import NAME_TAKEN, is_absent, translate
-from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER
+from chunkstore_bindings.hdfs.held import HeldFolders, Place, moved
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs, content_size
 from chunkstore_bindings.in_time import Deadline
 
@@ -37,11 +39,13 @@ _LONGEST_PAUSE_S = 0.5
 
 
 class Temporary(NamedTuple):
-    """A closed file with all of its bytes: ``path``, the name node's number for it (0: unknown), its bytes."""
+    """A closed file with all of its bytes: ``path``, the name node's number for it (0: unknown), its bytes, and the path from
+    which it is renamed, which may lead elsewhere by then."""
 
     path: str
     number: int
     data: BytesLike | Pieces
+    source: str
 
 
 class pauses:  # noqa: N801  (reads as a verb: ``pauses(deadline)``)
@@ -63,56 +67,71 @@ class pauses:  # noqa: N801  (reads as a verb: ``pauses(deadline)``)
 
 
 class AtomicCreates:
-    """Atomic creation under ``root`` (an HDFS path). ``parameters``: of every CREATE (replication, block size)."""
+    """Atomic creation in folders that are ``held``. ``parameters``: of every CREATE (replication, block size)."""
 
-    def __init__(self, rest: WebHdfs, root: str, parameters: dict[str, object]) -> None:
+    def __init__(self, rest: WebHdfs, held: HeldFolders, parameters: dict[str, object]) -> None:
         self._rest = rest
-        self._folder = f"{root}/{TEMPORARY_FOLDER}"
+        self._held = held
         self._parameters = parameters
         block_bytes = parameters.get("blocksize")
         self._block_bytes = block_bytes if isinstance(block_bytes, int) else _BLOCK_BYTES
-        self._sweep_at_s = runtime.monotonic_s()
+        self._sweep_at_s: dict[str, float] = {}
 
-    def create(self, name: str, path: str, data: BytesLike | Pieces, deadline: Deadline) -> bool:
-        """Create ``path`` with ``data`` unless it exists. Raises as ``ChunkStorage.create_if_absent``."""
-        return self._write_and_place(name, path, data, deadline, replace=False)
+    def create(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> bool:
+        """Create ``name`` with ``data`` unless it exists. Raises as ``ChunkStorage.create_if_absent``."""
+        return self._write_and_place(name, data, deadline, replace=False)
 
-    def put(self, name: str, path: str, data: BytesLike | Pieces, deadline: Deadline) -> None:
-        """Make ``path`` hold ``data``, whatever it held."""
-        self._write_and_place(name, path, data, deadline, replace=True)
+    def put(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> None:
+        """Make ``name`` hold ``data``, whatever it held."""
+        self._write_and_place(name, data, deadline, replace=True)
 
-    def _write_and_place(
-        self, name: str, path: str, data: BytesLike | Pieces, deadline: Deadline, *, replace: bool
-    ) -> bool:
-        self._sweep(deadline)
-        temporary = self.write(name, data, deadline)
+    def _write_and_place(self, name: str, data: BytesLike | Pieces, deadline: Deadline, *, replace: bool) -> bool:
+        where = self._held.place(name, deadline)
+        for folder in {where.temporaries, self._held.shared_temporaries}:
+            self._sweep(folder, deadline)
+        temporary = self._write(name, where, data, deadline)
         try:
-            created = self.place(name, temporary, path, deadline, replace=replace)
+            created = self.place(name, temporary, where.path, deadline, replace=replace)
         except Lost as lost:
             # The rename may still happen: the temporary stays, and is swept if it never does.
             raise translate(lost, name, "renaming the temporary of") from lost
         except BaseException:
             self.discard(temporary.path)
             raise
-        if not created:
+        if created:
+            self._held.confirm(name, deadline)
+        else:
             self.discard(temporary.path)
         return created
 
-    def write(self, name: str, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
+    def _write(self, name: str, where: Place, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
         """A temporary with ``data``, on behalf of chunk ``name``. Raises as ``ChunkStorage.create_if_absent``, and what making
         ``Pieces`` raises."""
-        path = f"{self._folder}/{runtime.token(12).hex()}"
+        file = runtime.token(12).hex()
+        path, source = f"{where.temporaries}/{file}", f"{where.by_name}/{file}"
+        parameters = self._parameters if where.makes_folders else {**self._parameters, "createparent": "false"}
         try:
-            return self._written(path, name, data, deadline)
-        except BaseException:
+            return self._written(path, source, name, data, deadline, parameters)
+        except BaseException as error:
+            if isinstance(error, ChunkstoreError):
+                # Its folder may be gone, which a data node tells who is still sending by hanging up.
+                self._held.doubt(name)
             # Whatever it was (a quota that stops a file half-way, a source that cannot be read) leaves what was written so far.
             self.discard(path)
             raise
 
-    def _written(self, path: str, name: str, data: BytesLike | Pieces, deadline: Deadline) -> Temporary:
+    def _written(
+        self,
+        path: str,
+        source: str,
+        name: str,
+        data: BytesLike | Pieces,
+        deadline: Deadline,
+        parameters: dict[str, object],
+    ) -> Temporary:
         size = content_size(data)
         try:
-            self._rest.send("PUT", path, "CREATE", data, deadline, overwrite="false", **self._parameters)
+            self._rest.send("PUT", path, "CREATE", data, deadline, overwrite="false", **parameters)
             status = self._status(path, deadline)
         except Refused as refused:
             if "Failed to find datanode" in refused.message:
@@ -123,6 +142,10 @@ class AtomicCreates:
                     ) from refused
                 if why:
                     refused = Refused("SafeModeException", why, refused.status)
+            if refused.kind == "FileNotFoundException":
+                raise StorageUnavailable(
+                    f"writing {name!r}: the folder of temporaries is gone ({refused.message}); retry", object=name
+                ) from refused
             raise translate(refused, name, "writing") from refused
         except Lost as lost:
             raise translate(lost, name, "writing") from lost
@@ -130,7 +153,7 @@ class AtomicCreates:
             found = "nothing" if status is None else f"{status.get('length')} bytes"
             raise StorageUnavailable(f"writing {name!r}: {found} arrived instead of {size} bytes; retry", object=name)
         number = status.get("fileId")
-        return Temporary(path, number if isinstance(number, int) else 0, data)
+        return Temporary(path, number if isinstance(number, int) else 0, data, source)
 
     def place(self, name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
         """Rename ``temporary`` to ``path``; False when the name was taken (never with ``replace``).
@@ -146,7 +169,7 @@ class AtomicCreates:
             missing = denied = False
             try:
                 said = self._rest.command(
-                    "PUT", temporary.path, "RENAME", deadline, destination=path, renameoptions=option
+                    "PUT", temporary.source, "RENAME", deadline, destination=path, renameoptions=option
                 )
                 if said.get("boolean") is not False:
                     return True
@@ -170,6 +193,8 @@ class AtomicCreates:
                     self._rest.question("PUT", path.rpartition("/")[0] or "/", "MKDIRS", deadline)
                 if made_folder or not missing or denied or lost is not None:
                     answer = self._look(name, temporary, path, deadline, missing=missing, replace=replace)
+                if answer is None and missing and made_folder and self._has_moved(temporary, deadline):
+                    raise lost if lost is not None else moved(name, temporary.source.rpartition("/.")[0])
             except Refused as refused:
                 if lost is not None:
                     raise _in_doubt(lost, refused) from refused
@@ -191,7 +216,7 @@ class AtomicCreates:
             if missing and not made_folder:
                 made_folder = True
             elif not pause():
-                raise lost if lost is not None else Lost(f"{path} could not be decided in time", sent=True)
+                raise lost if lost is not None else Lost(f"{name!r} could not be decided in time", sent=True)
 
     def _explain(self, refused: Refused, name: str, path: str, deadline: Deadline) -> NoReturn:
         with contextlib.suppress(Refused, Lost):
@@ -218,6 +243,13 @@ class AtomicCreates:
                 return True
             raise StorageUnavailable(f"the temporary of {name!r} vanished; retry", object=name)
         return None
+
+    def _has_moved(self, temporary: Temporary, deadline: Deadline) -> bool:
+        """Whether the path from which a temporary is renamed leads elsewhere by now. (A look behind a refusal; it decides nothing.)"""
+        if temporary.source == temporary.path:
+            return False
+        status = self._status(temporary.source, deadline)
+        return status is None or status.get("fileId") != temporary.number
 
     def _is_ours(self, temporary: Temporary, path: str, deadline: Deadline) -> bool | None:
         """Whether ``path`` is our temporary under its new name; None when there is nothing."""
@@ -250,23 +282,23 @@ class AtomicCreates:
         with contextlib.suppress(Refused, Lost, StorageUnavailable):
             self._rest.command("DELETE", path, "DELETE", Deadline(_CLEANUP_S), recursive="false")
 
-    def _sweep(self, deadline: Deadline) -> None:
+    def _sweep(self, folder: str, deadline: Deadline) -> None:
         """Now and then, remove what the dead left more than a day ago, in a small share of the time of who comes by.
 
         A clock that is wrong costs a writer an error, never data: a temporary that is gone cannot be renamed.
         """
         now_s = runtime.monotonic_s()
-        if now_s < self._sweep_at_s:
+        if now_s < self._sweep_at_s.get(folder, now_s):
             return
-        self._sweep_at_s = now_s + _SWEEP_EVERY_S
+        self._sweep_at_s[folder] = now_s + _SWEEP_EVERY_S
         limit_ms = runtime.now_ms() - _STALE_MS
         share = Deadline(min(_CLEANUP_S, deadline.left_s() * _SWEEP_SHARE))
         try:
-            answer = self._rest.question("GET", self._folder, "LISTSTATUS_BATCH", share)
+            answer = self._rest.question("GET", folder, "LISTSTATUS_BATCH", share)
             statuses = answer["DirectoryListing"]["partialListing"]["FileStatuses"]["FileStatus"]
             for status in statuses[:_SWEEP_COUNT_MAX]:
                 if status["type"] == "FILE" and status["modificationTime"] < limit_ms:
-                    path = f"{self._folder}/{status['pathSuffix']}"
+                    path = f"{folder}/{status['pathSuffix']}"
                     with contextlib.suppress(Refused):
                         self._rest.command("DELETE", path, "DELETE", share, recursive="false")
         except (Refused, Lost, LookupError, TypeError, AttributeError):

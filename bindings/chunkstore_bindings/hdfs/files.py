@@ -12,7 +12,8 @@ from typing import Any, Final, NoReturn
 
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import is_absent, translate
-from chunkstore_bindings.hdfs.names import Page, to_path
+from chunkstore_bindings.hdfs.held import HeldFolders
+from chunkstore_bindings.hdfs.names import Page
 from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
 from chunkstore_bindings.in_time import Deadline
 
@@ -22,22 +23,25 @@ WRITABLE: Final = "644"
 
 
 class Files:
-    """Files below ``root`` (an HDFS path)."""
+    """Files below a root, in folders that are ``held``."""
 
-    def __init__(self, rest: WebHdfs, root: str) -> None:
+    def __init__(self, rest: WebHdfs, held: HeldFolders) -> None:
         self._rest = rest
-        self._root = root
+        self._held = held
 
-    def path(self, name: str) -> str:
-        return to_path(self._root, name)
+    def path(self, name: str, deadline: Deadline) -> str:
+        """What to ask for. Raises as ``HeldFolders.path``."""
+        return self._held.path(name, deadline)
 
     def fail(self, error: Refused | Lost, name: str, doing: str) -> NoReturn:
         raise translate(error, name, doing) from error
 
-    def status(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
-        """What the name node says of a chunk; None if there is none (also where the name is a folder)."""
+    def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
+        """What the name node says of a chunk (of what lies at ``path``, if given); None if there is none, or a folder."""
         try:
-            found = self._rest.question("GET", self.path(name), "GETFILESTATUS", deadline).get("FileStatus")
+            found = self._rest.question("GET", path or self.path(name, deadline), "GETFILESTATUS", deadline).get(
+                "FileStatus"
+            )
         except Refused as refused:
             if is_absent(refused):
                 return None
@@ -51,17 +55,15 @@ class Files:
             raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
         return found
 
-    def must_have(self, name: str, deadline: Deadline) -> dict[str, Any]:
-        if (status := self.status(name, deadline)) is None:
+    def must_have(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any]:
+        if (status := self.status(name, deadline, path)) is None:
             raise ChunkNotFound(name)
         return status
 
     def page(self, deadline: Deadline, folder: str, behind: str) -> Page:
-        path = f"{self._root}/{folder}".rstrip("/")
-        if folder:
-            path = self.path(folder.rstrip("/"))
+        path = self._held.folder(folder)
         try:
-            answer = self._rest.question("GET", path or "/", "LISTSTATUS_BATCH", deadline, startAfter=behind)
+            answer = self._rest.question("GET", path, "LISTSTATUS_BATCH", deadline, startAfter=behind)
             listing = answer["DirectoryListing"]
             found = Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
             # A page that ends where the last one did would never lead anywhere.
@@ -75,7 +77,7 @@ class Files:
                 return Page([], more=False)
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise Refused("NoListing", f"the listing of {path} makes no sense", 200) from error
+            raise Refused("NoListing", f"the listing of {folder!r} makes no sense", 200) from error
 
     @contextmanager
     def waiting(self, name: str, doing: str, deadline: Deadline) -> Iterator[list[Refused | Lost]]:
@@ -92,7 +94,9 @@ class Files:
         """The chunk's length in bytes, or None while it is being written, or if its writer died. Raises ``ChunkNotFound``."""
         try:
             # One byte is asked for: the whole file's length comes with it, and not the list of all its blocks.
-            answer = self._rest.question("GET", self.path(name), "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1)
+            answer = self._rest.question(
+                "GET", self.path(name, deadline), "GET_BLOCK_LOCATIONS", deadline, offset=0, length=1
+            )
         except Refused as refused:
             if is_absent(refused):
                 raise ChunkNotFound(name) from refused

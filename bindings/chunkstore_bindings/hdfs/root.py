@@ -15,7 +15,7 @@ from chunkstore.errors import InvalidArgument, StorageUnavailable
 
 __all__ = ["OPTIONS", "HdfsRoot", "TokenFile", "parse_root"]
 
-OPTIONS = ("block_size_bytes", "concat", "replication", "tls", "token_file", "user")
+OPTIONS = ("block_size_bytes", "concat", "guard", "replication", "tls", "token_file", "user")
 _PORT = 9870
 _TLS_PORT = 9871
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z|[0-9a-fA-F:.]+(%[A-Za-z0-9._-]+)?\Z")
@@ -30,9 +30,9 @@ class HdfsRoot:
     """A root, taken apart.
 
     Attributes: ``base_url``: the name node's HTTP address; ``path``: the folder, "" for the root of the file system;
-    ``url``: the root without options; ``concat_consumes``: whether a concat may take its
-    sources away; ``replication``, ``block_size_bytes``: of new files, None for the cluster's default; ``user``,
-    ``token_file``: who asks.
+    ``url``: the root without options; ``concat_consumes``: whether a concat may take its sources away; ``guarded``: whether
+    containers are held by the numbers of their folders; ``replication``, ``block_size_bytes``: of new files, None for the
+    cluster's default; ``user``, ``token_file``: who asks.
     """
 
     base_url: str
@@ -41,6 +41,7 @@ class HdfsRoot:
     user: str | None = None
     token_file: str | None = None
     concat_consumes: bool = False
+    guarded: bool = True
     replication: int | None = None
     block_size_bytes: int | None = None
 
@@ -81,6 +82,7 @@ def parse_root(root_url: str) -> HdfsRoot:
         user=_user(options),
         token_file=options.get("token_file"),
         concat_consumes=_choice(options, "concat", ("copy", "consume")) == "consume",
+        guarded=_choice(options, "guard", ("number", "none")) == "number",
         replication=_number(options, "replication", 1, 512),
         block_size_bytes=_number(options, "block_size_bytes", 512, 1 << 40),
     )

@@ -9,7 +9,9 @@ Promises
 * A read that comes back short is the end only if the file's length agrees; otherwise it is read again until the deadline.
 * Every operation ends within ``deadline_s``; each request within its share of it.
 
-Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries lie in ``<root>/.chunkstore-tmp`` and are
+* A container is the folder that was opened, wherever it is renamed to; one that was removed is not made anew (``held``).
+
+Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries lie in ``<root>/a/.chunkstore-tmp`` and are
 never listed. A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
@@ -33,7 +35,8 @@ from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, Concat
 from chunkstore_bindings.hdfs.atomic import AtomicCreates, pauses
 from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
 from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
-from chunkstore_bindings.hdfs.names import walk
+from chunkstore_bindings.hdfs.held import HeldFolders
+from chunkstore_bindings.hdfs.names import to_path, walk
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs.root import HdfsRoot, TokenFile, parse_root
 from chunkstore_bindings.in_time import Deadline
@@ -80,10 +83,11 @@ class HdfsChunkStorage(BaseChunkStorage):
             # A third, so that a server that went silent leaves time to ask what became of the request.
             answer_s=min(20.0, self._deadline_s / 3),
         )
-        self._files = Files(self._rest, self._root.path)
+        self._held = HeldFolders(self._rest, self._root.path, guarded=self._root.guarded)
+        self._files = Files(self._rest, self._held)
         chosen = {"replication": self._root.replication, "blocksize": self._root.block_size_bytes}
         self._atomic = AtomicCreates(
-            self._rest, self._root.path, {key: value for key, value in chosen.items() if value is not None}
+            self._rest, self._held, {key: value for key, value in chosen.items() if value is not None}
         )
         self._capabilities = Capabilities(
             append=False,
@@ -112,7 +116,8 @@ class HdfsChunkStorage(BaseChunkStorage):
         return {"endpoint": self._root.base_url}
 
     def check_root(self) -> str:
-        """Nothing to look at: HDFS has no rules by which files expire."""
+        """HDFS has no rules by which files expire. Raises ``Unsupported`` where a folder cannot be told from a copy of it."""
+        self._held.check_server(self._deadline())
         return "none"
 
     def observe_server(self, name_prefix: str) -> dict[str, str]:
@@ -129,6 +134,11 @@ class HdfsChunkStorage(BaseChunkStorage):
 
     def do_stat(self, name: str) -> ChunkInfo:
         return _info(name, self._files.must_have(name, self._deadline()))
+
+    def do_identity(self, name: str) -> bytes:
+        # By path: under the folder that is held there is no other.
+        status = self._files.must_have(name, self._deadline(), to_path(self._root.path, name))
+        return b"%d" % (status.get("fileId") or status.get("modificationTime") or 0)
 
     def do_open(self, name: str) -> bool:
         return is_writable(self._files.must_have(name, self._deadline()))
@@ -150,14 +160,14 @@ class HdfsChunkStorage(BaseChunkStorage):
     # Creating --------------------------------------------------------------------------------------------------------
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._atomic.create(name, self._files.path(name), data, self._deadline())
+        return self._atomic.create(name, data, self._deadline())
 
     def do_create(self, name: str, data: BytesLike | None) -> None:
-        if not self._atomic.create(name, self._files.path(name), data if data is not None else b"", self._deadline()):
+        if not self._atomic.create(name, data if data is not None else b"", self._deadline()):
             raise ChunkExists(name)
 
     def do_put(self, name: str, data: BytesLike) -> None:
-        self._atomic.put(name, self._files.path(name), data, self._deadline())
+        self._atomic.put(name, data, self._deadline())
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -196,7 +206,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number, and so
         does this: 0 also where what an earlier attempt has taken is there no longer."""
         deadline = self._deadline()
-        path = self._files.path(name)
+        path = self._files.path(name, deadline)
         length = min(length, _OFFSET_MAX - offset)
         if length <= 0:
             self._files.must_have(name, deadline)
@@ -288,7 +298,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         self, name: str, method: str, op: str, deadline: Deadline, doing: str, **params: object
     ) -> dict[str, Any]:
         try:
-            return self._rest.command(method, self._files.path(name), op, deadline, **params)
+            return self._rest.command(method, self._files.path(name, deadline), op, deadline, **params)
         except Refused as refused:
             self._files.fail(refused, name, doing)
         except Lost as lost:
@@ -323,7 +333,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         if allowed and self._concat_natively(name, sources, statuses, deadline):
             return total
         joined = Pieces(total, lambda: (piece for item in arguments for piece in self._copied(item)))
-        self._atomic.put(name, self._files.path(name), joined, deadline)
+        self._atomic.put(name, joined, deadline)
         return total
 
     def _concat_natively(
@@ -333,8 +343,9 @@ class HdfsChunkStorage(BaseChunkStorage):
         if any(status.get("blockSize") != statuses[0].get("blockSize") for status in statuses):
             return False
         try:
-            paths = ",".join(self._files.path(item.name) for item in sources)
-            self._rest.command("POST", self._files.path(name), "CONCAT", deadline, sources=paths)
+            # It takes no path by number; the engine never asks for it.
+            paths = ",".join(to_path(self._root.path, item.name) for item in sources)
+            self._rest.command("POST", to_path(self._root.path, name), "CONCAT", deadline, sources=paths)
         except Refused as refused:
             if refused.kind in ("HadoopIllegalArgumentException", "IllegalArgumentException"):
                 return False

@@ -1,0 +1,457 @@
+"""The folder of a live owner's container is renamed, removed or replaced, and a successor opens it where it is now.
+
+Asked of a real Hadoop and of the model: what was the owner is never acknowledged again, and nothing appears where the folder was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
+from chunkstore.storage import ChunkHandle
+from chunkstore_bindings.hdfs import HdfsChunkStorage, held
+from chunkstore_bindings.hdfs.atomic import Temporary
+from chunkstore_bindings.in_time import Deadline
+from tests.hdfs.model import FOLDER, made, temporaries
+from tests.support.fake_webhdfs import FakeWebHdfs
+from tests.support.servers.hdfs import HdfsCluster, hdfs_or_end
+
+PATIENT_S = 60.0
+SOON_S = 1.5
+"""What cannot succeed is given up by then."""
+
+
+_numbers = itertools.count(1)
+
+
+class Tree:
+    """What an administrator does to the folders of a cluster."""
+
+    def __init__(self, server: HdfsCluster | FakeWebHdfs) -> None:
+        self._server = server
+
+    def root(self, path: str) -> str:
+        return f"hdfs://127.0.0.1:{self._server.port}{path}"
+
+    def move(self, source: str, target: str) -> None:
+        if isinstance(self._server, FakeWebHdfs):
+            self._server.move(source, target)
+            return
+        self._ask("PUT", target.rpartition("/")[0] or "/", "MKDIRS")
+        self._ask("PUT", source, "RENAME", destination=target, renameoptions="NONE")
+
+    def copy(self, source: str, target: str) -> None:
+        if isinstance(self._server, FakeWebHdfs):
+            self._server.copy(source, target)
+            return
+        self._ask("PUT", target, "MKDIRS")
+        for name, kind in self._children(source):
+            if kind == "DIRECTORY":
+                self.copy(f"{source}/{name}", f"{target}/{name}")
+            else:
+                self._server.create(f"{target}/{name}", self._server.read(f"{source}/{name}"))
+
+    def remove(self, path: str) -> None:
+        if isinstance(self._server, FakeWebHdfs):
+            self._server.remove(path)
+        else:
+            self._ask("DELETE", path, "DELETE", recursive="true")
+
+    def is_there(self, path: str) -> bool:
+        if isinstance(self._server, FakeWebHdfs):
+            with self._server.lock:
+                return path in self._server.folders
+        return self._server.ask("GET", path, "GETFILESTATUS").status_code == 200
+
+    def files(self, path: str) -> list[str]:
+        """Below a folder, temporaries left out."""
+        if isinstance(self._server, FakeWebHdfs):
+            with self._server.lock:
+                return sorted(name for name in self._server.files if name.startswith(path + "/") and "/." not in name)
+        found: list[str] = []
+        for name, kind in self._children(path):
+            if not name.startswith("."):
+                found += self.files(f"{path}/{name}") if kind == "DIRECTORY" else [f"{path}/{name}"]
+        return sorted(found)
+
+    def _children(self, path: str) -> list[tuple[str, str]]:
+        statuses = self._ask("GET", path, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        return [(status["pathSuffix"], status["type"]) for status in statuses]
+
+    def _ask(self, method: str, path: str, op: str, **params: Any) -> dict[str, Any]:
+        assert isinstance(self._server, HdfsCluster)
+        answer = self._server.ask(method, path, op, **params)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()) if answer.content else {}
+
+
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "model"])
+def tree(request: pytest.FixtureRequest) -> Iterator[Tree]:
+    if request.param == "real":
+        yield Tree(hdfs_or_end())
+        return
+    with FakeWebHdfs() as fake:
+        yield Tree(fake)
+
+
+@pytest.fixture
+def home() -> str:
+    """A folder for this test alone."""
+    return f"/moved-{next(_numbers)}"
+
+
+def opened(
+    tree: Tree, path: str, cache: Path, *, query: str = "", deadline_s: float = PATIENT_S
+) -> ChunkedSegmentStorage:
+    settings = Settings(
+        cache_dir=str(cache),
+        op_deadline_s=deadline_s,
+        lease_s=0,
+        retry_s_max=0.5,
+        lmdb_map_bytes=1 << 26,
+    )
+    return chunkstore.open(tree.root(path) + query, settings=settings)
+
+
+def renamed_root(tree: Tree, home: str) -> str:
+    tree.move(f"{home}/old", f"{home}/new")
+    return f"{home}/new"
+
+
+def renamed_container(tree: Tree, home: str) -> str:
+    tree.move(f"{home}/old/default", f"{home}/new/default")
+    return f"{home}/new"
+
+
+def removed(tree: Tree, home: str) -> str:
+    tree.copy(f"{home}/old", f"{home}/new")
+    tree.remove(f"{home}/old")
+    return f"{home}/new"
+
+
+def removed_to_the_trash(tree: Tree, home: str) -> str:
+    """What `hdfs dfs -rm -r` does where there is a trash: the folder lives on elsewhere, with the number that it had."""
+    tree.copy(f"{home}/old", f"{home}/new")
+    tree.move(f"{home}/old", f"{home}/trash/old")
+    return f"{home}/new"
+
+
+def replaced_by_a_copy(tree: Tree, home: str) -> str:
+    """The successor has what was renamed; the zombie's names lead into a copy, where no claim of the successor is."""
+    tree.move(f"{home}/old", f"{home}/new")
+    tree.copy(f"{home}/new", f"{home}/old")
+    return f"{home}/new"
+
+
+def served_from_a_copy(tree: Tree, home: str) -> str:
+    """The successor has the copy, in the old place; what the zombie opened lies elsewhere, with no claim of the successor."""
+    tree.move(f"{home}/old", f"{home}/aside")
+    tree.copy(f"{home}/aside", f"{home}/old")
+    return f"{home}/old"
+
+
+def restored_from_a_copy(tree: Tree, home: str) -> str:
+    tree.copy(f"{home}/old", f"{home}/aside")
+    tree.remove(f"{home}/old")
+    tree.move(f"{home}/aside", f"{home}/old")
+    return f"{home}/old"
+
+
+WAYS = [
+    renamed_root,
+    renamed_container,
+    removed,
+    removed_to_the_trash,
+    replaced_by_a_copy,
+    served_from_a_copy,
+    restored_from_a_copy,
+]
+
+
+def refused(call: Callable[[], object]) -> ChunkstoreError:
+    with pytest.raises(ChunkstoreError) as caught:
+        call()
+    assert ".inodes" not in str(caught.value)
+    return caught.value
+
+
+def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_path: Path, query: str = "") -> None:
+    zombie = opened(tree, f"{home}/old", tmp_path / "zombie", query=query, deadline_s=SOON_S)
+    zombie.create("a")
+    assert zombie.append("a", b"before") == 0
+    place = way(tree, home)
+    is_left = not tree.is_there(f"{home}/old/default")
+    successor = opened(tree, place, tmp_path / "successor", query=query)
+    try:
+        assert successor.append("a", b" after") == 6
+        # A record alone, one with bytes, and one more, because a failure may have ended the epoch.
+        refused(lambda: zombie.create("late"))
+        refused(lambda: zombie.append("a", b" late"))
+        refused(lambda: zombie.create("later"))
+        if is_left:
+            assert not tree.is_there(f"{home}/old/default")
+        assert successor.read("a", 0, 100) == b"before after"
+        assert successor.append("a", b" again") == 12
+    finally:
+        with contextlib.suppress(ChunkstoreError):
+            zombie.close()
+        successor.close()
+    if is_left:
+        assert not tree.is_there(f"{home}/old/default")
+    with opened(tree, place, tmp_path / "later", query=query) as store:
+        assert store.read("a", 0, 100) == b"before after again"
+        assert store.check("deep") == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_zombie_is_never_acknowledged(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_path: Path) -> None:
+    check_zombie(tree, home, way, tmp_path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_where_numbers_lead_nowhere_writes_look(way: Callable[[Tree, str], str], tmp_path: Path) -> None:
+    """A router, say: folders have numbers, which cannot be asked for."""
+    with FakeWebHdfs(inodes=False) as fake:
+        storage = made(fake)
+        storage.create_if_absent("default/x", b"x")
+        assert uses_paths(storage)
+        assert [name for name in fake.folders if "probe" in name] == []
+        storage.close()
+        check_zombie(Tree(fake), "/moved", way, tmp_path)
+
+
+def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_path: Path) -> None:
+    with opened(tree, f"{home}/old", tmp_path, deadline_s=SOON_S) as store:
+        store.create("a")
+        store.append("a", b"before")
+        tree.move(f"{home}/old", f"{home}/new")
+        error = refused(lambda: store.append("a", b" late"))
+        assert f"{home}/old/default" in str(error)
+        assert not tree.is_there(f"{home}/old")
+        tree.move(f"{home}/new", f"{home}/old")
+        assert store.append("a", b" after") == 6
+        assert store.read("a", 0, 100) == b"before after"
+
+
+# The storage alone
+
+
+def uses_paths(storage: HdfsChunkStorage) -> bool:
+    return not storage._files.path("c/a", Deadline(PATIENT_S)).startswith("/.reserved")
+
+
+def storage_of(tree: Tree, path: str, query: str = "") -> HdfsChunkStorage:
+    return HdfsChunkStorage(tree.root(path) + query, deadline_s=PATIENT_S)
+
+
+def test_a_folder_that_is_gone_is_an_error_and_no_absence(tree: Tree, home: str) -> None:
+    storage = storage_of(tree, home)
+    storage.create("c/a", b"x")
+    tree.remove(home)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.exists("c/a"),
+        lambda: storage.stat("c/a"),
+        lambda: storage.read(ChunkHandle("c/a", False), 0, 1),
+        lambda: storage.list("c/"),
+        lambda: storage.create("c/b", b"x"),
+        lambda: storage.create("c/new/b", b"x"),
+        lambda: storage.create_if_absent("c/b", b"x" * 3_000_000),
+        lambda: storage.put("c/hint", b"x"),
+        lambda: storage.harden("c/a"),
+        lambda: storage.delete("c/a"),
+        lambda: storage.set_read_only(ChunkHandle("c/a", True), read_only=True),
+    ]
+    for call in calls:
+        with pytest.raises(StorageUnavailable) as caught:
+            call()
+        assert ".inodes" not in str(caught.value)
+        assert not tree.is_there(home)
+    with pytest.raises(StorageUnavailable, match=f"{home}/c"):
+        storage.create("c/b", b"x")
+    # A copy in its place is another folder.
+    copy = storage_of(tree, home)
+    copy.create("c/a", b"copy")
+    copy.close()
+    with pytest.raises(StorageUnavailable):
+        storage.read(ChunkHandle("c/a", False), 0, 1)
+    with pytest.raises(StorageUnavailable):
+        storage.create_if_absent("c/b", b"x")
+    storage.close()
+
+
+def test_a_container_is_followed_by_those_who_read(tree: Tree, home: str) -> None:
+    storage = storage_of(tree, f"{home}/old")
+    storage.create("c/e/a", b"x")
+    tree.move(f"{home}/old", f"{home}/new")
+    assert storage.exists("c/e/a")
+    assert storage.read(ChunkHandle("c/e/a", False), 0, 9) == b"x"
+    assert [item.name for item in storage.list("c/").items] == ["c/e/a"]
+    # This very name leads nowhere.
+    with pytest.raises(ChunkNotFound):
+        storage.identity("c/e/a")
+    other = storage_of(tree, f"{home}/new")
+    number = other.identity("c/e/a")
+    assert other.create_if_absent("c/e/b", b"theirs")
+    assert storage.create_if_absent("c/e/b", b"ours") is False
+    with pytest.raises(StorageUnavailable, match=f"{home}/old/c is not the folder any more"):
+        storage.create_if_absent("c/e/c", b"ours")
+    assert not other.exists("c/e/c")
+    assert not tree.is_there(f"{home}/old")
+    tree.copy(f"{home}/new", f"{home}/old")
+    assert storage_of(tree, f"{home}/old").identity("c/e/a") != number
+    with pytest.raises(StorageUnavailable, match=f"{home}/old/c is not the folder any more"):
+        storage.create_if_absent("c/e/c", b"ours")
+    assert tree.files(f"{home}/old") == [f"{home}/old/c/e/a", f"{home}/old/c/e/b"]
+    assert tree.files(f"{home}/new") == [f"{home}/new/c/e/a", f"{home}/new/c/e/b"]
+    storage.close()
+    other.close()
+
+
+# Not ``served_from_a_copy``: that copy has the temporary, too, and takes its place before the rename (``held``).
+@pytest.mark.parametrize("way", [way for way in WAYS if way is not served_from_a_copy])
+def test_a_rename_that_was_under_way(tree: Tree, home: str, way: Callable[[Tree, str], str]) -> None:
+    """Its temporary is written; then the folder is moved and a successor has the slot; then the rename arrives."""
+    storage = storage_of(tree, f"{home}/old")
+    storage.create("default/j/0", b"OPEN")
+    place = storage._atomic.place
+    found: list[HdfsChunkStorage] = []
+
+    def late(name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
+        if not found:
+            found.append(storage_of(tree, way(tree, home)))
+            assert found[0].create_if_absent("default/j/1", b"SEAL")
+        return place(name, temporary, path, deadline, replace=replace)
+
+    storage._atomic.place = late  # type: ignore[method-assign]
+    with contextlib.suppress(StorageUnavailable):
+        assert storage.create_if_absent("default/j/1", b"record") is False
+    assert found[0].read(ChunkHandle("default/j/1", False), 0, 9) == b"SEAL"
+    if not found[0].url.endswith("/old") and way is not replaced_by_a_copy:
+        assert not tree.is_there(f"{home}/old/default")
+    storage.close()
+    found[0].close()
+
+
+def test_a_sessions_chunk_does_not_make_a_container_anew(tree: Tree, home: str) -> None:
+    """Executors write chunks without having read anything of the container."""
+    storage = storage_of(tree, home)
+    with pytest.raises(StorageUnavailable, match=f"there is no folder {home}/c"):
+        storage.create("c/d/00/s1-1-00000000", b"x")
+    assert not tree.is_there(home)
+    storage.create("c/FORMAT", b"x")
+    storage.create("c/d/00/s1-1-00000000", b"x")
+    storage.close()
+
+
+def test_the_folder_of_temporaries_is_made_again(tree: Tree, home: str) -> None:
+    storage = storage_of(tree, home)
+    storage.create("c/a", b"x")
+    tree.remove(f"{home}/c/.chunkstore-tmp")
+    for number in range(3):
+        with contextlib.suppress(StorageUnavailable):
+            assert storage.create_if_absent(f"c/b{number}", bytes(3_000_000))
+    assert storage.exists("c/b2")
+    storage.close()
+
+
+@pytest.mark.slow
+def test_a_folder_that_only_a_snapshot_keeps_is_not_made_anew() -> None:
+    """The name node still leads its number to the path that it had."""
+    cluster = hdfs_or_end()
+    tree = Tree(cluster)
+    home = "/in-snapshots"
+    storage = storage_of(tree, f"{home}/root")
+    storage.create("c/e/a", b"x")
+    assert cluster.ask("PUT", home, "ALLOWSNAPSHOT").status_code == 200
+    assert cluster.ask("PUT", home, "CREATESNAPSHOT", snapshotname="s1").status_code == 200
+    storage.create("c/e/b", b"x")
+    before = storage_of(tree, f"{home}/.snapshot/s1/root")
+    assert [item.name for item in before.list().items] == ["c/e/a"]
+    # The folder in the snapshot has the number of the living one.
+    assert before.exists("c/e/a")
+    assert not before.exists("c/e/b")
+    before.close()
+    tree.remove(f"{home}/root")
+    for number in range(2):
+        for name in (f"c/{number}", f"c/new/{number}"):
+            with pytest.raises(StorageUnavailable):
+                storage.create_if_absent(name, b"x")
+    assert not tree.is_there(f"{home}/root")
+    storage.close()
+
+
+def test_a_gateway_without_numbers_is_refused_until_the_root_says_otherwise(tmp_path: Path) -> None:
+    with FakeWebHdfs(numbers=False) as fake:
+        tree = Tree(fake)
+        with pytest.raises(Unsupported, match="guard=none"):
+            opened(tree, "/root", tmp_path)
+        assert "/root/default" not in fake.folders
+        with opened(tree, "/root", tmp_path, query="?guard=none") as store:
+            store.create("a")
+            assert store.append("a", b"x") == 0
+        with pytest.raises(Unsupported, match="guard=none"):
+            opened(tree, "/root", tmp_path)
+
+
+def test_numbers_are_tried_once_for_each_server(fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "_proven", set())
+    first = made(fake)
+    first.create("c/a", b"x")
+    assert fake.asked("SETPERMISSION") == 1
+    first.create("other/a", b"x")
+    second = made(fake)
+    second.create("c/b", b"x")
+    assert fake.asked("SETPERMISSION") == 1
+    assert temporaries(fake) == []
+    assert [name for name in fake.folders if "probe" in name] == []
+    assert not uses_paths(first)
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("op", ["CREATE", "RENAME", "MKDIRS", "SETPERMISSION", "LISTSTATUS_BATCH", "OPEN"])
+def test_a_server_that_fails_one_operation_is_asked_by_path(
+    fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    monkeypatch.setattr(held, "_proven", set())
+    fake.refuse(op, "IOException", f"{op} doesn't support .reserved relative path").about = "/probe-"
+    storage = made(fake)
+    assert storage.create_if_absent("c/a", b"x")
+    assert uses_paths(storage)
+    assert storage.read(ChunkHandle("c/a", False), 0, 9) == b"x"
+    fake.remove("/root")
+    with pytest.raises(StorageUnavailable):
+        storage.create_if_absent("c/b", b"x")
+    assert "/root" not in fake.folders
+    storage.close()
+
+
+def test_a_probe_that_is_cut_off_decides_nothing(fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "_proven", set())
+    fake.lose_request("SETPERMISSION", times=2)
+    storage = made(fake)
+    with pytest.raises(StorageUnavailable):
+        storage.create_if_absent("c/a", b"x")
+    assert storage.create_if_absent("c/a", b"x")
+    assert not uses_paths(storage)
+    storage.close()
+
+
+def test_what_former_versions_left_is_swept(fake: FakeWebHdfs) -> None:
+    with fake.lock:
+        fake.make_folders(FOLDER)
+        file = fake.new_file(f"{FOLDER}/old")
+        file.open, file.modified_ms = False, file.modified_ms - 25 * 3600_000
+    storage = made(fake)
+    storage.create("c/a", b"x")
+    assert temporaries(fake) == []
+    storage.close()
