@@ -215,8 +215,10 @@ def test_a_group_commit_costs_one_record_and_its_data(hdfs: HdfsCluster, tmp_pat
         store.append(name, b"first")
     with storage.counting() as cost:
         store.commit([changes.Append(name, b"second") for name in names])
-    # D + 1, nothing is listed and nothing is read. (Once a second, beside all commits, an owner looks for a newer claim.)
-    assert {name: count for name, count in cost.requests.items() if name != "exists"} == {
+    # D + 1 and one look at our own claim; nothing is listed and nothing is read. (Once a second, beside all commits, an owner looks
+    # for a newer claim.)
+    assert cost.requests["identity"] >= 1
+    assert {name: count for name, count in cost.requests.items() if name not in ("exists", "identity")} == {
         "create": 6,
         "create_if_absent": 1,
     }
