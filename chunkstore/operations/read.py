@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
+from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c
 from chunkstore.deadline import until
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
@@ -168,9 +169,12 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
         read: list[bytes] = []
         _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
         return read[0]
-    buffer = bytearray(plan.length)
-    _read_slices(context, plan, memoryview(buffer))
-    return bytes(buffer)
+
+    def fill(target: memoryview) -> int:
+        _read_slices(context, plan, target)
+        return plan.length
+
+    return filled(plan.length, fill)
 
 
 def _carry_out(context: ReadContext, plan: Callable[[], ReadPlan], take: Callable[[ReadContext, ReadPlan], T]) -> T:
