@@ -148,6 +148,8 @@ def test_seal_and_unseal(call: Call, root: str, data_file: Path) -> None:
     put(call, root, "a", data_file)
     assert call("seal", root, "a", "--json").document["sealed"] is True
     assert call("unseal", root, "a", "--json").document["sealed"] is False
+    error = call("unseal", root, "a", "--json", code=1).error
+    assert error["message"] == "segment 'a' is not sealed: there is nothing to undo"
     assert call("seal", root, "b", "--json", code=1).error["error"] == "SegmentNotFound"
 
 
