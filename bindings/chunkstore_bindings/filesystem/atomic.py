@@ -143,5 +143,5 @@ class AtomicFiles:
         # Another process may sweep at the same time, or own what lies there.
         with contextlib.suppress(OSError), os.scandir(f"{self._root}/{TEMPORARY_FOLDER}") as entries:
             for _, entry in zip(range(_SWEEP_ENTRIES_MAX), entries, strict=False):
-                if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < limit_ms:
+                if runtime.label_ms(entry.stat(follow_symlinks=False).st_mtime_ns) < limit_ms:
                     remove_quietly(entry.path)

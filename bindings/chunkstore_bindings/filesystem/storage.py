@@ -131,7 +131,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def do_stat(self, name: str) -> ChunkInfo:
         info = self._must_look(name)
-        return ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000)
+        return ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns))
 
     def do_open(self, name: str) -> bool:
         return self._must_look(name).st_mode & 0o222 != 0
@@ -376,7 +376,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
                     info = os.stat(f"{self._root}/{name}", follow_symlinks=False)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
-                items.append(ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000))
+                items.append(ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns)))
         except OSError as error:
             raise StorageUnavailable(
                 f"listing {prefix!r} under {self._root}: {error.strerror}; check permissions and the disk",
