@@ -23,24 +23,24 @@ __all__ = [
     "check_listing",
     "check_namespace",
     "check_not_itself",
+    "check_number",
     "check_range",
     "check_value",
     "check_version",
-    "check_whole",
     "gather",
 ]
 
 
-def check_range(offset: object, length: object) -> None:
-    """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
-    check_whole(offset, "offset")
-    check_whole(length, "length")
-
-
-def check_whole(value: object, argument: str) -> None:
-    """Raise ``InvalidArgument`` unless ``value`` is a whole number from 0 on."""
+def check_number(value: object, argument: str) -> None:
+    """Raise ``InvalidArgument`` of ``argument`` unless ``value`` is a whole number from 0 on."""
     if type(value) is not int or value < 0:
         raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def check_range(offset: object, length: object) -> None:
+    """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
+    check_number(offset, "offset")
+    check_number(length, "length")
 
 
 def check_data_buffer(data: object, argument: str) -> None:
@@ -69,45 +69,43 @@ def gather(buffers: Sequence[object]) -> bytes:
     """Join the buffers of ``append_many`` into one. Raises ``InvalidArgument`` naming a bad one."""
     if not isinstance(buffers, Sequence) or isinstance(buffers, (bytes, bytearray, memoryview, str)):
         raise InvalidArgument("append_many takes a sequence of buffers; use append for one", argument="buffers")
-    return b"".join(check_data(item) for item in buffers)
+    return b"".join(check_data(item, "buffers") for item in buffers)
 
 
-def check_attributes(attributes: object) -> Mapping[str, AttributeValue]:
-    """A sorted copy: bounded, and of plain types. Raises ``InvalidArgument`` naming the attribute."""
+def check_attributes(attributes: object, argument: str = "attributes") -> Mapping[str, AttributeValue]:
+    """A sorted copy: bounded, and of plain types. Raises ``InvalidArgument`` of ``argument`` that names the attribute."""
     if not isinstance(attributes, Mapping):
-        raise InvalidArgument("attributes are given as a mapping", argument="attributes")
+        raise InvalidArgument(f"{argument} must be a mapping", argument=argument)
     if len(attributes) > LIMITS.attribute_count_max:
-        raise InvalidArgument(f"a segment has at most {LIMITS.attribute_count_max} attributes", argument="attributes")
+        raise InvalidArgument(f"a segment has at most {LIMITS.attribute_count_max} attributes", argument=argument)
     for key, value in attributes.items():
-        _check_attribute_name(key)
+        _check_attribute_name(key, argument)
         if isinstance(value, bool) or not isinstance(value, (int, str, bytes)):
-            raise InvalidArgument(f"attribute {key!r} must be int, str or bytes, not {value!r}", argument="attributes")
+            raise InvalidArgument(f"attribute {key!r} must be int, str or bytes, not {value!r}", argument=argument)
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise InvalidArgument(f"attribute {key!r} does not fit 64 bits", argument="attributes")
+            raise InvalidArgument(f"attribute {key!r} does not fit 64 bits", argument=argument)
         size_bytes = utf8_bytes(value) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
         if not 0 <= size_bytes <= LIMITS.attribute_bytes_max:
             raise InvalidArgument(
                 f"attribute {key!r} must be valid UTF-8 (or bytes) and at most {LIMITS.attribute_bytes_max} bytes long",
-                argument="attributes",
+                argument=argument,
             )
     return dict(sorted(attributes.items()))
 
 
-def check_attribute_changes(changes: object) -> None:
+def check_attribute_changes(changes: object, argument: str) -> None:
     """As ``check_attributes``; None as a value means "absent". Raises ``InvalidArgument``."""
     if isinstance(changes, Mapping):
         for name in changes:
-            _check_attribute_name(name)
+            _check_attribute_name(name, argument)
         changes = {name: value for name, value in changes.items() if value is not None}
-    check_attributes(changes)
+    check_attributes(changes, argument)
 
 
-def _check_attribute_name(name: object) -> None:
+def _check_attribute_name(name: object, argument: str) -> None:
     """1 to 255 bytes of UTF-8. Raises ``InvalidArgument``."""
     if not isinstance(name, str) or not 1 <= utf8_bytes(name) <= 255:
-        raise InvalidArgument(
-            f"attribute name {name!r} must be a str of 1 to 255 bytes of UTF-8", argument="attributes"
-        )
+        raise InvalidArgument(f"attribute name {name!r} must be a str of 1 to 255 bytes of UTF-8", argument=argument)
 
 
 def check_not_itself(target_name: str, source_name: str) -> None:
@@ -149,10 +147,8 @@ def check_value(value: object) -> bytes:
 
 def check_version(version: object) -> None:
     """None, or a whole number from 0 on. Raises ``InvalidArgument``."""
-    if version is not None and (type(version) is not int or version < 0):
-        raise InvalidArgument(
-            f"expected_version must be a whole number from 0 on, not {version!r}", argument="expected_version"
-        )
+    if version is not None:
+        check_number(version, "expected_version")
 
 
 def check_listing(prefix: object, after: object, limit: object) -> None:
@@ -160,5 +156,5 @@ def check_listing(prefix: object, after: object, limit: object) -> None:
     for value, argument in ((prefix, "prefix"), ("" if after is None else after, "after")):
         if not isinstance(value, str) or utf8_bytes(value) < 0:
             raise InvalidArgument(f"{argument} must be a str of valid UTF-8, not {value!r}", argument=argument)
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise InvalidArgument(f"limit must be a whole number from 0 on, not {limit!r}", argument="limit")
+    if limit is not None:
+        check_number(limit, "limit")

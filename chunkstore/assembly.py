@@ -291,7 +291,8 @@ def journal_records(
 ) -> Iterator[dict[str, object]]:
     """The records of history still stored, oldest first, as plain data; only stream ``epoch`` where given. Read-only.
 
-    Raises as ``describe_owner``, and ``ChunkNotFound`` when a collector takes what is being read: begin again.
+    Raises as ``describe_owner`` (``InvalidArgument`` also where there is no such epoch), and
+    ``ChunkNotFound`` when a collector takes what is being read: begin again.
     """
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import iter_records

@@ -16,7 +16,7 @@ from chunkstore.arguments import (
     check_key,
     check_namespace,
     check_not_itself,
-    check_range,
+    check_number,
     check_value,
     check_version,
 )
@@ -183,18 +183,17 @@ def check_changes(changes: Sequence[Change]) -> None:
         raise InvalidArgument(f"one commit takes at most {LIMITS.batch_ops_max} changes", argument="changes")
     for change in changes:
         if type(change) is Append:
-            check_segment_name(change.name)
+            check_segment_name(change.name, "name")
             check_data(change.data)
             if change.expected_offset is not None:
-                check_range(change.expected_offset, 0)
+                check_number(change.expected_offset, "expected_offset")
             continue
         if type(change) not in _KINDS:
             raise InvalidArgument(f"not a change: {type(change).__name__}; see chunkstore.changes", argument="changes")
-        for name in segment_names(change):
-            check_segment_name(name)
+        _check_names(change)
         if isinstance(change, Attach):
             if change.expected_offset is not None:
-                check_range(change.expected_offset, 0)
+                check_number(change.expected_offset, "expected_offset")
             check_session_id(change.session_id)
             check_session_chunks(change.session_id, change.chunks)
         elif isinstance(change, Create):
@@ -202,15 +201,15 @@ def check_changes(changes: Sequence[Change]) -> None:
                 raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
             check_attributes(change.attributes)
         elif isinstance(change, UpdateAttributes):
-            check_attribute_changes(change.changes)
-            check_attribute_changes(change.expected)
+            check_attribute_changes(change.changes, "changes")
+            check_attribute_changes(change.expected, "expected")
         elif isinstance(change, EndSession):
             check_session_id(change.session_id)
         elif isinstance(change, Truncate):
-            check_range(change.offset, 0)
+            check_number(change.offset, "offset")
         elif isinstance(change, Concat):
             if change.offset is not None:
-                check_range(change.offset, 0)
+                check_number(change.offset, "offset")
             check_not_itself(change.target, change.source)
         elif isinstance(change, _TABLE):
             check_namespace(change.namespace)
@@ -218,3 +217,11 @@ def check_changes(changes: Sequence[Change]) -> None:
             check_version(change.expected_version)
             if isinstance(change, TablePut):
                 check_value(change.value)
+
+
+def _check_names(change: Change) -> None:
+    if isinstance(change, Concat):
+        check_segment_name(change.target, "target")
+        check_segment_name(change.source, "source")
+    elif not isinstance(change, (*_TABLE, EndSession)):
+        check_segment_name(change.name, "name")

@@ -39,15 +39,17 @@ crc32c_of_more: Callable[[int, bytes], int] = _extend
 """As ``crc32c_extend``, likewise."""
 
 
-def check_data(data: object) -> BytesLike:
+def check_data(data: object, argument: str = "data") -> BytesLike:
     """A contiguous buffer of bytes, of shape (n,). Raises ``InvalidArgument``."""
     if isinstance(data, (bytes, bytearray)):
         return data
     if isinstance(data, memoryview):
         if data.c_contiguous:
             return data if data.format == "B" and data.ndim == 1 else data.cast("B")
-        raise InvalidArgument("data must be contiguous; copy it with bytes(...)", argument="data")
-    raise InvalidArgument(f"data must be bytes, bytearray or memoryview, not {type(data).__name__}", argument="data")
+        raise InvalidArgument(f"{argument} must be contiguous; copy it with bytes(...)", argument=argument)
+    raise InvalidArgument(
+        f"{argument} must be bytes, bytearray or memoryview, not {type(data).__name__}", argument=argument
+    )
 
 
 def crc32c(data: BytesLike) -> int:

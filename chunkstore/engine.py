@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from chunkstore import runtime
-from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_range, gather
+from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
 from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut, check_changes, segment_names
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, RollingPolicy, Settings
@@ -159,7 +159,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         Raises ``InvalidArgument``, ``SegmentExists``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``SegmentExists`` if it had happened).
         """
-        check_segment_name(name)
+        check_segment_name(name, "name")
         if rolling is not None and not isinstance(rolling, RollingPolicy):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._container.settings.default_rolling
@@ -178,7 +178,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         (``BadOffset(expected, given)`` if it had happened).
         """
         name, identity = resolve_writable(segment)
-        check_range(offset, 0)
+        check_number(offset, "offset")
         payload = check_data(data)
         append(self._container, name, identity, payload, expected_offset=offset)
         return offset + len(payload)
@@ -204,7 +204,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         name, identity = resolve_writable(segment)
         payload = check_data(data)
         if expected_offset is not None:
-            check_range(expected_offset, 0)
+            check_number(expected_offset, "expected_offset")
         writer = None
         if writer_id is not None or event_number is not None:
             writer = check_writer(writer_id, event_number)
@@ -225,7 +225,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         name, identity = resolve_writable(segment)
         payload = gather(buffers)
         if expected_offset is not None:
-            check_range(expected_offset, 0)
+            check_number(expected_offset, "expected_offset")
         return append(self._container, name, identity, payload, expected_offset=expected_offset)
 
     def seal(self, segment: SegmentRef) -> None:
@@ -252,7 +252,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         Retry: safe.
         """
         name, identity = resolve_writable(segment)
-        check_range(offset, 0)
+        check_number(offset, "offset")
         commit_changes(self._container, (name,), lambda changes: plan_truncate(changes, name, offset, identity))
 
     def concat(self, target: SegmentRef, offset: int, source: SegmentRef) -> None:
@@ -262,9 +262,9 @@ class ChunkedSegmentStorage(ReadableContainer):
         ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source with a start offset), ``BadOffset``. Retry: safe
         (``SegmentNotFound`` of the source if it had happened).
         """
-        target_name, target_id = resolve_writable(target)
-        source_name, source_id = resolve(source)
-        check_range(offset, 0)
+        target_name, target_id = resolve_writable(target, "target")
+        source_name, source_id = resolve(source, "source")
+        check_number(offset, "offset")
         check_not_itself(target_name, source_name)
         commit_changes(
             self._container,
@@ -292,8 +292,8 @@ class ChunkedSegmentStorage(ReadableContainer):
         Atomic, durable. Raises as ``seal``, and ``Conflict`` (nothing changed). Retry: safe (a ``Conflict`` may be its own).
         """
         name, identity = resolve_writable(segment)
-        check_attribute_changes(changes)
-        check_attribute_changes({} if expected is None else expected)
+        check_attribute_changes(changes, "changes")
+        check_attribute_changes({} if expected is None else expected, "expected")
         commit_changes(
             self._container, (name,), lambda planned: plan_attributes(planned, name, changes, expected or {}, identity)
         )
@@ -366,8 +366,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         repeat it. Changes nothing. Raises as ``info``, and ``StorageFull``. Retry: safe.
         """
         name, identity = resolve(segment)
-        writer = check_writer(writer_id, 1)
-        assert writer is not None
+        writer = _writer_bytes(writer_id)
         self._context.check_open()
         if self._container.fence.error is None:
             settle(self._container, name)
@@ -444,10 +443,20 @@ class ChunkedSegmentStorage(ReadableContainer):
 
 def check_writer(writer_id: bytes | str | None, event_number: int | None) -> bytes | None:
     """The writer id as bytes. Raises ``InvalidArgument`` unless both or neither are given and in range."""
-    if (writer_id is None) != (event_number is None):
-        raise InvalidArgument("writer_id and event_number belong together", argument="writer_id")
-    if writer_id is None:
+    if writer_id is None and event_number is None:
         return None
+    if writer_id is None or event_number is None:
+        missing, given = ("writer_id", "event_number") if writer_id is None else ("event_number", "writer_id")
+        raise InvalidArgument(f"{missing} is missing: it belongs to {given}", argument=missing)
+    raw = _writer_bytes(writer_id)
+    if type(event_number) is not int or not 1 <= event_number <= _EVENT_MAX:
+        raise InvalidArgument(
+            f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number"
+        )
+    return raw
+
+
+def _writer_bytes(writer_id: bytes | str) -> bytes:
     raw = writer_id.encode("utf-8", "replace") if isinstance(writer_id, str) else writer_id
     if (
         not isinstance(raw, bytes)
@@ -455,8 +464,4 @@ def check_writer(writer_id: bytes | str | None, event_number: int | None) -> byt
         or (isinstance(writer_id, str) and utf8_bytes(writer_id) < 0)
     ):
         raise InvalidArgument("writer_id must be 1 to 64 bytes (as a str: of valid UTF-8)", argument="writer_id")
-    if type(event_number) is not int or not 1 <= event_number <= _EVENT_MAX:
-        raise InvalidArgument(
-            f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number"
-        )
     return raw

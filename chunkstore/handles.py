@@ -24,22 +24,22 @@ class SegmentHandle(NamedTuple):
 SegmentRef: TypeAlias = str | SegmentHandle
 
 
-def resolve(target: SegmentRef) -> tuple[str, int | None]:
-    """Name and (for a handle) id. Raises ``InvalidArgument``."""
+def resolve(target: SegmentRef, argument: str = "segment") -> tuple[str, int | None]:
+    """Name and (for a handle) id. Raises ``InvalidArgument`` of ``argument``."""
     if isinstance(target, SegmentHandle):
-        check_segment_name(target.name)
+        check_segment_name(target.name, argument)
         if type(target.segment_id) is not int:
-            raise InvalidArgument(f"the handle of {target.name!r} has no segment's id", argument="segment")
+            raise InvalidArgument(f"the handle of {target.name!r} has no segment's id", argument=argument)
         return target.name, target.segment_id
-    check_segment_name(target)
+    check_segment_name(target, argument)
     return target, None
 
 
-def resolve_writable(target: SegmentRef) -> tuple[str, int | None]:
+def resolve_writable(target: SegmentRef, argument: str = "segment") -> tuple[str, int | None]:
     """As ``resolve``, for a change. Raises ``InvalidArgument`` for a read handle, too."""
     if type(target) is str:
-        check_segment_name(target)
+        check_segment_name(target, argument)
         return target, None
     if isinstance(target, SegmentHandle) and not target.writable:
-        raise InvalidArgument(f"the handle of {target.name!r} is read-only; use open_write", argument="segment")
-    return resolve(target)
+        raise InvalidArgument(f"the handle of {target.name!r} is read-only; use open_write", argument=argument)
+    return resolve(target, argument)

@@ -75,19 +75,19 @@ def check_container_name(name: str) -> None:
         )
 
 
-def check_segment_name(name: str) -> None:
-    """Raise ``InvalidArgument`` unless ``name`` is 1 to 255 bytes of UTF-8 without NUL."""
+def check_segment_name(name: str, argument: str = "segment") -> None:
+    """Raise ``InvalidArgument`` of ``argument`` unless ``name`` is 1 to 255 bytes of UTF-8 without NUL."""
     if type(name) is str and name.isascii() and 1 <= len(name) <= LIMITS.segment_name_bytes_max and "\0" not in name:
         return
     if not isinstance(name, str):
-        raise InvalidArgument(f"a segment name must be a str, not {type(name).__name__}", argument="segment")
+        raise InvalidArgument(f"a segment name must be a str, not {type(name).__name__}", argument=argument)
     size_bytes = utf8_bytes(name)
     if size_bytes < 0:
-        raise InvalidArgument(f"segment name {name!r} is not valid UTF-8", argument="segment")
+        raise InvalidArgument(f"segment name {name!r} is not valid UTF-8", argument=argument)
     if not 1 <= size_bytes <= LIMITS.segment_name_bytes_max or "\0" in name:
         raise InvalidArgument(
             f"a segment name must be 1 to {LIMITS.segment_name_bytes_max} bytes of UTF-8 without NUL; this one has {size_bytes}",
-            argument="segment",
+            argument=argument,
         )
 
 

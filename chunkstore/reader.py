@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, Protocol, Self
 
 from chunkstore import runtime
+from chunkstore.arguments import check_number
 from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgument, SegmentTruncated, StorageUnavailable
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
@@ -45,8 +46,7 @@ def check_reader(start: object, stop: object, prefetch_bytes: object, piece_byte
         (0 if stop is None else stop, "stop"),
         (prefetch_bytes, "prefetch_bytes"),
     ):
-        if type(value) is not int or value < 0:
-            raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+        check_number(value, argument)
     if type(piece_bytes) is not int or not _PIECE_BYTES_MIN <= piece_bytes <= _PIECE_BYTES_MAX:
         raise InvalidArgument(
             f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import check_buffer, check_listing, check_range
+from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import Finding
@@ -110,7 +110,7 @@ class ReadableContainer:
         """Fill ``buffer`` (writable, contiguous, of shape (n,)) from ``offset``; returns the count. Raises as ``read``."""
         name, identity = resolve(segment)
         target = check_buffer(buffer)
-        check_range(offset, 0)
+        check_number(offset, "offset")
         self._context.check_open()
         return read_into(self._context, name, identity, offset, target)
 
@@ -120,7 +120,7 @@ class ReadableContainer:
         Chunk-granular and from labels of the owners' clocks. Raises as ``info``.
         """
         name, identity = resolve(segment)
-        check_range(time_ms, 0)
+        check_number(time_ms, "time_ms")
         self._context.check_open()
         return inspect.offset_at(self._context, name, identity, time_ms)
 
@@ -129,7 +129,7 @@ class ReadableContainer:
 
         Raises as ``info`` (``SegmentNotFound`` also when it is deleted meanwhile), and at a replica as ``Replica.refresh``.
         """
-        check_range(offset, 0)
+        check_number(offset, "offset")
         if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
             raise InvalidArgument(
                 f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import NamedTuple, TypeAlias
 
-from chunkstore.arguments import check_data_buffer, check_range, check_whole
+from chunkstore.arguments import check_data_buffer, check_number, check_range
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, InvalidOffset, StorageUnavailable, Unsupported
 from chunkstore.names import check_object_name, check_object_text
@@ -345,7 +345,7 @@ class BaseChunkStorage(ChunkStorage):
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         self._check_handle(handle)
-        check_whole(offset, "offset")
+        check_number(offset, "offset")
         check_data_buffer(buffer, "buffer")
         if isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and buffer.readonly):
             raise InvalidArgument("buffer must be writable", argument="buffer")
@@ -360,7 +360,7 @@ class BaseChunkStorage(ChunkStorage):
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         self._check_handle(handle, writable=True)
         if type(offset) is not int or offset < 0:
-            check_whole(offset, "offset")
+            check_number(offset, "offset")
         if type(data) is not bytes:
             check_data_buffer(data, "data")
         if not self.capabilities.append:
@@ -419,14 +419,14 @@ class BaseChunkStorage(ChunkStorage):
             if not isinstance(item, ConcatArgument):
                 raise InvalidArgument("concat takes ConcatArgument items", argument="arguments")
             self._check(item.name)
-            check_whole(item.length, "length")
+            check_number(item.length, "length")
             if position and (item.name == arguments[0].name or item.name == arguments[position - 1].name):
                 raise InvalidArgument(f"chunk {item.name!r} is named twice in a concat", argument="arguments")
         return self.do_concat(arguments)
 
     def truncate(self, handle: ChunkHandle, length: int) -> None:
         self._check_handle(handle, writable=True)
-        check_whole(length, "length")
+        check_number(length, "length")
         if not self.capabilities.truncate:
             raise Unsupported(f"{self.url} cannot truncate {handle.name!r}", feature="truncate")
         self.do_truncate(handle.name, length)

@@ -32,6 +32,7 @@ LAYERS = {
     "chunkstore.records": 0,
     "chunkstore.names": 0,
     "chunkstore.config": 0,
+    "chunkstore.buffers": 0,
     "chunkstore.checksum": 0,
     "chunkstore.runtime": 0,
     "chunkstore.deadline": 0,

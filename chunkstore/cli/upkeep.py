@@ -6,7 +6,7 @@ cannot be followed at all. Leaves out: repair, which writes a new epoch and is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -14,13 +14,23 @@ import typer
 from chunkstore import assembly
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, human_time, print_facts, print_json, print_table
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.operations.check import CheckLevel
 
 __all__ = ["check", "journal", "snapshot"]
 
 _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "object", "position")
+
+
+class NoSuchEpoch(ChunkstoreError):
+    """``journal --epoch``: history has no stream of this epoch. No misuse: a container is found or not found, too."""
+
+    fields = ("epoch",)
+
+    def __init__(self, epoch: int, message: str) -> None:
+        super().__init__(message)
+        self.epoch = epoch
 
 
 def check(
@@ -69,12 +79,21 @@ def journal(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the journal's records, oldest first."""
-    records = map(_plain, assembly.journal_records(root, container, epoch))
+    records = map(_plain, _records(root, container, epoch))
     if as_json:
         for record in records:
             print_json(record)
         return
     print_table(_RECORD_COLUMNS, map(_record_row, records), right=("lsn", "epoch", "index", "ops", "rows", "size"))
+
+
+def _records(root: str, container: str, epoch: int | None) -> Iterator[Mapping[str, object]]:
+    try:
+        yield from assembly.journal_records(root, container, epoch)
+    except InvalidArgument as error:
+        if epoch is None or error.argument != "epoch":
+            raise
+        raise NoSuchEpoch(epoch, error.message) from error
 
 
 def _plain(record: Mapping[str, object]) -> dict[str, object]:

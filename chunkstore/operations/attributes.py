@@ -32,5 +32,5 @@ def plan_attributes(
             merged.pop(key, None)
         else:
             merged[key] = value
-    changes.put(segment._replace(attributes=check_attributes(merged), modified_ms=changes.now_ms))
+    changes.put(segment._replace(attributes=check_attributes(merged, "changes"), modified_ms=changes.now_ms))
     changes.headers.append((int(OpCode.ATTRIBUTES), segment.id))

@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
+from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c
 from chunkstore.deadline import until
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
@@ -178,9 +179,7 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
         read: list[bytes] = []
         _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
         return read[0]
-    buffer = bytearray(plan.length)
-    _fill(context, memoryview(buffer), plan)
-    return bytes(buffer)
+    return filled(plan.length, lambda target: _fill(context, target, plan))
 
 
 def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:

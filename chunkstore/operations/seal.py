@@ -29,6 +29,6 @@ def plan_unseal(changes: ChangeSet, name: str, identity: int | None = None) -> N
     """Plan to make a sealed segment writable again. Raises ``SegmentNotSealed``."""
     segment = changes.segment(name, identity)
     if not segment.sealed:
-        raise SegmentNotSealed(name)
+        raise SegmentNotSealed(name, f"segment {name!r} is not sealed: there is nothing to undo")
     changes.put(segment._replace(flags=segment.flags & ~FLAG_SEALED, modified_ms=changes.now_ms))
     changes.headers.append((int(OpCode.UNSEAL), segment.id))

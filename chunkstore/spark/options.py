@@ -122,7 +122,7 @@ def _segments(values: Mapping[str, str]) -> tuple[str, ...]:
     for item in _items(values, "segments"):
         if not isinstance(item, str) or not item:
             raise InvalidArgument(f"option 'segments' holds {item!r}, which is no segment name", argument="segments")
-        check_segment_name(item)
+        check_segment_name(item, "segments")
         names.append(item)
     if not names:
         raise InvalidArgument("option 'segments' names no segment", argument="segments")

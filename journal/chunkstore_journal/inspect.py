@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.port import Head, Op, Position, RowChange
 from chunkstore_journal.claim import read_latest
@@ -37,6 +37,7 @@ from chunkstore_journal.walk import (
 __all__ = ["Finding", "OwnerInfo", "RecordInfo", "check_journal", "describe_owner", "iter_records"]
 
 _WORKERS = 16
+_RANGES_SHOWN_MAX = 20
 
 
 class OwnerInfo(NamedTuple):
@@ -105,20 +106,37 @@ def _info(record: Record, *, embedded: bool, name: str, position: int) -> Record
 def iter_records(streams: Streams, epoch: int | None = None) -> Iterator[RecordInfo]:
     """The records of history that are still stored, oldest first; only those of stream ``epoch`` where given.
 
-    Raises: ``Damaged`` where history cannot be read, ``ChunkNotFound`` if a collector runs meanwhile.
+    Raises: ``InvalidArgument`` where history has no stream ``epoch``, ``Damaged`` where it cannot be read, ``ChunkNotFound`` if
+    a collector runs meanwhile.
     """
     pool = runtime.pool("journal-inspect", _WORKERS)
     try:
         gone_max: int | None = None
+        others: list[int] = []
         for leg in legs_of_history(streams, find_last_claim(streams)):
             if epoch is not None and leg.opened.epoch != epoch:
+                others.append(leg.opened.epoch)
                 continue
             if gone_max is None:
                 gone_max = collected_max(streams, newest_opened(streams))
             for record, embedded, name, position in stored_records(streams, leg, pool, gone_max, []):
                 yield _info(record, embedded=embedded, name=name, position=position)
+        if epoch is not None and gone_max is None:
+            text = f"no records of epoch {epoch}: there are {_in_words(others)}"
+            raise InvalidArgument(text, argument="epoch")
     finally:
         pool.close()
+
+
+def _in_words(epochs: Sequence[int]) -> str:
+    """Ascending epochs as ranges, only the newest of many."""
+    ranges: list[tuple[int, int]] = []
+    for epoch in epochs:
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == epoch - 1 else epoch
+        ranges.append((first, epoch))
+    shown = [f"{first} to {last}" if first < last else str(first) for first, last in ranges[-_RANGES_SHOWN_MAX:]]
+    older = "older ones, " if len(ranges) > _RANGES_SHOWN_MAX else ""
+    return f"those of {older}{', '.join(shown)}" if shown else "none at all"
 
 
 def check_journal(streams: Streams, head: Head | None = None) -> Iterator[Finding]:

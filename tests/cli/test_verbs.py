@@ -148,6 +148,8 @@ def test_seal_and_unseal(call: Call, root: str, data_file: Path) -> None:
     put(call, root, "a", data_file)
     assert call("seal", root, "a", "--json").document["sealed"] is True
     assert call("unseal", root, "a", "--json").document["sealed"] is False
+    error = call("unseal", root, "a", "--json", code=1).error
+    assert error["message"] == "segment 'a' is not sealed: there is nothing to undo"
     assert call("seal", root, "b", "--json", code=1).error["error"] == "SegmentNotFound"
 
 
@@ -227,6 +229,14 @@ def test_journal_snapshot_owner_containers(call: Call, root: str, data_file: Pat
     assert {record["epoch"] for record in records} == {1, 2}
     assert {record["epoch"] for record in call("journal", root, "--epoch", "2", "--json").lines} == {2}
     assert len(call("journal", root).out.splitlines()) == len(records)
+    for epoch in ("99", "0", "-1"):
+        assert call("journal", root, "--epoch", epoch, "--json", code=1).error == {
+            "error": "NoSuchEpoch",
+            "message": f"no records of epoch {epoch}: there are those of 1 to 2",
+            "fields": {"epoch": int(epoch)},
+        }
+    result = call("journal", root, "--epoch", "99", code=1)
+    assert (result.out, result.err) == (b"", b"chunkstore: no records of epoch 99: there are those of 1 to 2\n")
     owner = call("owner", root, "--json").document
     assert (owner["claimed_epoch"], owner["opened_epoch"], owner["lease"]["released"]) == (2, 2, True)
     assert b"released by pid" in call("owner", root).out

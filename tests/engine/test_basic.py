@@ -206,8 +206,12 @@ def test_what_is_written_is_not_shared_with_the_caller(world: World) -> None:
 def test_seal_and_unseal(world: World) -> None:
     store = world.open()
     store.create("a")
-    with pytest.raises(SegmentNotSealed):
+    with pytest.raises(SegmentNotSealed) as caught:
         store.unseal("a")
+    assert caught.value.message == "segment 'a' is not sealed: there is nothing to undo"
+    store.create("b")
+    with pytest.raises(SegmentNotSealed, match="seal it first"):
+        store.concat("a", 0, "b")
     store.append("a", b"12")
     store.seal("a")
     store.seal("a")

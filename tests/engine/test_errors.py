@@ -303,7 +303,6 @@ def test_handles_that_nobody_gave_out(world: World, name: Any, identity: Any) ->
         lambda: store.append(handle, b"1"),
         lambda: store.write(handle, 0, b"1"),
         lambda: store.seal(handle),
-        lambda: store.concat("a", 0, handle),
         lambda: store.open_write(handle),
         lambda: store.last_event_number(handle, b"w"),
     ]
@@ -311,6 +310,57 @@ def test_handles_that_nobody_gave_out(world: World, name: Any, identity: Any) ->
         with pytest.raises(InvalidArgument) as caught:
             call()
         assert caught.value.argument == "segment"
+
+
+WRONG_ARGUMENTS: list[tuple[str, Call]] = [
+    ("time_ms", lambda s: s.offset_at("a", "x")),  # type: ignore[arg-type]
+    ("time_ms", lambda s: s.offset_at("a", -1)),
+    ("offset", lambda s: s.read("a", "x", 1)),  # type: ignore[arg-type]
+    ("length", lambda s: s.read("a", 0, "x")),  # type: ignore[arg-type]
+    ("offset", lambda s: s.read_into("a", -1, bytearray(1))),
+    ("offset", lambda s: s.write("a", -1, b"")),
+    ("offset", lambda s: s.truncate("a", -1)),
+    ("offset", lambda s: s.wait("a", -1, 0)),
+    ("offset", lambda s: s.concat("a", -1, "b")),
+    ("expected_offset", lambda s: s.append("a", b"x", expected_offset=-1)),
+    ("expected_offset", lambda s: s.append_many("a", [b"x"], expected_offset=-1)),
+    ("expected_offset", lambda s: s.commit([changes.Append("a", b"x", -1)])),
+    ("expected_offset", lambda s: s.commit([changes.Attach("a", 1, (), -1)])),
+    ("offset", lambda s: s.commit([changes.Truncate("a", -1)])),
+    ("buffers", lambda s: s.append_many("a", [b"x", 5])),  # type: ignore[list-item]
+    ("name", lambda s: s.create("")),
+    ("name", lambda s: s.commit([changes.Create("")])),
+    ("name", lambda s: s.commit([changes.Append("", b"x")])),
+    ("target", lambda s: s.commit([changes.Concat("", "b")])),
+    ("source", lambda s: s.commit([changes.Concat("a", "")])),
+    ("target", lambda s: s.concat("", 0, "b")),
+    ("target", lambda s: s.concat(s.open_read("a"), 0, "b")),
+    ("source", lambda s: s.concat("a", 0, "")),
+    ("source", lambda s: s.concat("a", 0, SegmentHandle("b", None, True))),  # type: ignore[arg-type]
+    ("changes", lambda s: s.update_attributes("a", {"": 1})),
+    ("changes", lambda s: s.update_attributes("a", {"b": 1.5})),  # type: ignore[dict-item]
+    ("changes", lambda s: s.update_attributes("a", {f"c{number}": 1 for number in range(128)})),
+    ("expected", lambda s: s.update_attributes("a", {}, expected={"": 1})),
+    ("expected", lambda s: s.commit([changes.UpdateAttributes("a", {}, {"": 1})])),
+    ("attributes", lambda s: s.create("c", attributes={"": 1})),
+    ("writer_id", lambda s: s.last_event_number("a", None)),  # type: ignore[arg-type]
+    ("event_number", lambda s: s.append("a", b"x", writer_id="w")),
+    ("writer_id", lambda s: s.append("a", b"x", event_number=1)),
+    ("event_number", lambda s: s.append("a", b"x", writer_id="w", event_number=0)),
+]
+
+
+def test_a_wrong_argument_is_named_as_the_caller_knows_it(world: World) -> None:
+    store = world.open()
+    store.create("a", attributes={"first": 1})
+    for argument, call in WRONG_ARGUMENTS:
+        with pytest.raises(InvalidArgument) as caught:
+            call(store)
+        others = {"offset", "length", "event_number", "attributes"} - {argument}
+        assert caught.value.argument == argument, caught.value
+        assert not any(caught.value.message.startswith(f"{other} must be") for other in others), caught.value
+    with pytest.raises(InvalidArgument, match="time_ms must be a whole number from 0 on, not 'x'"):
+        store.offset_at("a", "x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

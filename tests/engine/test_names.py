@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -62,7 +63,12 @@ def test_every_allowed_name_works_and_stays_inside_the_root(world: World) -> Non
 @pytest.mark.parametrize("name", ["", "x" * 256, "ü" * 128, "a\0b", "\0", "\udcff"], ids=ascii)
 def test_refused_names(world: World, name: str) -> None:
     store = world.open()
-    for call in (lambda: store.create(name), lambda: store.append(name, b""), lambda: store.read(name, 0, 1)):
+    calls: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("name", lambda: store.create(name)),
+        ("segment", lambda: store.append(name, b"")),
+        ("segment", lambda: store.read(name, 0, 1)),
+    )
+    for argument, call in calls:
         with pytest.raises(InvalidArgument) as caught:
             call()
-        assert caught.value.argument == "segment"
+        assert caught.value.argument == argument

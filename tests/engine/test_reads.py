@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import random
+import tracemalloc
 
 import pytest
 
@@ -91,6 +92,26 @@ def test_large_reads_in_parallel(world: World) -> None:
     run_threads(2, work)
     assert buffer == data
     assert store.check("deep") == []
+
+
+@pytest.mark.parametrize("rolling", [1 * MIB, 64 * MIB], ids=["many chunks", "one chunk"])
+@pytest.mark.parametrize("parallel_read_bytes_min", [8 * MIB, 64 * MIB], ids=["parallel", "alone"])
+def test_a_large_read_takes_its_result_and_no_second_copy(
+    world: World, rolling: int, parallel_read_bytes_min: int
+) -> None:
+    store = world.open(rolling=rolling, parallel_read_bytes_min=parallel_read_bytes_min)
+    store.create("a")
+    size = 24 * MIB
+    data = random.Random(2).randbytes(size)
+    store.append("a", data)
+    tracemalloc.start()
+    try:
+        got = store.read("a", 0, size)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert type(got) is bytes and got == data
+    assert peak < size + 3 * MIB
 
 
 def test_a_flipped_bit_is_found_also_by_a_parallel_read(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.config import Settings
+from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import check_journal, describe_owner, iter_records
@@ -33,6 +34,9 @@ def test_records_of_history(world: World) -> None:
     assert [record.lsn for record in records] == list(range(1, owner.journal.head.lsn + 1))
     assert [record.kind for record in records] == ["OPEN", "OPS", "OPS", "OPEN", "OPS", "SNAPSHOT_NOTE"]
     assert [record.epoch for record in iter_records(fresh(world), 3) if not record.embedded] == [3, 3, 3]
+    with pytest.raises(InvalidArgument, match=r"no records of epoch 4: there are those of 1, 3$") as caught:
+        list(iter_records(fresh(world), 4))
+    assert caught.value.argument == "epoch"
     assert sum(record.embedded for record in records) == (world.mode == "append")
     assert records[-1].hash == owner.journal.head.hash
 

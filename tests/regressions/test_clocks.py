@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
+import chunkstore
 from chunkstore import runtime
-from tests.support.clock import jumping_clock
-from tests.support.data import problems
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from tests.support.clock import JumpingClock, jumping_clock
+from tests.support.data import pattern, problems
 from tests.support.worlds import World
 
 YEAR_MS = 366 * 86_400_000
@@ -66,3 +70,50 @@ def test_a_clock_set_back_under_an_owner_does_not_shorten_the_grace(
         assert (report.chunks, report.waiting) == (0, 1)
         clock.jump(101)
         assert store.collect().chunks == 1
+
+
+@pytest.mark.parametrize("jump_s", [-1000, -10 * 366 * 86_400], ids=["minutes", "years"])
+def test_a_clock_before_1970_is_the_beginning_of_1970(world: World, jump_s: int) -> None:
+    """A machine without a battery starts there; records take no time below 0, so that nothing could be opened."""
+
+    def before_1970(clock: JumpingClock) -> None:
+        clock.jump(jump_s - runtime.now_ms() // 1000)
+
+    with jumping_clock() as clock:
+        before_1970(clock)
+        assert runtime.now_ms() == 0
+        store = world.open(gc_grace_s=100)
+        store.create("s", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=4))
+        store.append("s", pattern(0, 10))
+        assert store.info("s").created_at == store.info("s").modified_at == 0
+        assert store.offset_at("s", 0) == 8
+        with store.session("me"):
+            pass
+        assert store.snapshot().rows > 0
+        store.delete("s")
+        assert store.collect().waiting == 3
+        assert problems(store.check("deep")) == []
+        store.close()
+        world.forget_cache()
+        store = world.open(gc_grace_s=100)
+        assert store.collect().waiting == 3
+        clock.jump(101)
+        assert store.collect().chunks == 3
+
+
+def test_files_from_before_1970_are_as_old_as_1970(tmp_path: Path) -> None:
+    """As the clock is: a temporary file that is being written does not look as if it were left over from long ago."""
+    storage = FilesystemChunkStorage(tmp_path)
+    storage.create("a", b"x")
+    temporary = tmp_path / ".chunkstore-tmp" / "being-written"
+    temporary.parent.mkdir(exist_ok=True)
+    temporary.write_bytes(b"x")
+    for path in (tmp_path / "a", temporary):
+        os.utime(path, (-YEAR_MS, -YEAR_MS))
+    with jumping_clock() as clock:
+        clock.jump(-YEAR_MS - runtime.now_ms() // 1000)
+        again = FilesystemChunkStorage(tmp_path)
+        again.create("b", b"x")
+        assert temporary.exists()
+        assert again.stat("a").modified_ms == 0
+        assert [item.modified_ms for item in again.list("a").items] == [0]

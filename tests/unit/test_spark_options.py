@@ -57,7 +57,7 @@ def test_names_with_commas_are_written_as_json() -> None:
         ({"segments": "[1]"}, "segments"),
         ({"segments": "[]"}, "segments"),
         ({"segments": "["}, "segments"),
-        ({"segments": "x" * 256}, "segment"),
+        ({"segments": "x" * 256}, "segments"),
         ({"topic": ""}, "topic"),
         ({"topic": "t", "ledgers": "1,x"}, "ledgers"),
         ({"topic": "t", "ledgers": "-1"}, "ledgers"),

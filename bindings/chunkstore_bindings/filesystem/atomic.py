@@ -165,7 +165,7 @@ class AtomicFiles:
             try:
                 with os.scandir(fd) as entries:
                     for _, entry in zip(range(_SWEEP_ENTRIES_MAX), entries, strict=False):
-                        if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < limit_ms:
+                        if runtime.label_ms(entry.stat(follow_symlinks=False).st_mtime_ns) < limit_ms:
                             remove_quietly(root, f"{TEMPORARY_FOLDER}/{entry.name}")
             finally:
                 os.close(fd)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from chunkstore.buffers import filled
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
     ChunkNotFound,
@@ -41,6 +42,8 @@ __all__ = [
 OFFSET_MAX = (1 << 63) - 1
 """The largest offset a system call takes; nothing is stored at or beyond it."""
 T = TypeVar("T")
+_ONE_CALL_BYTES = 0x7FFFF000
+"""What Linux moves by one system call."""
 _COPY_BYTES = 4 << 20
 _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 
@@ -123,14 +126,15 @@ def write_all(fd: int, data: BytesLike, offset: int) -> int:
 
 def read_span(fd: int, start: int, end: int) -> bytes:
     """The bytes from ``start`` up to ``end``, fewer if the file ends before. Raises ``OSError``."""
-    parts = []
-    while start < end:
-        data = os.pread(fd, end - start, start)
-        if not data:
-            break
-        parts.append(data)
-        start += len(data)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    size = end - start
+    if size <= 0:
+        return b""
+    if size <= _ONE_CALL_BYTES:
+        data = os.pread(fd, size, start)
+        if len(data) == size or not data:
+            return data
+        del data
+    return filled(size, lambda view: fill(fd, view, start, 0))
 
 
 def fill(fd: int, buffer: bytearray | memoryview, offset: int, done: int) -> int:

@@ -147,7 +147,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def do_stat(self, name: str) -> ChunkInfo:
         info = self._must_look(name)
-        return ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000)
+        return ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns))
 
     def do_identity(self, name: str) -> bytes:
         """Of the chunk in the tree that was opened, and only if the path leads there, too: whoever opens the root now, or
@@ -412,7 +412,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
                     info = os.stat(rest, dir_fd=held.fd, follow_symlinks=False)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
-                items.append(ChunkInfo(name, info.st_size, info.st_mtime_ns // 1_000_000))
+                items.append(ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns)))
         except OSError as error:
             raise StorageUnavailable(
                 f"listing {prefix!r} under {self._root}: {error.strerror}; check permissions and the disk",

@@ -27,6 +27,7 @@ from itertools import islice
 from typing import Any, Final
 
 from chunkstore import runtime
+from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.deadline import left_s, until
@@ -172,16 +173,15 @@ class HdfsChunkStorage(BaseChunkStorage):
     # Reading ---------------------------------------------------------------------------------------------------------
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
-        parts: list[bytes] = []
+        data = b""
 
         def take(stream: Stream) -> int:
-            parts.clear()
-            parts.extend(stream.pieces())
+            nonlocal data
+            data = b""  # what an earlier attempt took is let go first
+            data = joined(stream.pieces())
             return stream.taken
 
-        if not self._read(name, offset, length, take):
-            return b""
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return data if self._read(name, offset, length, take) else b""
 
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
         with memoryview(buffer) as whole, whole.cast("B") as flat:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.buffers import filled, joined
 from chunkstore.checksum import crc32c, crc32c_extend
 from chunkstore.errors import Damaged
 from chunkstore_bindings.s3.checksums import kept_crc
@@ -101,11 +101,9 @@ def read_range(client: S3Client, name: str, offset: int, length: int, pool: runt
     # Who asks for "everything" names a length far beyond the end: only what is there is made room for.
     size = min(length, max(0, head(client, name).length - offset))
     try:
-        buffer = bytearray(size)
+        return filled(size, lambda view: read_into(client, name, offset, view, pool))
     except MemoryError:
         raise Refusal(Kind.INVALID, f"there is no memory for {size} bytes at once; read them in pieces") from None
-    count = read_into(client, name, offset, memoryview(buffer), pool)
-    return bytes(memoryview(buffer)[:count])
 
 
 def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: runtime.Pool) -> int:
@@ -139,11 +137,7 @@ def _get_once(client: S3Client, name: str, offset: int, length: int) -> Found:
     if answer is None:
         return _NOTHING
     expected, total = _sizes(answer, offset, length)
-    # What is written into a BytesIO comes out of it without another copy.
-    gathered = BytesIO()
-    for block in _blocks(client, answer, expected):
-        gathered.write(block)
-    data = gathered.getvalue()
+    data = joined(_blocks(client, answer, expected))
     kept = kept_crc(answer) if expected == total else None
     crc = crc32c(data) if kept is not None else 0
     return Found(expected, total, answer["ETag"], crc, kept, data, answer.get("Metadata", {}))
@@ -173,12 +167,12 @@ def _fill_split(client: S3Client, name: str, offset: int, view: memoryview, ways
         for start in range(0, len(view), size)
     ]
     pieces = pool.run_all([partial(client.patiently, attempt) for attempt in attempts])
-    filled = [piece for piece in pieces if piece.size]
-    if not filled:
+    present = [piece for piece in pieces if piece.size]
+    if not present:
         return _NOTHING
-    first, count = filled[0], sum(piece.size for piece in filled)
+    first, count = present[0], sum(piece.size for piece in present)
     # A piece that lay beyond the end of another version has no ETag to tell that by, but is missing here.
-    if len({piece.etag for piece in filled}) > 1 or count != min(len(view), first.length - offset):
+    if len({piece.etag for piece in present}) > 1 or count != min(len(view), first.length - offset):
         raise Refusal(Kind.TRANSIENT, "the object was replaced while it was read")
     kept = first.expected_crc if count == first.length else None
     crc = crc32c_extend(0, view[:count]) if kept is not None else 0
