@@ -7,7 +7,6 @@ name. Leaves out: the verbs themselves.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -20,6 +19,7 @@ import typer
 from chunkstore.cli import change, ledgers, look, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
+from chunkstore.cli.streams import watched_streams
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
 
 __all__ = ["app", "main"]
@@ -114,14 +114,16 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` defaults to the process's own arguments."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with watched_streams():
+        return _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
     try:
         result = typer.main.get_command(app).main(args=arguments, prog_name="chunkstore", standalone_mode=False)
         sys.stdout.flush()
     except (_PipeClosed, BrokenPipeError):
-        # Python flushes stdout once more at exit; give it something that does not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except (_Interrupted, KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
