@@ -334,13 +334,13 @@ def install(runtime: Runtime | None) -> None:
 
 def now_ms() -> int:
     """Wall clock in milliseconds since 1970. A label: nothing about safety depends on it."""
-    return label_ms(_active.now_ns())
+    return max(0, _active.now_ns()) // 1_000_000
 
 
 def label_ms(time_ns: int) -> int:
     """A time of a machine's clock, from nanoseconds. A clock that shows a time before 1970 was never set: it shows 0, because
     records take no time below it."""
-    return time_ns // 1_000_000 if time_ns > 0 else 0
+    return max(0, time_ns) // 1_000_000
 
 
 def monotonic_s() -> float:

@@ -309,8 +309,6 @@ class PosixChunkStorage(BaseChunkStorage):
         self._process = process
         self._backend = backend
         self._wire_call = Wire(world, process).call
-        self._held: dict[str, str] = {}
-        backend.held.append(self._held)
         self._begin()
 
     def _begin(self) -> None:
@@ -320,7 +318,8 @@ class PosixChunkStorage(BaseChunkStorage):
         # Files with unsynced bytes of ours stay open: how many errors there had been when the first of them were written.
         self._errors_known: dict[str, int] = {}
         self._temporaries = 0
-        self._held.clear()
+        self._held: dict[str, str] = {}
+        self._backend.held.append(self._held)
 
     def _at(self, name: str) -> str:
         """Where a name lies now, in the folder that was opened for it."""
