@@ -21,6 +21,7 @@ from chunkstore.config import Settings
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.lmdb import open_reader
+from chunkstore.metadata.lmdb.rows import Tally
 from chunkstore.metadata.lmdb.store import HEAD_KEY, pack_head
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
@@ -30,7 +31,7 @@ from chunkstore_journal.history import Streams
 __all__ = ["Floor", "Tail"]
 
 _HEADER = struct.Struct(">4sBBBBII16sQQQQ16s32s16sQI")
-_HEAD = struct.Struct(">B16sQQ16sQQQ32s")
+_HEAD = struct.Struct(">B16sQQ16sQQQ32sQQ")
 _U32 = struct.Struct(">I")
 _APPEND, _OPS = int(OpCode.APPEND), int(RecordKind.OPS)
 _SEGMENT_ID, _SEGMENT_LENGTH, _LAST_CHUNK, _MODIFIED_MS = 3, 6, 8, 16
@@ -87,7 +88,7 @@ class Floor:
         with self.lmdb.begin(write=True) as txn:
             for key, value in self.rows.items():
                 txn.put(key, value)
-            txn.put(HEAD_KEY, pack_head(self._uuid, head))
+            txn.put(HEAD_KEY, pack_head(self._uuid, head, Tally(0, 0)))
 
     def tail(self, name: str) -> Tail:
         """What ``append`` takes for the segment ``name``, which has a growing chunk with room enough."""
@@ -120,8 +121,8 @@ class Floor:
             txn.put(
                 HEAD_KEY,
                 _HEAD.pack(
-                    1, self._uuid, self._owner_epoch, self._lsn, self._hash, self._epoch, self._index, self._end,
-                    digest.to_bytes(32, "big"),
+                    2, self._uuid, self._owner_epoch, self._lsn, self._hash, self._epoch, self._index, self._end,
+                    digest.to_bytes(32, "big"), 0, 0,
                 ),
             )  # fmt: skip
 

@@ -107,6 +107,7 @@ class ChunkedSegmentStorage(ReadableContainer):
             check=SharedCheck(check, settings.op_deadline_s) if beside else check,
             check_beside=beside,
             recheck=container.check_fence,
+            rebuild=container.rebuild,
         )
         self._maintenance.start()
 
@@ -371,9 +372,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         if self._container.fence.error is None:
             settle(self._container, name)
         try:
-            with self._container.current.store.view() as view:
-                record = find_segment(view, name, identity)
-                raw = view.get(writer_key(record.id, writer))
+            raw = self._context.look(lambda view: view.get(writer_key(find_segment(view, name, identity).id, writer)))
         finally:
             self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]

@@ -15,6 +15,7 @@ A class exists only where a caller would act differently::
       OutcomeUnknown         may or may not have happened: retry with an expected offset or event number
       StorageFull            free space, then retry; nothing was lost
       StorageUnavailable     retry later; it did not happen
+        CacheDamaged         the same: the metadata cache is made anew meanwhile
       DeadlineExceeded       retry with more time; it did not happen
       ContainerNotFound      create it, or mend the root
       ContainerBusy          a live owner exists: wait, or take over
@@ -35,6 +36,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "BadOffset",
+    "CacheDamaged",
     "ChunkExists",
     "ChunkNotFound",
     "ChunkstoreError",
@@ -218,6 +220,13 @@ class StorageUnavailable(ChunkstoreError):
     def __init__(self, message: str, *, object: str = "") -> None:
         super().__init__(message)
         self.object = object
+
+
+class CacheDamaged(StorageUnavailable):
+    """The local metadata cache does not hold what was written to it; ``object`` is its directory. The operation did not happen.
+
+    An owner and a replica make it anew and plan again, so that callers hear of it only where that fails.
+    """
 
 
 class DeadlineExceeded(ChunkstoreError):

@@ -18,7 +18,7 @@ from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head
 from chunkstore.operations import inspect
-from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
+from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
@@ -70,8 +70,7 @@ class ReadableContainer:
         name, identity = resolve(segment)
         self._context.check_open()
         try:
-            with self._context.store().view() as view:
-                record = find_segment(view, name, identity)
+            record = self._context.look(lambda view: find_segment(view, name, identity))
         finally:
             # Also before an error: that there is no segment may be news of yesterday.
             self._context.check()
@@ -183,13 +182,17 @@ class ReadableContainer:
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.
 
-        Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``,
-        ``StorageFull`` (``deep``: no room for a replay). Retry: safe.
+        Read-only, but for a damaged metadata cache, which is made anew (a warning says so). Raises ``InvalidArgument`` (level),
+        ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``, ``StorageFull`` (no room for a replay, or for a new
+        cache). Retry: safe.
         """
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
         self._context.check_open()
-        head = self._context.store().head()
-        findings = [*self._journal_findings(level, head), *check(self._context, level, epoch=self._present_epoch())]
-        self._context.check()
+        context = self._context
+        findings = list(check_cache(context))
+        findings += self._journal_findings(level, context.store().head())
+        epoch = self._present_epoch()
+        findings += context.look(lambda view: list(check(context, view, level, epoch=epoch)))
+        context.check()
         return findings

@@ -7,13 +7,13 @@
         CURRENT                 the name of the current store's directory and a newline; replaced by rename
         <token>/                one store, made once under a name that is never used again
             data.mdb, lock.mdb  LMDB's own
-            STATE               who opened it last, in which boot, and whether it was closed cleanly
+            STATE               who opened it last, in which boot, and what data.mdb was when it was closed cleanly
             USERS               every process that has it open holds a shared lock on it
             WRITER              locked by the writer, before LMDB's own lock: waiting for this one can have a deadline
 
 Promises: a directory in use by any living process is never deleted, and an unused one that is not current is, at the
 next occasion. A store is trusted only if no restart of the machine can have torn it: it was opened last in this very boot
-(the page cache survives a process), or it was synced and marked clean with nothing written since.
+(the page cache survives a process), or it was closed cleanly and every byte is what it was then.
 
 flock is used here and nowhere in containers: a cache directory is on a local file system, or it is not used at all.
 Leaves out: what is in a store (``lmdb``).
@@ -38,11 +38,13 @@ from chunkstore.runtime import identity, monotonic_s, sleep_s, token
 
 __all__ = [
     "CacheDirectory",
+    "FileMark",
     "StoreState",
     "UsersLock",
     "WriterLock",
     "current_store",
     "delete_unused",
+    "is_in_use",
     "is_local",
     "is_this_boot",
     "read_state",
@@ -56,7 +58,7 @@ LOCAL_FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay")
 )
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-_STATE = re.compile(r"chunkstore-cache 1 ([0-9a-f]{32}) (\S{1,200}) (open|clean [0-9]{1,20})\n")
+_STATE = re.compile(r"chunkstore-cache 2 ([0-9a-f]{32}) (\S{1,200}) (?:open|clean ([0-9]{1,20}) ([0-9a-f]{8}))\n")
 _ROLE = re.compile(r"owner|replica(-[0-9]{1,9})?")
 _SMALL_BYTES = 4096
 _BOOT_UNKNOWN = "unknown"
@@ -118,12 +120,19 @@ def _read_small(path: str) -> str:
         return ""
 
 
+class FileMark(NamedTuple):
+    """Length and CRC32C of a store's data file."""
+
+    length: int
+    crc32c: int
+
+
 class StoreState(NamedTuple):
-    """STATE of a store: ``opener`` is the token of the last opener, ``clean`` LMDB's last transaction when synced."""
+    """STATE of a store: ``opener`` is the token of the last opener; ``clean``: what the data file was when it was closed cleanly."""
 
     opener: str
     boot_id: str
-    clean: int | None
+    clean: FileMark | None
 
 
 def read_state(path: str) -> StoreState | None:
@@ -131,13 +140,14 @@ def read_state(path: str) -> StoreState | None:
     match = _STATE.fullmatch(_read_small(os.path.join(path, "STATE")))
     if match is None:
         return None
-    return StoreState(match[1], match[2], int(match[3][6:]) if match[3].startswith("clean ") else None)
+    clean = None if match[3] is None else FileMark(int(match[3]), int(match[4], 16))
+    return StoreState(match[1], match[2], clean)
 
 
 def write_state(path: str, state: StoreState) -> None:
     """Write STATE durably. Raises ``OSError``."""
-    mark = "open" if state.clean is None else f"clean {state.clean}"
-    _write_atomically(os.path.join(path, "STATE"), f"chunkstore-cache 1 {state.opener} {state.boot_id} {mark}\n")
+    mark = "open" if state.clean is None else f"clean {state.clean.length} {state.clean.crc32c:08x}"
+    _write_atomically(os.path.join(path, "STATE"), f"chunkstore-cache 2 {state.opener} {state.boot_id} {mark}\n")
 
 
 class UsersLock:
@@ -199,6 +209,18 @@ class WriterLock:
         """Give it back, and the file."""
         file, self._file = self._file, -1
         os.close(file)
+
+
+def is_in_use(path: str) -> bool:
+    """Whether any process has the store open. Raises ``OSError``."""
+    users = os.open(os.path.join(path, "USERS"), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(users)
+    return False
 
 
 def delete_unused(path: str) -> bool:

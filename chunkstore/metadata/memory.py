@@ -195,6 +195,9 @@ class MemoryMetadataView(MetadataView):
             page, start, more = self._page(start, stop)
             yield from page
 
+    def audit(self) -> None:
+        self._check()  # nothing to find: memory holds what was written
+
     def close(self) -> None:
         if self._open:
             self._open = False

@@ -8,8 +8,8 @@ Promises
 * The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction.
 * Everything here can be thrown away and rebuilt from the journal.
 
-Errors: ``StorageFull`` (cache disk), ``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be
-decoded, or a replayed digest differs), ``Closed``.
+Errors: ``StorageFull`` (cache disk), ``CacheDamaged`` (a row is not what was written here; every later call says so, too),
+``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be decoded, or a replayed digest differs), ``Closed``.
 Leaves out: deciding what is committed (the journal) and what a change means (the engine).
 """
 
@@ -91,6 +91,13 @@ class MetadataView(ABC):
     @abstractmethod
     def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
         """How many chunks of the segment begin in ``[start, stop)``, by the offset index. O(answer)."""
+
+    @abstractmethod
+    def audit(self) -> None:
+        """Read everything once and compare it with what was written: what vanished is noticed, too. O(entries).
+
+        Raises ``CacheDamaged``, as does every later call on this store then. Retry: safe.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Checking: do metadata, index and storage say what they must (protocol section 4)?
 
-Promises: read-only, from one consistent view, bounded memory but for one set of chunk ids; every problem becomes a
+Promises: read-only (but for a damaged cache, which is made anew), from one consistent view, bounded memory but for one set of
+chunk ids; every problem becomes a
 ``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22 and the offset index); ``exists`` adds
 a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds comparing CRCs of every byte.
 Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30), which ``chunkstore_journal`` checks.
@@ -15,40 +16,50 @@ from typing import Literal, TypeAlias
 
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, Damaged, SegmentNotFound
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
 from chunkstore.invariants import Finding, segment_findings
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import KIND_FOREIGN, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle
 
-__all__ = ["CHECK_LEVELS", "CheckLevel", "check"]
+__all__ = ["CHECK_LEVELS", "CheckLevel", "check", "check_cache"]
 
 CheckLevel: TypeAlias = Literal["quick", "exists", "deep"]
 CHECK_LEVELS = ("quick", "exists", "deep")
 _READ_BYTES = 4 * MIB
 
 
-def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
-    """Findings, in no promised order. Raises ``InvalidArgument`` for an unknown level."""
-    with context.store().view() as view:
-        seen: set[bytes] = set()
-        for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
-            name = key[1:].decode("utf-8", "replace")
-            try:
-                segment = decode_segment(name, raw)
-            except Damaged as error:
-                yield _of_error(name, error)
-                continue
-            yield from _check_segment(context, view, segment, seen, level, epoch)
-        yield from _check_garbage(context, view, seen)
-        yield from _check_strays(context, view, seen)
-        if level != "quick":
-            yield from orphan_findings(context, view, epoch=epoch)
+def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
+    """Findings about what ``view`` shows, in no promised order."""
+    seen: set[bytes] = set()
+    for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
+        name = key[1:].decode("utf-8", "replace")
+        try:
+            segment = decode_segment(name, raw)
+        except Damaged as error:
+            yield _of_error(name, error)
+            continue
+        yield from _check_segment(context, view, segment, seen, level, epoch)
+    yield from _check_garbage(context, view, seen)
+    yield from _check_strays(context, view, seen)
+    if level != "quick":
+        yield from orphan_findings(context, view, epoch=epoch)
+
+
+def check_cache(context: ReadContext) -> Iterator[Finding]:
+    """Read the whole metadata cache; a damaged one is made anew, and reported."""
+    store = context.store()
+    try:
+        audit(store)
+    except CacheDamaged as damage:
+        context.rebuild(damage)
+        yield Finding(12, "warning", "", "", damage.object, 0, damage.message)
 
 
 def _of_error(segment: str, error: Damaged) -> Finding:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, InvalidArgument
+from chunkstore.errors import CacheDamaged, ChunkNotFound, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
@@ -70,17 +70,14 @@ def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     after = GARBAGE
     while True:
         container.check_owner()
-        with container.current.store.view() as view:
-            found = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
-            if found is None:
-                break
-            key, raw = found
-            garbage = decode_garbage(repr(key), raw)
-            if not _due(container, key, garbage):
-                waiting += garbage.count
-                after = key + b"\0"
-                continue
-            work = _plan(container, view, key, garbage)
+        found = container.look(partial(_find, container, after))
+        if found is None:
+            break
+        key, garbage, work = found
+        if work is None:
+            waiting += garbage.count
+            after = key + b"\0"
+            continue
         chunks += len(work.ids)
         chunk_bytes += work.size_bytes
         if dry_run:
@@ -94,12 +91,26 @@ def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
 
 
+def _find(
+    container: OwnedContainer, after: bytes, view: MetadataView
+) -> tuple[bytes, GarbageRecord, _Work | None] | None:
+    """The first garbage row from ``after`` on, and what there is to do for it if it is due."""
+    found = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
+    if found is None:
+        return None
+    key, raw = found
+    garbage = decode_garbage(repr(key), raw)
+    return key, garbage, _plan(container, view, key, garbage) if _due(container, key, garbage) else None
+
+
 def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, int]:
     deadline = container.deadline()
     while True:
         owned = container.serving(deadline)
         try:
             return container.service.collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run)
+        except CacheDamaged as damage:
+            container.rebuild(damage)
         except InvalidArgument:
             # A take-over of our own came in between: collect as the owner of the new epoch.
             if container.current is owned and owned.end_reason is None:

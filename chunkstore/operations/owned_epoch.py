@@ -127,13 +127,11 @@ class OwnedEpoch:
 
     # Notes
 
-    def note(self, kind: RecordKind, notes: tuple[object, ...], deadline: Deadline) -> int:
-        """Commit a record without operations; returns its lsn. Raises ``Stale`` if the epoch has ended, and errors of commits."""
+    def note(self, kind: RecordKind, notes: tuple[object, ...]) -> PendingOp:
+        """Enter a record without operations. Raises ``Stale`` if the epoch has ended."""
         op = PendingOp([], {}, (), (), self.queue.generation, kind, notes)
-        with runtime.defer_interrupt():
-            self.queue.enter(op)
-        self.queue.wait(op, deadline)
-        return op.lsn
+        self.queue.enter(op)
+        return op
 
     def last_note(self, kind: RecordKind, deadline: Deadline) -> None:
         """Commit the last record of the epoch, whose queue has ended idle. Raises errors of commits."""

@@ -10,7 +10,7 @@ Leaves out: read-ahead (``chunkstore.reader``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -19,12 +19,13 @@ from chunkstore import runtime
 from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c
 from chunkstore.deadline import until
-from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
 from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
+from chunkstore.operations.looking import look, look_through
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -54,6 +55,16 @@ class ReadContext(NamedTuple):
     recheck: Callable[[], None]
     """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner makes sure that it is
     one, for a list of chunks that lags may hold chunks that were collected."""
+    rebuild: Callable[[CacheDamaged], None]
+    """Called when ``store`` does not hold what was written: makes another one. Raises when that does not work."""
+
+    def look(self, call: Callable[[MetadataView], T]) -> T:
+        """What ``call`` makes of a view of the present rows; see ``looking``."""
+        return look(self.store, self.rebuild, call)
+
+    def look_through(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:
+        """As ``look``, item by item."""
+        return look_through(self.store, self.rebuild, call)
 
 
 class ReadPlan(NamedTuple):
@@ -122,8 +133,7 @@ def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: 
     """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
     left_to_fetch = False
     try:
-        with context.store().view() as view:
-            plan = plan_read(view, context.names, name, identity, offset, length)
+        plan = context.look(lambda view: plan_read(view, context.names, name, identity, offset, length))
         left_to_fetch = context.check_beside and bool(plan.slices)
         return plan
     finally:

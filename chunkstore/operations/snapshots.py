@@ -12,8 +12,11 @@ from contextlib import suppress
 from typing import Final
 
 from chunkstore import runtime
+from chunkstore.errors import CacheDamaged, Damaged, StorageUnavailable
 from chunkstore.journal import RecordKind, SnapshotReport
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.looking import audit
+from chunkstore.operations.owned_epoch import OwnedEpoch
 
 __all__ = ["Snapshots"]
 
@@ -137,7 +140,23 @@ class Snapshots:
         return current.report.replayed_bytes > settings.snapshot_bytes_min / 10
 
     def _write(self) -> SnapshotReport:
-        current = self._container.current
+        container = self._container
+        while True:
+            store = container.current.store
+            try:
+                return self._write_from(container.current)
+            except CacheDamaged as damage:
+                container.rebuild(damage)
+            except (Damaged, StorageUnavailable):
+                # What does not add up in the end may be the cache's; of a worker's failure only the text is known.
+                try:
+                    audit(store)
+                except CacheDamaged as damage:
+                    container.rebuild(damage)
+                else:
+                    raise
+
+    def _write_from(self, current: OwnedEpoch) -> SnapshotReport:
         if self.worker is not None and current.store.entry_count() > _WORKER_ENTRIES_MIN:
             # A large state is written by another process: in this one it would take the interpreter from the commits.
             return self.worker(current.epoch)

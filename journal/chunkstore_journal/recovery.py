@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkNotFound, Damaged, StorageFull, StorageUnavailable
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
@@ -297,6 +297,8 @@ class _Search:
                 bring(self.streams, store, self.leg, self.pool, progress)
             discard = False
             return progress
+        except CacheDamaged as rot:
+            self.findings.append(f"{what} was discarded: {rot.message}")
         except Mismatch as mismatch:
             self.note(f"{what} was discarded: {mismatch}", link)
         except Damaged as damage:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
-from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
+from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
 from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position
@@ -368,7 +368,7 @@ class TakeOver:
         pool = runtime.pool("journal-open", 1)
         try:
             bring(self._streams, self._store, leg, pool, Progress())
-        except (Mismatch, ChunkNotFound, Damaged) as error:
+        except (Mismatch, ChunkNotFound, Damaged, CacheDamaged) as error:
             self._findings.append(f"the local cache was discarded after the take-over: {error}")
             self._cache.discard(self._store)
             self._store = None

@@ -24,6 +24,7 @@ from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageFull, StorageUnavailable, Unsupported
 from chunkstore.metadata import cachedir
 from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, environment, open_reader
+from chunkstore.metadata.lmdb.rows import sealed
 from chunkstore.metadata.port import GENESIS, Commit, MetadataCache, MetadataStore
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_contract import MetadataStoreContract
@@ -475,7 +476,7 @@ def test_after_a_restart_only_a_clean_store_is_trusted(
 ) -> None:
     store, history = made_current(cache)
     store.close(clean=True)
-    assert state_file(cache).read_text().split()[-2] == "clean"
+    assert state_file(cache).read_text().split()[-3] == "clean"
     restart_machine(monkeypatch)
     found = cache.open_current()
     assert found is not None
@@ -516,7 +517,7 @@ def test_a_former_opener_does_not_mark_clean(
     store.close(clean=True)
     assert state_file(cache).read_text().split()[-1] == "open"
     assert successor("end", True) is None
-    assert state_file(cache).read_text().split()[-2] == "clean"
+    assert state_file(cache).read_text().split()[-3] == "clean"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"../../etc\n", b"x" * 32, b"0" * 32 + b"\n", b"\xff" * 5000, b"zz\n"])
@@ -533,7 +534,7 @@ def test_a_damaged_current_is_no_current(cache: LmdbMetadataCache, content: byte
     again.close(clean=True)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"chunkstore-cache 2 " + b"0" * 32 + b" boot open\n", b"\xff" * 100])
+@pytest.mark.parametrize("content", [None, b"", b"chunkstore-cache 3 " + b"0" * 32 + b" boot open\n", b"\xff" * 100])
 def test_a_damaged_state_is_not_trusted(cache: LmdbMetadataCache, content: bytes | None) -> None:
     store, _ = made_current(cache)
     store.close(clean=True)
@@ -575,7 +576,7 @@ def test_a_store_of_another_container_or_version(cache: LmdbMetadataCache, folde
     with found._environment.handle.begin(write=True) as txn:
         raw = txn.get(b"\0head")
         assert raw is not None
-        txn.put(b"\0head", b"\x02" + raw[1:])
+        txn.put(b"\0head", sealed(b"\0head", b"\x03" + raw[1:-4]))
     found.close(clean=True)
     assert cache.open_current() is None
 

@@ -16,6 +16,7 @@ from chunkstore.metadata.cachedir import (
     CacheDirectory,
     current_store,
     delete_unused,
+    is_in_use,
     is_local,
     is_this_boot,
     read_state,
@@ -25,6 +26,7 @@ from chunkstore.metadata.cachedir import (
     write_state,
 )
 from chunkstore.metadata.lmdb.environment import WRITER_PROBE_S, Environment, acquire, release, translate
+from chunkstore.metadata.lmdb.proof import file_mark, is_well_formed
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 from chunkstore.runtime import defer_interrupt, token
@@ -135,12 +137,12 @@ def _path_of(store: MetadataStore) -> str:
 
 def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str | None) -> MetadataStore | None:
     state = read_state(path)
-    if state is None:
-        return None
-    same_boot = is_this_boot(state)
-    if not same_boot and state.clean is None:
+    if state is None or (state.clean is None and not is_this_boot(state)):
         return None
     try:
+        in_use = is_in_use(path)
+        if not in_use and not (is_well_formed(path) if state.clean is None else file_mark(path) == state.clean):
+            return None
         environment = acquire(path, settings.lmdb_map_bytes)
     except (OSError, lmdb.Error):
         return None  # being deleted, a parent's, damaged, or no room: a new one is made, or says why it cannot be
@@ -149,10 +151,10 @@ def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str |
         return None
     store = LmdbMetadataStore(environment, container_uuid, opener=opener, deadline_s=settings.op_deadline_s)
     try:
-        if not same_boot and environment.handle.info()["last_txnid"] != state.clean:
-            trusted = False
-        else:
-            trusted = environment.is_whole() and store.head().owner_epoch >= 0
+        trusted = environment.is_whole() and store.head().owner_epoch >= 0
+        if trusted and state.clean is None and not in_use:
+            with store.view() as view:
+                view.audit()
         if trusted and opener is not None:
             _mark_open(environment, opener)
     except (ChunkstoreError, OSError, lmdb.Error):

@@ -1,8 +1,8 @@
 """LMDB environments: one per store directory and process, shared by reference count, growing where they are too small.
 
-Promises: an environment that this process must not use (a parent's, a closed one) is refused by name. The map is changed
-only while no view of this process is open, or after waiting for those that are. A process that is stopped while it writes holds
-others up no longer than their deadlines. LMDB's errors end here (``translate``).
+Promises: an environment that this process must not use (a parent's, a closed one, a damaged one) is refused by name. The map is
+changed only while no view of this process is open, or after waiting for those that are. A process that is stopped while it writes
+holds others up no longer than their deadlines. LMDB's errors end here (``translate``).
 Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
 """
 
@@ -18,6 +18,7 @@ import lmdb
 
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import (
+    CacheDamaged,
     ChunkstoreError,
     Closed,
     DeadlineExceeded,
@@ -26,6 +27,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metadata.cachedir import UsersLock, WriterLock, read_state, translate_os, write_state
+from chunkstore.metadata.lmdb.proof import file_mark
 from chunkstore.runtime import defer_interrupt, lock, monotonic_s, sleep_s
 
 __all__ = ["WRITER_PROBE_S", "Environment", "abandon", "acquire", "release", "translate"]
@@ -40,7 +42,10 @@ _VIEWS_WAIT_S = 5.0
 WRITER_PROBE_S = 2.0
 _DAMAGED_ERRORS = (
     lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
     lmdb.InvalidError,
+    lmdb.PageFullError,
     lmdb.PageNotFoundError,
     lmdb.PanicError,
     lmdb.VersionMismatchError,
@@ -49,6 +54,12 @@ _DAMAGED_ERRORS = (
 
 def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
     """The error that says what an LMDB error means to the caller."""
+    if isinstance(error, _DAMAGED_ERRORS):
+        with suppress(OSError):
+            os.unlink(os.path.join(path, "STATE"))  # so that it is not trusted again
+        return CacheDamaged(
+            f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal", object=path
+        )
     if isinstance(error, lmdb.DiskError) or error.code in (ENOSPC, EDQUOT) or (error.code == EIO and _is_full(path)):
         return StorageFull(f"no space left for the metadata cache {path}; free some, or set cache_dir", object=path)
     if isinstance(error, lmdb.ReadersFullError | lmdb.MapFullError):
@@ -57,13 +68,6 @@ def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
         )
     if isinstance(error, lmdb.BadValsizeError):
         return InvalidArgument(f"a metadata key must have 1 to 511 bytes: {error}", argument="key")
-    if isinstance(error, _DAMAGED_ERRORS):
-        with suppress(OSError):
-            os.unlink(os.path.join(path, "STATE"))  # so that it is not trusted again
-        return StorageUnavailable(
-            f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal at the next open",
-            object=path,
-        )
     return StorageUnavailable(
         f"the metadata cache {path} failed, or the view was ended: {error}; open a new view, or the store again",
         object=path,
@@ -96,6 +100,15 @@ class Environment:
         self.views: set[int] = set()
         self.gate_open = True
         self.inherited = False
+        self.damage: CacheDamaged | None = None
+
+    def translate(self, error: lmdb.Error) -> ChunkstoreError:
+        """As the function; after damage nothing begins here any more."""
+        translated = translate(error, self.path)
+        if isinstance(translated, CacheDamaged) and self.damage is None:
+            self.damage = translated
+            self.gate_open = False  # sends every reader to check()
+        return translated
 
     def begin_read(self, ticket: int) -> lmdb.Transaction[bytes]:
         """A read transaction, counted as long as ``ticket`` is in ``views``.
@@ -131,10 +144,10 @@ class Environment:
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
-                    raise translate(error, self.path) from error
+                    raise self.translate(error) from error
             except lmdb.Error as error:
                 self.views.discard(ticket)
-                raise translate(error, self.path) from error
+                raise self.translate(error) from error
             self.views.discard(ticket)
             sleep_s(0.001)
         raise DeadlineExceeded("opening a metadata view", deadline_s=2 * _VIEWS_WAIT_S)
@@ -149,10 +162,12 @@ class Environment:
             )
         if self.count <= 0:
             raise Closed("this metadata store")
+        if self.damage is not None:
+            raise self.damage.copy()
 
     def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
         """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
-        if self.inherited or self.count <= 0:
+        if self.inherited or self.count <= 0 or self.damage is not None:
             self.check()
         with defer_interrupt():
             self._take(deadline_s)
@@ -164,12 +179,12 @@ class Environment:
                     except lmdb.MapFullError as error:
                         size_bytes = 2 * self.handle.info()["map_size"]
                         if size_bytes > _MAP_BYTES_MAX:
-                            raise translate(error, self.path) from error
+                            raise self.translate(error) from error
                         self._remap(size_bytes)
                     except lmdb.MapResizedError:
                         self._remap(0)
                     except lmdb.Error as error:
-                        raise translate(error, self.path) from error
+                        raise self.translate(error) from error
             finally:
                 self._give_back()
 
@@ -225,9 +240,9 @@ class Environment:
                 sleep_s(0.001)
             self.handle.set_mapsize(size_bytes)
         except lmdb.Error as error:
-            raise translate(error, self.path) from error
+            raise self.translate(error) from error
         finally:
-            self.gate_open = True
+            self.gate_open = self.damage is None
 
     def writer_answers(self) -> bool:
         """Whether writing is possible; not, while a stopped process is at it."""
@@ -364,4 +379,5 @@ def _mark_clean(environment: Environment, opener: str) -> None:
         state = read_state(environment.path)
         if state is not None and state.opener == opener:
             environment.handle.sync(True)
-            write_state(environment.path, state._replace(clean=environment.handle.info()["last_txnid"]))
+            environment.handle.sync(True)
+            write_state(environment.path, state._replace(clean=file_mark(environment.path)))
