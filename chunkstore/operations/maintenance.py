@@ -25,7 +25,7 @@ _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
 _AUDIT_S: Final = 600.0
 _AUDIT_SHARE: Final = 100
-"""Auditing the cache takes at most a hundredth of the time: 2,000,000 rows take about two seconds."""
+"""Auditing the cache takes at most a hundredth of the time: 2,000,000 rows take about four seconds."""
 
 
 class Maintenance:

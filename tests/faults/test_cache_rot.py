@@ -12,6 +12,7 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.assembly import open_replica
+from chunkstore.changes import Seal, Unseal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
 from chunkstore.metadata.keys import segment_key, table_key
@@ -170,7 +171,7 @@ USES: dict[str, tuple[bytes, Callable[[ChunkedSegmentStorage, Made], object]]] =
     "table scan": (table_key("facts", b"key 001"), lambda store, made: list(store.table("facts").scan(b"key 001"))),
     "table put": (table_key("facts", b"key 001"), lambda store, made: put(store, made.model, b"key 001", b"new")),
     "last event": (segment_key(SEGMENT), lambda store, made: store.last_event_number(SEGMENT, b"w")),
-    "seal": (segment_key(SEGMENT), lambda store, made: (store.seal(SEGMENT), store.unseal(SEGMENT))),
+    "seal": (segment_key(SEGMENT), lambda store, made: store.commit([Seal(SEGMENT), Unseal(SEGMENT)])),
     "snapshot": (segment_key(SEGMENT), lambda store, made: store.snapshot()),
     "heartbeat": (b"\0head", lambda store, made: append(store, made.model, SEGMENT, 5)),
 }

@@ -7,7 +7,7 @@ Leaves out: what follows from damage (``environment``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import lmdb
@@ -52,11 +52,12 @@ def unsealed(key: bytes, raw: bytes) -> bytes:
     return raw[:-SEAL_BYTES]
 
 
-def tally(items: Iterable[tuple[bytes, bytes]]) -> Tally:
-    """The tally of stored entries, each of which is checked. Raises ``RowDamaged``."""
+def tally(items: Iterable[tuple[bytes, bytes]], get: Callable[[bytes], bytes | None] | None = None) -> Tally:
+    """The tally of stored entries, each of which is checked. With ``get``, a look-up has to lead to each as well: a page above it
+    may be damaged in a way that only look-ups meet. Raises ``RowDamaged``."""
     entries = crcs = 0
     for key, raw in items:
-        if crc32c_of_bytes(key + raw) != RESIDUE:
+        if crc32c_of_bytes(key + raw) != RESIDUE or (get is not None and get(key) != raw):
             raise RowDamaged(key)
         entries += 1
         crcs += int.from_bytes(raw[-SEAL_BYTES:], "little")

@@ -201,7 +201,7 @@ class LmdbMetadataView(MetadataView):
     def audit(self) -> None:
         try:
             _, expected = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
-            found = tally(_scan_stored(self._txn, _FIRST_ROW))  # type: ignore[arg-type]
+            found = tally(_scan_stored(self._txn, _FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
             if found != expected:
                 raise lmdb.CorruptedError(f"{found} is there, {expected} was written")
         except (AttributeError, lmdb.Error) as error:
