@@ -153,7 +153,9 @@ def against_floor(report: Report, path: Path, rounds: int) -> None:
     for name in names:
         store.create(name)
         store.append(name, data)
-    floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), str(path / "cache"), path / "floor")
+    floor = Floor(
+        source, MemoryChunkStorage("memory://bench-append-floor"), store._container.current.store.path, path / "floor"
+    )
     tails = [floor.tail(name) for name in names]
     one = tails[:1]
     sides: dict[str, tuple[int, Callable[[], object], Callable[[], object]]] = {

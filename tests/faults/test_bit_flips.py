@@ -215,6 +215,8 @@ def test_a_lost_format_is_not_made_anew(mode: Mode) -> None:
     objects = {name: data for name, data in made.objects.items() if name != NAMES.format}
     with storage_of(objects) as storage:
         with pytest.raises(Damaged) as caught:
-            open_store_on(storage, settings=settings(mode), cache=MemoryMetadataCache(bytes(16), shelf=MemoryShelf()))
+            open_store_on(
+                storage, settings=settings(mode), cache=MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
+            )
         assert caught.value.object == NAMES.format
         assert tiny.objects_of(storage) == objects
