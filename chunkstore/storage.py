@@ -7,7 +7,6 @@ Promises
 * All operations share ``InvalidArgument`` (before any effect), ``Closed``, ``StorageUnavailable`` (may have happened), ``StorageFull``.
 
 Leaves out: retries (a wrapper), checksums of contents (the engine keeps them in metadata), listing by anything but prefix.
-
 A binding subclasses ``BaseChunkStorage``, which checks arguments, and writes the ``do_*`` methods. What it cannot do stays
 ``Unsupported``, and its ``Capabilities`` say so.
 """

@@ -92,14 +92,8 @@ def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
 
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     copy = MemoryShelf()
-    for key, content in shelf._current.items():
-        twin = type(content)()
-        twin.head = content.head
-        for row in content.live.keys:
-            value = content.live.values[row]
-            assert value is not None
-            twin.live.put(row, value)
-        copy._current[key] = twin
+    for key, contents in shelf._stores.items():
+        copy._stores[key] = [content.copy() for content in contents]
     return copy
 
 

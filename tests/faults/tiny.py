@@ -140,10 +140,10 @@ class LazyCache(MemoryMetadataCache):
 
     def __init__(self, storage: MemoryChunkStorage, shelf: MemoryShelf) -> None:
         self._storage = storage
-        super().__init__(b"", shelf=shelf)
+        super().__init__(b"", "here", shelf=shelf)
 
     def open_current(self) -> MetadataStore | None:
-        self._uuid = read_format(self._storage, NAMES).uuid
+        self._key = read_format(self._storage, NAMES).uuid, *self._key[1:]
         return super().open_current()
 
 
