@@ -163,8 +163,8 @@ def check_journal(streams: Streams, head: Head | None = None) -> Iterator[Findin
         return
     yield from _check_opens(streams, slot0)
     yield from _check_records(streams, newest, head)
-    if head is not None and head.owner_epoch > top:
-        message = f"the cache belongs to epoch {head.owner_epoch}, but only {top} is claimed"
+    if head is not None and head.position.epoch > top:
+        message = f"the cache stands in epoch {head.position.epoch}, but only {top} is claimed"
         yield Finding(12, "error", "metadata cache", 0, message)
     yield from _check_snapshots(streams, newest)
 

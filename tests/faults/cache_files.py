@@ -14,6 +14,7 @@ from chunkstore.assembly import open_store
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, ChunkstoreError
+from chunkstore.metadata.cachedir import read_state, write_state
 from chunkstore.observer import Observer
 from tests.support.data import pattern, problems
 
@@ -70,8 +71,8 @@ class Made(NamedTuple):
 
 def data_file(cache: Path) -> Path:
     """The current store's data file below an owner's cache directory."""
-    (current,) = cache.glob("*/owner/CURRENT")
-    return current.with_name(current.read_text().strip()) / "data.mdb"
+    (found,) = cache.glob("*/owner/*/STATE")
+    return found.with_name("data.mdb")
 
 
 def open_in(folder: Path, observer: Observer | None = None) -> ChunkedSegmentStorage:
@@ -128,12 +129,8 @@ def make(folder: Path, *, closed: bool) -> Made:
         store.snapshot()
         for number in range(20):
             append(store, model, f"segment/{number:03d}", 11)
-        if not closed:
-            shutil.copytree(work, folder / "killed")
-    if closed:
-        return Made(work, model)
-    shutil.rmtree(work)
-    return Made(folder / "killed", model)
+        killed = None if closed else copied(Made(work, model), folder / "killed")
+    return killed or Made(work, model)
 
 
 def used_bytes(path: Path) -> list[range]:
@@ -177,8 +174,13 @@ def _link(source: str, target: str) -> None:
 
 
 def copied(made: Made, folder: Path) -> Made:
-    """A copy to damage. What lies in the root is linked: another epoch replaces it or leaves it alone."""
+    """A copy to damage, as if it had been made there: its cache is this root's. What lies in the root is linked: another epoch
+    replaces it or leaves it alone."""
     shutil.copytree(made.folder / "cache", folder / "cache")
+    store = str(data_file(folder / "cache").parent)
+    state = read_state(store)
+    assert state is not None
+    write_state(store, state._replace(address=state.address.replace(str(made.folder), str(folder))))
     shutil.copytree(made.folder / "root", folder / "root", copy_function=_link)
     return Made(folder, made.model.copy())
 

@@ -17,6 +17,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
 from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
+from chunkstore.metadata.port import GENESIS, Head
 from chunkstore.operations import maintenance
 from tests.faults import cache_files
 from tests.faults.cache_files import Made, Watching, append, copied, data_file, flip, open_in, put, settings
@@ -24,6 +25,7 @@ from tests.support.data import problems
 from tests.support.hooked import in_thread
 
 SEGMENT = "segment/004"
+GENESIS_HEAD = Head(GENESIS, 0)
 
 
 @pytest.fixture(scope="module", params=["closed cleanly", "killed"])
@@ -285,7 +287,7 @@ def test_a_damaged_cache_says_so_to_all_and_is_not_opened_again(clean: Made, tmp
         with pytest.raises(CacheDamaged) as caught:
             rows.get(segment_key(SEGMENT))
         assert caught.value.object == rows.path
-        for call in (rows.head, rows.view, lambda: rows.get(b"Sx"), lambda: rows.set_owner(9)):
+        for call in (rows.head, rows.view, lambda: rows.get(b"Sx"), lambda: rows.finish_load(GENESIS_HEAD)):
             with pytest.raises(CacheDamaged):
                 call()
 

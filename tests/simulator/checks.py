@@ -43,12 +43,8 @@ class Checks:
         if self._watch is None:
             return
         self._watch.serving(process, store)
-        with self._world.scheduler.atomic():
-            head = store._container.current.store.head()
-            if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
-                return  # it slept, and a newer owner on its machine has the cache, or is filling it
-            with store._container.current.store.view() as view:
-                findings = list(check(store._context, view, "quick", epoch=store.epoch))
+        with self._world.scheduler.atomic(), store._container.current.store.view() as view:
+            findings = list(check(store._context, view, "quick", epoch=store.epoch))
         for finding in findings:
             if finding.severity in _WRONG:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")

@@ -1,8 +1,7 @@
 """The store and its views on an LMDB environment: rows and index entries, each with its CRC (``rows``), and one row for the head.
 
 Promises: the port's. A commit costs its row puts and one more; it is applied in one write transaction, conditional on the
-head read inside it, so that LMDB's writer lock orders all processes and all but the owner are refused. Every value that is
-read is checked, in write transactions, too; ``audit`` finds what a look-up cannot see.
+head read inside it. Every value that is read is checked, in write transactions, too; ``audit`` finds what a look-up cannot see.
 Leaves out: opening and trust (``cache``), errors of LMDB (``environment``).
 """
 
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 HEAD_KEY = b"\0head"
 _FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
-_HEAD = Struct(">B16sQQ16sQQQ32sQQ")
+_HEAD = Struct(">B16sQ16sQQQ32sQQ")
 _HEAD_VERSION = 2
 _EMPTY = Tally(0, 0)
 _LOAD_PAIRS = 32_768
@@ -40,19 +39,9 @@ _LOAD_BYTES = 8 * MIB
 
 def pack_head(container_uuid: bytes, head: Head, entries: Tally) -> bytes:
     """The head row as it is stored (FORMAT.md of the metadata folder)."""
-    position, digest, owner_epoch = head
-    lsn, record_hash, epoch, index, end = position
+    lsn, record_hash, epoch, index, end = head.position
     value = _HEAD.pack(
-        _HEAD_VERSION,
-        container_uuid,
-        owner_epoch,
-        lsn,
-        record_hash,
-        epoch,
-        index,
-        end,
-        digest.to_bytes(32, "big"),
-        *entries,
+        _HEAD_VERSION, container_uuid, lsn, record_hash, epoch, index, end, head.digest.to_bytes(32, "big"), *entries
     )
     return value + crc32c_of_bytes(HEAD_KEY + value).to_bytes(SEAL_BYTES, "little")
 
@@ -64,9 +53,8 @@ def _read_head(txn: lmdb.Transaction[bytes], container_uuid: bytes) -> tuple[Hea
     value = unsealed(HEAD_KEY, raw)
     if len(value) != _HEAD.size or value[0] != _HEAD_VERSION or value[1:17] != container_uuid:
         raise StorageUnavailable("the metadata cache is not of this container or version; delete it", object="head")
-    _, _, owner_epoch, lsn, record_hash, epoch, index, end, digest, *entries = _HEAD.unpack(value)
-    position = Position(lsn, record_hash, epoch, index, end)
-    return Head(position, int.from_bytes(digest, "big"), owner_epoch), Tally(*entries)
+    _, _, lsn, record_hash, epoch, index, end, digest, *entries = _HEAD.unpack(value)
+    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big")), Tally(*entries)
 
 
 def _sound(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
@@ -231,16 +219,19 @@ class _OpenView(LmdbMetadataView):
 class LmdbMetadataStore(MetadataStore):
     """See the module's text. Made by ``LmdbMetadataCache`` and ``open_reader``."""
 
-    def __init__(
-        self, environment: Environment, container_uuid: bytes, *, opener: str | None, deadline_s: float
-    ) -> None:
+    def __init__(self, environment: Environment, container_uuid: bytes, *, writes: bool, deadline_s: float) -> None:
         self._environment = environment
         self._uuid = container_uuid
-        self._opener = opener
+        self._writes = writes
         self._deadline_s = deadline_s
         self._open = True
         self._last_head: tuple[bytes, Head | None, Tally] = (b"", None, _EMPTY)
         self._loaded = _EMPTY
+
+    @property
+    def environment(self) -> Environment:
+        """What it is a handle on; other handles may share it."""
+        return self._environment
 
     @property
     def path(self) -> str:
@@ -253,7 +244,7 @@ class LmdbMetadataStore(MetadataStore):
         return self._environment
 
     def _write(self, body: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        if not self._open or self._opener is None:
+        if not self._open or not self._writes:
             self._check()
             raise Unsupported(
                 "this metadata store was opened by open_reader; only its owner changes it", feature="write"
@@ -271,13 +262,13 @@ class LmdbMetadataStore(MetadataStore):
         with _OpenView(self._check(), self._uuid) as view:
             return view.get(key)
 
-    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+    def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
             # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
             raw, head, entries = self._last_head
             if head is None or txn.get(HEAD_KEY) != raw:
                 head, entries = _read_head(txn, self._uuid)
-            if not may_follow(head, commits, owner_epoch):
+            if not may_follow(head, commits):
                 return False
             changes = _WriteTransaction(txn)
             head = fold(changes, head, commits, verify=verify)
@@ -295,16 +286,6 @@ class LmdbMetadataStore(MetadataStore):
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
             txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position), entries))
-            return True
-
-        return self._write(body)
-
-    def set_owner(self, epoch: int) -> bool:
-        def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head, entries = _read_head(txn, self._uuid)
-            if head.owner_epoch > epoch:
-                return False
-            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(owner_epoch=epoch), entries))
             return True
 
         return self._write(body)
@@ -353,4 +334,4 @@ class LmdbMetadataStore(MetadataStore):
     def close(self, *, clean: bool) -> None:
         if self._open:
             self._open = False
-            release(self._environment, self._opener if clean else None)
+            release(self._environment, writes=self._writes, clean=clean)
