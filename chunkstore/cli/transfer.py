@@ -124,6 +124,7 @@ def put(
     ] = None,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -137,7 +138,9 @@ def put(
     rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
     with (
         _open_source(file) as source,
-        access.owner(root, container, cache_dir, take_over=take_over, create=True, quiet=as_json) as store,
+        access.owner(
+            root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, create=True, quiet=as_json
+        ) as store,
         meter(f"put {segment}", source.size_bytes, as_json=as_json) as progress,
     ):
         result = copy_in(store, segment, source, append=append, resume=resume, rolling=rolling, progress=progress)
