@@ -7,6 +7,7 @@ is ever written to by two cache objects. Leaves out: directories and their locks
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import lmdb
@@ -23,6 +24,8 @@ from chunkstore.metadata.cachedir import (
     is_local,
     is_this_boot,
     read_state,
+    role_path,
+    stores_of,
     this_boot,
     translate_os,
 )
@@ -31,7 +34,7 @@ from chunkstore.metadata.lmdb.environment import Environment, acquire, share, tr
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 
-__all__ = ["LmdbMetadataCache", "open_reader"]
+__all__ = ["LmdbMetadataCache", "newest_head", "open_reader"]
 
 _COPY_WORTH_RECORDS: Final = 1_000
 """A store that nobody holds is preferred to a copy as long as it is no further behind."""
@@ -80,7 +83,7 @@ class LmdbMetadataCache(MetadataCache):
             return self._handle(self._current)
         best: LmdbMetadataStore | None = None
         held: list[str] = []
-        for path, state in self._directory.stores():
+        for path, state in stores_of(self._directory.path, self._directory.address):
             found = self._open_free(path, state, held)
             if best is not None and found is not None:
                 best, found = sorted((best, found), key=lambda store: -store.head().position.lsn)
@@ -218,6 +221,20 @@ def open_reader(path: str, container_uuid: bytes, *, settings: Settings | None =
         return store
     store.close(clean=False)
     return None
+
+
+def newest_head(
+    cache_dir: str, container_uuid: bytes, address: str, *, settings: Settings | None = None
+) -> Head | None:
+    """Where the newest store of an owner of the root at ``address`` stands, held or not; None if there is none to be trusted."""
+    heads = []
+    for path, _ in stores_of(role_path(cache_dir, container_uuid, "owner"), address):
+        store = open_reader(path, container_uuid, settings=settings)
+        if store is not None:
+            with suppress(ChunkstoreError):
+                heads.append(store.head())
+            store.close(clean=False)
+    return max(heads, key=lambda head: head.position.lsn, default=None)
 
 
 def _is_sound(store: LmdbMetadataStore, state: StoreState) -> bool:
