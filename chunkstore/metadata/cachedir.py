@@ -44,9 +44,12 @@ __all__ = [
     "WriterLock",
     "delete_unused",
     "forget",
+    "is_held",
     "is_local",
     "is_this_boot",
     "read_state",
+    "role_path",
+    "stores_of",
     "this_boot",
     "translate_os",
     "write_state",
@@ -59,9 +62,8 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 _STATE = re.compile(r"chunkstore-cache 2 (\S{1,200}) (?:open|clean ([0-9]{1,20}) ([0-9a-f]{8})) (\S*)\n")
 _SMALL_BYTES: Final = 65_536
 _BOOT_UNKNOWN = "unknown"
-_STORES_KEPT: Final = 2
-"""Of each address, in use or not; those in use are never deleted."""
 _ADDRESSES_KEPT: Final = 8
+"""Of these the store that was opened or closed last is kept, besides those in use."""
 
 
 def translate_os(error: OSError, path: str) -> ChunkstoreError:
@@ -201,6 +203,15 @@ class WriterLock:
         os.close(self._file)
 
 
+def is_held(path: str) -> bool:
+    """Whether somebody holds the store, to write to it. Raises ``OSError``."""
+    try:
+        WriterLock(path).release()
+    except BlockingIOError:
+        return True
+    return False
+
+
 def delete_unused(path: str) -> bool:
     """Delete a store directory unless it is in use. Returns whether it is gone. Never raises: it is only tidying up."""
     try:
@@ -222,6 +233,33 @@ def delete_unused(path: str) -> bool:
     return True
 
 
+def role_path(cache_dir: str, container_uuid: bytes, role: str) -> str:
+    """The directory of a role, symbolic links resolved. Raises ``InvalidArgument``."""
+    if role not in ("owner", "replica"):
+        raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
+    if len(container_uuid) != 16:
+        raise InvalidArgument("a container's uuid has 16 bytes", argument="container_uuid")
+    return os.path.join(os.path.realpath(cache_dir), container_uuid.hex(), role)
+
+
+def _folders(path: str) -> list[tuple[str, StoreState | None]]:
+    """Every store directory below the role directory ``path``, and its STATE; the newest STATE first."""
+    found: list[tuple[int, str]] = []
+    with suppress(OSError):
+        for name in os.listdir(path):
+            if _TOKEN.fullmatch(name) is not None:
+                store, written_ns = os.path.join(path, name), 0
+                with suppress(OSError):
+                    written_ns = os.stat(os.path.join(store, "STATE")).st_mtime_ns
+                found.append((written_ns, store))
+    return [(store, read_state(store)) for _, store in sorted(found, reverse=True)]
+
+
+def stores_of(path: str, address: str) -> list[tuple[str, StoreState]]:
+    """The stores of an address below the role directory ``path``, with their STATE."""
+    return [(store, state) for store, state in _folders(path) if state is not None and state.address == address]
+
+
 class CacheDirectory:
     """The directory of one container and role, and the stores of one address in it."""
 
@@ -235,46 +273,25 @@ class CacheDirectory:
         local: Callable[[str], bool] = is_local,
     ) -> None:
         """Find or make it. Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
-        if role not in ("owner", "replica"):
-            raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
-        if len(container_uuid) != 16:
-            raise InvalidArgument("a container's uuid has 16 bytes", argument="container_uuid")
+        path = role_path(cache_dir, container_uuid, role)
         self.address = address
         self._temporary: str | None = None
         self._pid = os.getpid()
-        root = cache_dir
         try:
             os.makedirs(cache_dir, mode=0o700, exist_ok=True)
             if not local(cache_dir):
-                root = self._temporary = tempfile.mkdtemp(prefix="chunkstore-cache-")
+                self._temporary = tempfile.mkdtemp(prefix="chunkstore-cache-")
                 warnings.warn(
                     f"cache_dir {cache_dir} is not on a local file system; using {self._temporary}, which is deleted "
                     "at the end. Set cache_dir to a local disk to keep the cache.",
                     RuntimeWarning,
                     stacklevel=4,
                 )
-            self.path = os.path.join(os.path.realpath(root), container_uuid.hex(), role)
+                path = role_path(self._temporary, container_uuid, role)
+            self.path = path
             os.makedirs(self.path, mode=0o700, exist_ok=True)
         except OSError as error:
             raise translate_os(error, cache_dir) from error
-
-    def _all(self) -> list[tuple[int, str, StoreState | None]]:
-        """Every store directory: when its STATE was written, its path, its STATE; the newest first."""
-        found: list[tuple[int, str, StoreState | None]] = []
-        with suppress(OSError):
-            for name in os.listdir(self.path):
-                if _TOKEN.fullmatch(name) is None:
-                    continue
-                path = os.path.join(self.path, name)
-                written_ns = 0
-                with suppress(OSError):
-                    written_ns = os.stat(os.path.join(path, "STATE")).st_mtime_ns
-                found.append((written_ns, path, read_state(path)))
-        return sorted(found, key=lambda item: item[:2], reverse=True)
-
-    def stores(self) -> list[tuple[str, StoreState]]:
-        """The stores of our address, with their STATE."""
-        return [(path, state) for _, path, state in self._all() if state is not None and state.address == self.address]
 
     def make_store(self) -> tuple[str, UsersLock]:
         """A new, empty directory under a name never used before, held by us. Raises ``OSError``."""
@@ -296,12 +313,12 @@ class CacheDirectory:
         write_state(path, this_boot(self.address))
 
     def sweep(self) -> None:
-        """Delete what is no store, and stores beyond the newest of each address and those of addresses long forgotten, unless in use."""
-        kept: dict[str, int] = {}
-        for _, path, state in self._all():
-            if state is not None:
-                count = kept[state.address] = kept.get(state.address, 0) + 1
-                if count <= _STORES_KEPT and (state.address == self.address or len(kept) <= _ADDRESSES_KEPT):
+        """Delete what is no store, all but the newest store of each address, and all of addresses long forgotten, unless in use."""
+        kept: set[str] = set()
+        for path, state in _folders(self.path):
+            if state is not None and state.address not in kept:
+                kept.add(state.address)
+                if state.address == self.address or len(kept) <= _ADDRESSES_KEPT:
                     continue
             delete_unused(path)
 

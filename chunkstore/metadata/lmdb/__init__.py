@@ -11,7 +11,7 @@ Durability: none while in use (protocol 3.8, A12): the journal is the truth. ``c
 Limits: LMDB 0.9 has no checksums: a cache whose pages rot on disk may crash the process; deleting the cache is always safe.
 """
 
-from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, open_reader
+from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, newest_head, open_reader
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore, LmdbMetadataView
 
-__all__ = ["LmdbMetadataCache", "LmdbMetadataStore", "LmdbMetadataView", "open_reader"]
+__all__ = ["LmdbMetadataCache", "LmdbMetadataStore", "LmdbMetadataView", "newest_head", "open_reader"]

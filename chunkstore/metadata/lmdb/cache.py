@@ -7,6 +7,7 @@ is ever written to by two cache objects. Leaves out: directories and their locks
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import lmdb
@@ -20,9 +21,12 @@ from chunkstore.metadata.cachedir import (
     WriterLock,
     delete_unused,
     forget,
+    is_held,
     is_local,
     is_this_boot,
     read_state,
+    role_path,
+    stores_of,
     translate_os,
 )
 from chunkstore.metadata.lmdb.copying import copy_store
@@ -31,7 +35,7 @@ from chunkstore.metadata.lmdb.proof import file_mark, is_well_formed
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 
-__all__ = ["LmdbMetadataCache", "open_reader"]
+__all__ = ["LmdbMetadataCache", "newest_head", "open_reader"]
 
 _COPY_WORTH_RECORDS: Final = 1_000
 """A store that nobody holds is preferred to a copy as long as it is no further behind."""
@@ -80,7 +84,7 @@ class LmdbMetadataCache(MetadataCache):
             return self._handle(self._current)
         best: LmdbMetadataStore | None = None
         held: list[str] = []
-        for path, state in self._directory.stores():
+        for path, state in stores_of(self._directory.path, self._directory.address):
             found = self._open_free(path, state, held)
             if best is not None and found is not None:
                 best, found = sorted((best, found), key=lambda store: -store.head().position.lsn)
@@ -211,7 +215,7 @@ def open_reader(path: str, container_uuid: bytes, *, settings: Settings | None =
     chosen = settings or Settings()
     state = read_state(path)
     try:
-        if state is None or not (is_this_boot(state) if state.clean is None else file_mark(path) == state.clean):
+        if state is None or not _is_proven(path, state, held=is_held(path)):
             return None
         environment = acquire(path, chosen.lmdb_map_bytes, UsersLock(path, create=False))
     except (OSError, lmdb.Error):
@@ -223,12 +227,26 @@ def open_reader(path: str, container_uuid: bytes, *, settings: Settings | None =
     return None
 
 
-def _is_proven(path: str, state: StoreState) -> bool:
-    """Whether the file, which nobody has open, is what a clean close left, or at least no danger to LMDB."""
+def newest_head(
+    cache_dir: str, container_uuid: bytes, address: str, *, settings: Settings | None = None
+) -> Head | None:
+    """Where the newest store of an owner of the root at ``address`` stands, held or not; None if there is none to be trusted."""
+    heads = []
+    for path, _ in stores_of(role_path(cache_dir, container_uuid, "owner"), address):
+        store = open_reader(path, container_uuid, settings=settings)
+        if store is not None:
+            with suppress(ChunkstoreError):
+                heads.append(store.head())
+            store.close(clean=False)
+    return max(heads, key=lambda head: head.position.lsn, default=None)
+
+
+def _is_proven(path: str, state: StoreState, *, held: bool = False) -> bool:
+    """Whether the file is what a clean close left, or no danger to LMDB: its writer has it open, or its pages are well formed."""
     try:
         if state.clean is not None:
             return file_mark(path) == state.clean
-        return is_this_boot(state) and is_well_formed(path)
+        return is_this_boot(state) and (held or is_well_formed(path))
     except OSError:
         return False
 
