@@ -29,21 +29,26 @@ def look(
     store: Callable[[], MetadataStore], rebuild: Callable[[CacheDamaged], None], call: Callable[[MetadataView], T]
 ) -> T:
     """What ``call`` makes of a view of ``store()``; again after each ``rebuild``, which raises when it cannot."""
-    for _ in range(_REBUILDS_MAX):
+    try:
+        with store().view() as view:
+            return call(view)
+    except (CacheDamaged, Damaged):
+        return _look_again(store, rebuild, call)
+
+
+def _look_again(
+    store: Callable[[], MetadataStore], rebuild: Callable[[CacheDamaged], None], call: Callable[[MetadataView], T]
+) -> T:
+    for rebuilds_left in range(_REBUILDS_MAX, -1, -1):
         try:
-            return _look_once(store(), call)
+            with store().view() as view:
+                view.audit()
+                return call(view)
         except CacheDamaged as damage:
             rebuild(damage)
-    return _look_once(store(), call)
-
-
-def _look_once(store: MetadataStore, call: Callable[[MetadataView], T]) -> T:
-    with store.view() as view:
-        try:
-            return call(view)
-        except Damaged:
-            view.audit()
-            raise
+            if not rebuilds_left:
+                raise
+    raise AssertionError("the last look returns or raises")
 
 
 def look_through(
