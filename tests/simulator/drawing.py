@@ -21,6 +21,8 @@ _ONLY_S3: Final = frozenset(
     ("unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst", "stale_list")
 )
 _ONLY_POSIX: Final = frozenset(("io_error", "short_write", "disk_full", "sync_error", "torn_write", "late_write"))
+_BINDINGS: Final = 0.4
+"""The share of runs over the real bindings."""
 # Per call for what hits calls, per turn of the nemesis for the rest; what has few occasions needs more of a chance.
 _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "unavailable": (0.003, 0.01, 0.04),
@@ -71,6 +73,7 @@ class Plan:
     pace: float
     fence_by_stat: bool
     remote: bool
+    bindings: bool
     retrying: bool
     lmdb: bool
     mix: tuple[tuple[str, int], ...]
@@ -88,8 +91,15 @@ class Plan:
         return {**rest, "settings": changed, "weather": weather, "mix": dict(self.mix)}
 
 
-def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage: StorageKind | None = None) -> Plan:
-    """The plan that belongs to a seed."""
+def draw_plan(
+    seed: int,
+    *,
+    claims: int = 24,
+    lmdb: bool | None = None,
+    storage: StorageKind | None = None,
+    bindings: bool | None = None,
+) -> Plan:
+    """The plan that belongs to a seed, with what the caller has decided by himself."""
     random = Random(f"plan {seed}")
     choice = random.choice
     drawn: StorageKind = choice(("s3", "posix", "posix"))
@@ -120,6 +130,7 @@ def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage:
         fence_by_stat=fence_by_stat,
         # Of its own chance, so that everything else about a seed is what it was before this was drawn.
         remote=kind == "s3" and Random(f"remote {seed}").random() < 0.5,
+        bindings=Random(f"bindings {seed}").random() < _BINDINGS if bindings is None else bindings,
         retrying=kind == "s3" and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
         mix=_draw_mix(random),

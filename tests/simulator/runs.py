@@ -92,6 +92,7 @@ class Run:
             wrap=self._wrap if plan.retrying else None,
             fence_by_stat=plan.fence_by_stat,
             remote=plan.remote,
+            bindings=plan.bindings,
             lmdb_folder=self._folder,
         )
         self.world.trace = [] if trace else None
@@ -100,7 +101,7 @@ class Run:
         self.checks = Checks(self.world, level)
         self.recorder.listener = self.checks.told
         self.recorder.on_damage = self.checks.damaged
-        self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb)
+        self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb, bindings=plan.bindings)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.ending = False

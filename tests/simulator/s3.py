@@ -37,6 +37,8 @@ class _Object:
 class S3Backend:
     """The store itself: what every process sees."""
 
+    causes: tuple[type[BaseException], ...] = ()
+
     def __init__(self, world: Surroundings, *, remote: bool = False) -> None:
         self.capabilities = Capabilities(
             append=False, append_journal=False, create_if_absent=True, remote=remote, medium="simulated-s3"

@@ -40,6 +40,7 @@ from chunkstore.runtime import ProcessIdentity
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
+from tests.simulator.bound_posix import BoundPosixBackend
 from tests.simulator.faults import CLASSES, Faults, Weather
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
@@ -176,7 +177,7 @@ class Process(WiredProcess):
     def until_record(self, stage: Stage = "apply", *, skip: int = 0) -> Call:
         """Let the world go on until this process is about to write a record into its journal."""
         if self.world.mode == "append":
-            return self.until(op="write", name="*/log.a", stage=stage, skip=skip)
+            return self.until(op="write", step="pwrite", name="*/log.a", stage=stage, skip=skip)
         step = "PUT*" if self.world.kind == "s3" else "link"
         return self.until(op="create_if_absent", step=step, name="*/j/*/*.s", stage=stage, skip=skip)
 
@@ -212,6 +213,7 @@ class World(Closing):
       latency_s, timeout_s: one way of a call, and a client's patience with a call that does not answer.
       wrap: put a wrapper (retries, say) around each process's storage.
       remote: the object store says that it is behind a network, as real ones do: nobody works for others in his own thread.
+      bindings: processes use the binding for real, over a simulated system below it.
       lmdb_folder: keep the metadata caches in LMDB under this folder instead of memory.
     """
 
@@ -230,6 +232,7 @@ class World(Closing):
         append_journal: bool = True,
         fence_by_stat: bool = True,
         remote: bool = False,
+        bindings: bool = False,
         lmdb_folder: str | None = None,
     ) -> None:
         self.seed = seed
@@ -246,15 +249,12 @@ class World(Closing):
         self.names = ContainerNames(container)
         self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4)
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
-        self.backend: S3Backend | PosixBackend = (
-            S3Backend(self, remote=remote)
-            if storage == "s3"
-            else PosixBackend(
-                self,
-                append_journal=append_journal,
-                fence_by_stat=fence_by_stat,
-            )
-        )
+        self.backend: S3Backend | PosixBackend | BoundPosixBackend
+        if storage == "s3":
+            self.backend = S3Backend(self, remote=remote)
+        else:
+            posix = BoundPosixBackend if bindings else PosixBackend
+            self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         self.lmdb_folder = lmdb_folder
         self.on_stall: Callable[[Process], None] = Process.stall
         """Called when a process stalls in the middle of a call; sees to it that it wakes."""
@@ -275,6 +275,8 @@ class World(Closing):
                 self.scheduler.kill(process)
         self.scheduler.heap.clear()
         self.observers.clear()
+        if isinstance(self.backend, BoundPosixBackend):
+            self.backend.close()
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
