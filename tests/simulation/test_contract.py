@@ -58,3 +58,17 @@ class TestBoundPosix(Simulated):
 
     kind: StorageKind = "posix"
     bindings = True
+
+
+class TestBoundS3(Simulated):
+    """The S3 binding, and the SDK, over a simulated server."""
+
+    deletes_silently = True
+    bindings = True
+
+
+class TestBoundHdfs(Simulated):
+    """The HDFS binding over a simulated cluster."""
+
+    kind: StorageKind = "hdfs"
+    bindings = True

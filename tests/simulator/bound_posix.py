@@ -9,7 +9,6 @@ Leaves out: real file systems (tests of the binding), stale answers of network f
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, cast
 
 from chunkstore.storage import Capabilities, ChunkStorage
@@ -25,10 +24,10 @@ from chunkstore_bindings.filesystem import (
     storage,
     tree,
 )
+from tests.simulator.bound import Port, Replaced
 from tests.simulator.inodes import Inode
 from tests.simulator.kernel import File, Kernel
 from tests.simulator.posix_faults import PosixFaults
-from tests.simulator.scheduler import Task
 from tests.simulator.system_calls import SystemCalls, Write
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 
@@ -64,63 +63,23 @@ class BoundPosixBackend(PosixFaults):
         self.kernel = Kernel(lambda: world.scheduler.now)
         self._root = self.kernel.make(_ROOT)
         self.kernel.root.sync()
-        self._operations: dict[Task, str] = {}
-        self._wires: dict[WiredProcess, Wire] = {}
-        calls = SystemCalls(self.kernel, _ROOT, self._step)
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._port = Port(world, self, _OF_STEPS)
+        calls = SystemCalls(self.kernel, _ROOT, self._port.step)
+        self._replaced = Replaced()
         for module in _MODULES:
             if vars(module).get("os") is not None:
-                self._replace(module, "os", calls)
+                self._replaced.replace(module, "os", calls)
         for kind in _CLOSING:
-            self._replace(kind.__del__, "__defaults__", (calls.close,))
-        self._replace(mounts, "file_system_of", lambda _path: (self._medium, local))
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._replaced.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
+            self._replaced.replace(kind.__del__, "__defaults__", (calls.close,))
+        self._replaced.replace(mounts, "file_system_of", lambda _path: (self._medium, local))
 
     def close(self) -> None:
         """Give the binding its system back."""
-        while self._replaced:
-            owner, name, before = self._replaced.pop()
-            setattr(owner, name, before)
+        self._replaced.close()
 
     def client(self, process: WiredProcess) -> ChunkStorage:
         """A storage of one process: the binding's own."""
-        self._wires[process] = Wire(self._world, process)
-        with self._world.scheduler.atomic():
-            made = FilesystemChunkStorage(_ROOT, medium=self._medium)
-        for name in dir(made):
-            if name.startswith("do_"):
-                setattr(made, name, partial(self._operate, name.removeprefix("do_"), getattr(made, name)))
-        return made
-
-    # Steps
-
-    def _operate(self, operation: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """An operation of the port: its steps bear its name."""
-        task = self._world.scheduler.current
-        before = self._operations.get(task)
-        self._operations[task] = operation
-        try:
-            return call(*arguments)
-        finally:
-            if before is None:
-                self._operations.pop(task, None)
-            else:
-                self._operations[task] = before
-
-    def _step(
-        self, step: str, name: str, apply: Callable[[], Any], *, data: bytes | None = None, changes: bool = True
-    ) -> Any:
-        task = self._world.scheduler.current
-        if not isinstance(task.process, WiredProcess):
-            return apply()
-        operation = self._operations.get(task) or _OF_STEPS.get(step, step)
-        if step == "unlink" and operation != "delete":
-            operation = "remove"
-        wire = self._wires[task.process]
-        return wire.call(operation, step, name, apply, data=data, changes=changes, remote=self.busy)
+        return self._port.bind(process, lambda: FilesystemChunkStorage(_ROOT, medium=self._medium))
 
     # What it holds, for observers
 

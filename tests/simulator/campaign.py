@@ -36,9 +36,11 @@ SOURCES: Final = (
     ("chunkstore.metadata", "**/*.py"),
     ("chunkstore.operations", "**/*.py"),
     ("chunkstore_journal", "**/*.py"),
-    ("chunkstore_bindings", "probe.py"),
+    ("chunkstore_bindings", "*.py"),
     ("chunkstore_bindings.wrappers", "**/*.py"),
     ("chunkstore_bindings.filesystem", "**/*.py"),
+    ("chunkstore_bindings.s3", "**/*.py"),
+    ("chunkstore_bindings.hdfs", "**/*.py"),
 )
 """The production code that runs import: packages, and which of their files."""
 

@@ -87,7 +87,8 @@ class Run:
             settings=plan.settings,
             weather=plan.weather,
             preempt_every=plan.preempt_every,
-            latency_s=plan.latency_s,
+            # An operation of HDFS is a handful of requests.
+            latency_s=plan.latency_s / 6 if plan.storage == "hdfs" else plan.latency_s,
             timeout_s=plan.timeout_s,
             wrap=self._wrap if plan.retrying else None,
             fence_by_stat=plan.fence_by_stat,
@@ -245,7 +246,7 @@ class Run:
 
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
         """On a file system the machines are containers of one kernel: each has a cache to lose, and all lose power at once."""
-        alone = self.plan.storage == "s3" or (lose and self.plan.machines > 1)
+        alone = self.plan.storage != "posix" or (lose and self.plan.machines > 1)
         for machine in [victim.machine] if alone else self.world.machines.values():
             for process in machine.processes():
                 self._forget_stall(process)
