@@ -116,7 +116,8 @@ def draw_plan(
     timeout_s = latency_s * choice((10, 50))
     fence_by_stat = remote or mode == "append" or random.random() < 0.5
     wants_lmdb = random.random() < 0.004
-    settings = _draw_settings(random, mode, latency_s, timeout_s)
+    # Reading a segment of many chunks takes a handful of requests of HDFS for each of them, in one operation.
+    settings = _draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1)
     weather = _draw_weather(random, kind, network=not fence_by_stat)
     return Plan(
         seed=seed,
@@ -144,13 +145,13 @@ def draw_plan(
     )
 
 
-def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float) -> Settings:
+def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float, *, patience: int) -> Settings:
     choice = random.choice
     return Settings(
         journal_mode=mode,
         read_fence="fenced",
         linger_s=choice((0.0, 0.0, latency_s, latency_s * 5)),
-        op_deadline_s=max(0.001, timeout_s * choice((1, 3, 20))),
+        op_deadline_s=max(0.001, timeout_s * choice((1, 3, 20))) * patience,
         resolve_s=timeout_s * choice((0, 1, 10)),
         undecided_s_max=timeout_s * choice((1, 5, 50)),
         gc_grace_s=choice((0.0, 0.0, timeout_s, 3600.0)),
