@@ -69,8 +69,9 @@ def hunt(name: str, seeds: Iterable[int], *, claims: int = CLAIMS, seconds_max: 
         if time.monotonic() > end_s or runs >= most:
             break
         runs += 1
+        run = Run(plan)  # a container is made by healthy code: a storage that breaks its word is refused by the probe
         with planted(mutant):
-            violations = Run(plan).run().violations
+            violations = run.run().violations
         for violation in violations:
             killer = killer_of(violation)
             if killer:
@@ -154,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
             for item in pool.imap_unordered(_job, tasks):
                 found.append(item)
+                if options.save:
+                    save(options.save, [item], claims=options.claims)
                 progress.console.print(
                     f"{item.name}: {item.killer or 'not noticed'} after {item.runs} runs", highlight=False
                 )
@@ -167,8 +170,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unclean = sorted({seed for item in found for seed in item.unclean})
     if unclean:
         console.print(f"not clean without any mutant, each a finding of its own: {unclean}")
-    if options.save:
-        save(options.save, found, claims=options.claims)
     return 1 if survivors or unclean else 0
 
 
