@@ -50,6 +50,7 @@ PLACES: Final = ("disk", "hdfs", "hadoop")
 _CALLS_MAX: Final = 12
 PATIENT_S: Final = 60.0
 _SLICE: Final = 10
+_TRIES: Final = 20
 Wrap = Callable[[ChunkStorage], ChunkStorage]
 
 
@@ -299,7 +300,7 @@ class Moment:
 
         def wrap(inner: ChunkStorage) -> ChunkStorage:
             made.append(Hooked(inner))
-            return made[0]
+            return made[-1]
 
         with self.site.open(self.site.root) as first:
             for name in ("s", "small", "sealed", "long"):
@@ -308,13 +309,13 @@ class Moment:
             first.append("long", b"long")
             first.append("sealed", b"sealed")
             first.seal("sealed")
-        z = self._open(self.site.root, wrap)
+        z = self._open_soon(wrap)
         if self.early:
-            made[0].before = self._count
+            made[-1].before = self._count
         else:
-            made[0].after = self._count
+            made[-1].after = self._count
         heard = not is_refused(lambda: VERBS[self.verb].do(z))
-        made[0].before = made[0].after = lambda _operation, _names: None
+        made[-1].before = made[-1].after = lambda _operation, _names: None
         in_time = self.successor is not None
         n = self._move()
         has = VERBS[self.verb].has(n)
@@ -326,6 +327,13 @@ class Moment:
         store = self.site.open(root, wrap)
         self.stores.append(store)
         return store
+
+    def _open_soon(self, wrap: Wrap) -> ChunkedSegmentStorage:
+        """Its deadlines are short, and the machine may be slow: nothing is moved yet, so it may try again."""
+        for _ in range(_TRIES):
+            with suppress(StorageUnavailable, DeadlineExceeded):
+                return self._open(self.site.root, wrap)
+        raise AssertionError("this machine is too slow for the round")
 
     def _count(self, _operation: str, _names: tuple[str, ...]) -> None:
         self.calls -= 1
