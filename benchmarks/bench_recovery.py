@@ -15,6 +15,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import chunkstore
 from benchmarks.big import build, open_big, settings_for
@@ -105,7 +106,9 @@ def beside_a_zombie(report: Report, path: Path, many: int, rounds: int) -> None:
                 opened.append(time_s() - began)
                 assert store.report.source == "cache"
                 store.delete("held")
+                copied: Any = store._container.current.store
                 store.close()
+                shutil.rmtree(copied.path)  # so that the next round finds one store, too
                 zombie.kill()
         report.add(f"take-over beside a {what} owner, {many:,} chunks", median(opened), "s", at_most=2)
 

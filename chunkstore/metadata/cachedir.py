@@ -312,6 +312,13 @@ class CacheDirectory:
             raise FileNotFoundError(f"{path} was deleted")
         write_state(path, this_boot(self.address))
 
+    def supersede(self, current: str) -> None:
+        """Forget every other store of our address, held or not: what made ``current`` found none of them good."""
+        for path, _ in stores_of(self.path, self.address):
+            if path != current:
+                forget(path)
+        self.sweep()
+
     def sweep(self) -> None:
         """Delete what is no store, all but the newest store of each address, and all of addresses long forgotten, unless in use."""
         kept: set[str] = set()

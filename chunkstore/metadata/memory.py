@@ -315,9 +315,9 @@ class MemoryShelf:
             return found
 
     def put(self, key: _Key, content: _Content) -> None:
-        """Lay ``content`` here, in the place of what nobody holds."""
+        """Lay ``content`` here, in the place of all others."""
         with self._lock:
-            self._stores[key] = [kept for kept in self._stores.get(key, []) if kept.handles] + [content]
+            self._stores[key] = [content]
 
     def drop(self, key: _Key, content: _Content) -> None:
         """Forget ``content``."""
@@ -363,9 +363,7 @@ class MemoryMetadataCache(MetadataCache):
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
-        former, self._current = self._current, self._content(store)
-        if former is not None and former is not self._current:
-            self._shelf.drop(self._key, former)
+        self._current = self._content(store)
         self._shelf.put(self._key, self._current)
 
     def discard(self, store: MetadataStore) -> None:

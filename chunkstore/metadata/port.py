@@ -184,7 +184,7 @@ class MetadataCache(ABC):
 
     @abstractmethod
     def make_current(self, store: MetadataStore) -> None:
-        """Make a store that ``create`` returned the current one, atomically; the former one is deleted later."""
+        """Make a store that ``create`` returned the current one, atomically: no other store, held or not, is opened or copied any more."""
 
     @abstractmethod
     def discard(self, store: MetadataStore) -> None:

@@ -322,6 +322,28 @@ class MetadataStoreContract(MetadataBasics):
         for store in (first, copies[0], taken):
             store.close(clean=False)
 
+    def test_a_new_one_takes_the_place_of_all_others(self, cache: MetadataCache, tmp_path: Path) -> None:
+        """Who builds one anew found the others to be of no use, however far they are."""
+        history, first = History(), cache.create()
+        assert first.apply([history.commit([(b"Sa", b"%d" % number)]) for number in range(3)], verify=False)
+        cache.make_current(first)
+        free = self._another(tmp_path).open_current()
+        assert free is not None
+        free.close(clean=True)
+        anew_cache = self._another(tmp_path)
+        anew = anew_cache.create()
+        assert anew.apply([History().commit([(b"Sa", b"anew")])], verify=False)
+        anew_cache.make_current(anew)
+        for held in (True, False):
+            found = self._another(tmp_path).open_current()
+            assert found is not None
+            assert found.get(b"Sa") == b"anew"
+            found.close(clean=False)
+            if held:
+                anew.close(clean=True)
+        assert first.get(b"Sa") == b"2", "its owner notices nothing"
+        first.close(clean=True)
+
     def test_containers_roles_and_addresses_are_apart(self, cache: MetadataCache, tmp_path: Path) -> None:
         store = cache.create()
         cache.make_current(store)

@@ -140,11 +140,7 @@ class TakeOver:
         if attempt.closed is None:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
-        if self._seen.cache_is_void and self._store is not None:
-            store, self._store = self._store, None
-            self._cache.discard(store)
-        if self._seen.gave_up:
-            overrule_lease(self._storage, self._names, attempt.epoch)
+        self._forget_what_is_lost(attempt)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:
@@ -167,6 +163,14 @@ class TakeOver:
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
         return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+
+    def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
+        """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
+        if self._seen.gave_up:
+            overrule_lease(self._storage, self._names, attempt.epoch)
+        if self._seen.cache_is_void and self._store is not None:
+            store, self._store = self._store, None
+            self._cache.discard(store)
 
     def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
         """T4."""

@@ -476,10 +476,11 @@ def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folde
 
     assert in_forked_child(child) == "fine"
     assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
+    assert store.get(b"Sa") == b"on"
     store.close(clean=False)
     successor = cache.open_current()
     assert successor is not None
-    assert successor.get(b"Sa") == b"on"
+    assert successor.get(b"Sa") == b"the child's"
     successor.close(clean=False)
 
 

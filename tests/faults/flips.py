@@ -1,5 +1,4 @@
-"""Bits that flip in the metadata cache: ``python -m tests.faults.flips [--flips N] [--live N] [--seed S]
-[--processes N] [--save]``.
+"""Bits that flip in the metadata cache: ``python -m tests.faults.flips [--flips N] [--live N] [--seed S] [--save]``.
 
 Each trial copies a container, flips one bit of the cache's file among those that mean something, and goes on with it in a
 process that may die of it. At rest (after a clean close, or after a kill; half of ``--flips`` each) the next owner has to show the
@@ -11,6 +10,7 @@ acknowledged. ``--only KIND NUMBER`` repeats one trial.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import multiprocessing
 import random
 import shutil
@@ -18,8 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +31,8 @@ from tests.faults.cache_files import NAMESPACE, Made, Model, Watching, append, c
 from tests.faults.tiny import InlineRuntime, rows_of
 from tests.support.data import problems
 
+TRIAL_S = 120.0
+"""A trial that takes longer hangs: its process ends, and says where it was."""
 KINDS = ("closed", "killed", "live")
 REPLAYED_SHARE = 20
 """Of the trials at rest whose cache was given up, one in so many is replayed: the cache made anew was a replay already."""
@@ -156,6 +156,7 @@ def _work(found: Template, kind: str, seed: int, numbers: range, folder: Path, a
     runtime.install(InlineRuntime())
     for number in numbers:
         at.value = number
+        faulthandler.dump_traceback_later(TRIAL_S, exit=True)
         here = folder / str(number)
         try:
             pipe.send((trial(found, kind, number, seed, here), ""))
@@ -195,22 +196,12 @@ def run(kind: str, numbers: range, seed: int, folder: Path) -> tuple[Counter[str
     return counts, wrong
 
 
-def run_anywhere(kind: str, seed: int, numbers: range) -> tuple[Counter[str], list[str]]:
-    """The same in a folder of its own, in memory if there is such a one."""
-    folder = Path(tempfile.mkdtemp(prefix="chunkstore-flips-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    try:
-        return run(kind, numbers, seed, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def main() -> int:
     """See the module; 1 where something was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.flips", description=__doc__)
     parser.add_argument("--flips", type=int, default=10_000, help="bits that flip at rest")
     parser.add_argument("--live", type=int, default=1_000, help="bits that flip under an owner")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", nargs=2, metavar=("KIND", "NUMBER"))
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/flips.json")
     options = parser.parse_args()
@@ -222,14 +213,13 @@ def main() -> int:
     failures: list[str] = []
     for kind, numbers in plan.items():
         began = time.monotonic()
-        size = -(-len(numbers) // options.processes) or 1
-        shares = [numbers[begin : begin + size] for begin in range(0, len(numbers), size)]
-        counts: Counter[str] = Counter()
-        wrong: list[str] = []
-        with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
-            for found in pool.map(partial(run_anywhere, kind, options.seed), shares):
-                counts += found[0]
-                wrong += found[1]
+        folder = Path(
+            tempfile.mkdtemp(prefix="chunkstore-flips-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        )
+        try:
+            counts, wrong = run(kind, numbers, options.seed, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         failures += wrong
         seconds = time.monotonic() - began
         print(f"{kind}: {dict(counts)} in {seconds:,.0f} s; wrong: {len(wrong)}", *wrong[:20], sep="\n  ", flush=True)

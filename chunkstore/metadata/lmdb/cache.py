@@ -188,10 +188,8 @@ class LmdbMetadataCache(MetadataCache):
             self._directory.mark(made.path)
         except OSError as error:
             raise translate_os(error, self.path) from error
-        former, self._current = self._current, made.environment
-        if former is not None and former is not made.environment:
-            forget(former.path)
-        self._directory.sweep()
+        self._current = made.environment
+        self._directory.supersede(made.path)
 
     def discard(self, store: MetadataStore) -> None:
         given_up = _ours(store)
