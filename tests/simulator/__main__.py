@@ -122,9 +122,9 @@ def _report(tally: Tally, bare: Tally, checked: Tally) -> None:
         rare = "  below 30%" if fired < 0.3 * allowed and allowed >= 20 else ""
         table.add_row(name, str(allowed), str(fired), f"{fired / allowed:.0%}{rare}")
     _OUT.print(table)
-    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(tally.kinds.items()))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(tally.claims_of.items()))
     _OUT.print(
-        f"{tally.claims} claims in {tally.runs} runs ({kinds}): {tally.served} served, {tally.events} calls of clients, "
+        f"{tally.claims} claims ({kinds}) in {tally.runs} runs: {tally.served} served, {tally.events} calls of clients, "
         f"{tally.acknowledged} acknowledged\n"
         f"{tally.claims / tally.cpu_s * 3600:,.0f} claims an hour and core, {tally.points / tally.claims:,.0f} scheduling "
         f"points a claim\n"

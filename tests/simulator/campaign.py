@@ -71,6 +71,8 @@ class Tally:
     allowed: Counter[str] = field(default_factory=Counter)
     fired: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
+    claims_of: Counter[str] = field(default_factory=Counter)
+    """By world."""
     violations: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, run: RunResult) -> None:
@@ -79,6 +81,7 @@ class Tally:
         for name in ("claims", "served", "points", "switches", "storage_calls", "events", "acknowledged"):
             setattr(self, name, getattr(self, name) + getattr(run, name))
         self.kinds[run.kind] += 1
+        self.claims_of[run.kind] += run.claims
         self.allowed.update(run.allowed)
         self.fired.update(name for name in run.allowed if run.fired.get(name))
         if run.violations:
@@ -90,6 +93,7 @@ class Tally:
         for name in ("claims", "served", "points", "switches", "storage_calls", "events", "acknowledged", "cpu_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.kinds.update(other.kinds)
+        self.claims_of.update(other.claims_of)
         self.allowed.update(other.allowed)
         self.fired.update(other.fired)
         self.violations += other.violations
@@ -98,7 +102,7 @@ class Tally:
         """For JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         plain["cpu_s"] = round(self.cpu_s, 1)
-        for name in ("allowed", "fired", "kinds"):
+        for name in ("allowed", "fired", "kinds", "claims_of"):
             plain[name] = dict(sorted(plain[name].items()))
         if self.cpu_s:
             plain["claims_per_core_hour"] = round(self.claims / self.cpu_s * 3600)
