@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from tests.judges.checker import check_history
@@ -47,6 +48,8 @@ class Checks:
             head = store._container.current.store.head()
             if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
                 return  # it slept, and a newer owner on its machine has the cache, or is filling it
+            if self._watch.rotten(store):
+                return
             findings = list(check(store._context, "quick", epoch=store.epoch))
         for finding in findings:
             if finding.severity in _WRONG:
@@ -57,9 +60,15 @@ class Checks:
         if self._watch is not None:
             self._watch.following(process, replica)
 
-    def damaged(self, error: Damaged) -> bool:
+    def damaged(self, error: Damaged, _since: int = 0) -> bool:
         """Somebody was answered this; whether the storage really lost what was named, which then is the violation."""
         return self._watch is not None and self._watch.invariants.answered_damaged(error.object or "")
+
+    def referenced_chunks(self) -> list[str]:
+        """The chunks that history refers to now."""
+        assert self._watch is not None
+        rows = self._watch.invariants.history.rows
+        return [self._world.names.chunk(key[1:]) for key in rows if key[:1] == CHUNK]
 
     def told(self, event: Event) -> None:
         """A client was answered."""

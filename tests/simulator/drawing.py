@@ -7,11 +7,13 @@ Leaves out: what happens (``runs``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
+from tests.simulator.distrust import ENABLED, draw_distrust
 from tests.simulator.faults import CLASSES, Weather
 from tests.simulator.world import StorageKind
 
@@ -74,6 +76,7 @@ class Plan:
     retrying: bool
     lmdb: bool
     mix: tuple[tuple[str, int], ...]
+    distrust: tuple[tuple[str, float], ...]
 
     def describe(self) -> dict[str, Any]:
         """The plan as plain data, for people: settings that differ from the defaults, and the weather's classes."""
@@ -88,8 +91,15 @@ class Plan:
         return {**rest, "settings": changed, "weather": weather, "mix": dict(self.mix)}
 
 
-def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage: StorageKind | None = None) -> Plan:
-    """The plan that belongs to a seed."""
+def draw_plan(
+    seed: int,
+    *,
+    claims: int = 24,
+    lmdb: bool | None = None,
+    storage: StorageKind | None = None,
+    distrust: Iterable[str] = ENABLED,
+) -> Plan:
+    """The plan that belongs to a seed. ``distrust``: the classes of that name that may be drawn."""
     random = Random(f"plan {seed}")
     choice = random.choice
     drawn: StorageKind = choice(("s3", "posix", "posix"))
@@ -123,6 +133,7 @@ def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage:
         retrying=kind == "s3" and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
         mix=_draw_mix(random),
+        distrust=draw_distrust(seed, kind, distrust),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.simulator.distrust import CLASSES
 from tests.simulator.drawing import Plan
 
 __all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch", "single"]
@@ -38,6 +39,7 @@ class Mutant(NamedTuple):
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
         has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1}
+        has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs
         )

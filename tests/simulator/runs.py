@@ -15,32 +15,29 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,
-    ContainerBusy,
     Damaged,
-    InvalidArgument,
-    NotOwner,
-    StorageUnavailable,
 )
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.judges.events import Event
-from tests.simulator import finals
 from tests.simulator.checks import Checks, Level
 from tests.simulator.clients import Client, EventWriter, Recorder, follow
+from tests.simulator.distrust import ENABLED, Distrust
 from tests.simulator.drawing import Plan, draw_plan
+from tests.simulator.ending import judge
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState, Task
-from tests.simulator.world import Process, World
+from tests.simulator.world import Machine, Process, World
 
 __all__ = ["Run", "RunResult", "run_seed"]
 
@@ -48,11 +45,6 @@ _VIRTUAL_S_MAX: Final = 100_000.0
 _NEVER: Final = 1 << 62
 _VERBS_MIN: Final = 3
 """Verbs of a client before its owner may leave, so that what goes wrong meets somebody who looks."""
-_PATIENCE: Final = 1000
-"""Timeouts that everything under way has to end in, once there are no faults."""
-_POLITE_S: Final = 10.0
-"""On top of that where there are leases: a look at one takes two seconds by a slow clock, whatever the timeouts, and may follow another."""
-
 
 _Ending = Literal["wake", "crash", "power_cut"]
 
@@ -67,14 +59,23 @@ class _Stalled(NamedTuple):
 
 
 def run_seed(
-    seed: int, *, claims: int = 24, level: Level = "steps", trace: bool = False, lmdb: bool | None = None
+    seed: int,
+    *,
+    claims: int = 24,
+    level: Level = "steps",
+    trace: bool = False,
+    lmdb: bool | None = None,
+    distrust: Iterable[str] = ENABLED,
 ) -> RunResult:
     """Run a seed."""
-    return Run(draw_plan(seed, claims=claims, lmdb=lmdb), level=level, trace=trace).run()
+    return Run(draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust), level=level, trace=trace).run()
 
 
 class Run:
     """One run; see the module. ``run`` may be called once."""
+
+    side = ""
+    """Which root this is: "", or a copy of it."""
 
     def __init__(self, plan: Plan, *, level: Level = "steps", trace: bool = False) -> None:
         self.plan = plan
@@ -99,16 +100,21 @@ class Run:
         self.recorder = Recorder(self.world)
         self.checks = Checks(self.world, level)
         self.recorder.listener = self.checks.told
-        self.recorder.on_damage = self.checks.damaged
+        self.recorder.on_damage = self._damaged
         self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
+        self.result.allowed += tuple(name for name, _ in plan.distrust)
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.ending = False
-        self._lives: list[Task] = []
+        self.lives: list[Task] = []
         self._stalled: list[_Stalled] = []
         self._serving: dict[Process, tuple[Client, ChunkedSegmentStorage]] = {}
         self.world.on_stall = self._stall_at_call
-        self._unit_ns = int(plan.latency_s * plan.pace * NS)
+        self.unit_ns = int(plan.latency_s * plan.pace * NS)
+        self.distrust = Distrust(self)
+
+    def _damaged(self, error: Damaged, since: int) -> bool:
+        return self.distrust.excuses(error, since) or self.checks.damaged(error)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
         unit = self.plan.latency_s
@@ -141,7 +147,7 @@ class Run:
         try:
             scheduler.run()
             if not world.failures and not world.escaped:
-                self._judge()
+                judge(self)
         except SchedulerStuck as error:
             world.fail(str(error))
         except Exception as error:  # noqa: BLE001  (a finding of this seed, and no end of a whole campaign)
@@ -173,27 +179,42 @@ class Run:
 
     def _nemesis(self) -> None:
         world, random = self.world, self.random
-        for number in range(self.plan.replicas):
-            self._begin_replica(number)
+        for _ in range(self.plan.replicas):
+            self._begin_replica()
         while self.result.claims < self.plan.claims:
             owners = [process for process in world.processes if not process.dead and process.name.startswith("o")]
             # A process may outlive what it had to do; it is nobody to wait for.
-            awake = [life for life in self._lives if not life.finished and life.process in owners]
+            awake = [life for life in self.lives if not life.finished and life.process in owners]
             awake = [life for life in awake if life.process.frozen is None]
             # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
             alone = not awake and random.random() < self.plan.haste
             if alone or (awake and len(owners) < self.plan.owners_max + 2 and random.random() < 0.6):
                 self._begin_owner(owners)
-            scheduler_pause = int(self._unit_ns * (0.1 + 2 * random.random()))
+            scheduler_pause = int(self.unit_ns * (0.1 + 2 * random.random()))
             self.scheduler.pause(scheduler_pause)
             self._strike(owners)
             self._wake_some()
-        self.scheduler.pause(int(self._unit_ns * 2 * random.random()))
+            self.distrust.turn()
+        self.scheduler.pause(int(self.unit_ns * 2 * random.random()))
         self.ending = True
+        self.distrust.end()
         world.faults.clear_up()
         while self._stalled:
             self._wake(self._stalled[0].process)
         self.scheduler.stop()
+
+    def process(self, name: str, machine: str) -> Process:
+        """A new process that works on this root."""
+        return self.world.process(name, machine)
+
+    def shut_down(self, machine: Machine | None = None) -> None:
+        """Every owner and replica of this root (on one machine) dies; replicas begin anew."""
+        for process in [process for process in self.world.processes if not process.dead and process.side == self.side]:
+            if machine in (None, process.machine):
+                self._forget_stall(process)
+                process.crash()
+                if process.name.startswith("r"):
+                    self._begin_replica()
 
     def _machine_name(self) -> str:
         return f"host{self.random.randrange(self.plan.machines)}"
@@ -206,12 +227,12 @@ class Run:
             if victim.frozen is None or random.random() < 0.5:
                 self._forget_stall(victim)
                 victim.crash()
-        process = self.world.process(f"o{len(self.world.processes)}", self._machine_name())
+        process = self.process(f"o{len(self.world.processes)}", self._machine_name())
         # Of its own chance, so that everything else about a seed is what it was before this was drawn.
         clock = Random(f"clock {self.plan.seed} {process.name}")
         if clock.random() < 0.2:
             process.clock_rate = clock.choice((0.5, 0.9, 1.1, 2.0))
-        self._lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
+        self.lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
 
     def _strike(self, owners: list[Process]) -> None:
         world, random = self.world, self.random
@@ -224,9 +245,9 @@ class Run:
             self._forget_stall(victim)
             victim.crash()
         elif faults.chance("stall"):
-            self._stall(victim, int(self._unit_ns * 3 * random.random()))
+            self._stall(victim, int(self.unit_ns * 3 * random.random()))
         elif faults.chance("long_stall"):
-            self._stall(victim, int(self._unit_ns * (5 + 40 * random.random())))
+            self._stall(victim, int(self.unit_ns * (5 + 40 * random.random())))
         elif faults.chance("power_cut"):
             self._machine_strikes(victim, lose=False)
         elif faults.chance("machine_lost"):
@@ -239,7 +260,7 @@ class Run:
             for process in reversed(living):
                 if process.frozen is None:
                     # The youngest: most likely in the middle of its claim.
-                    self._stall(process, int(self._unit_ns * (2 + 20 * random.random())))
+                    self._stall(process, int(self.unit_ns * (2 + 20 * random.random())))
                     break
 
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
@@ -270,7 +291,7 @@ class Run:
             return
         random, weather = self.random, self.plan.weather
         patient = random.random() < 0.6
-        duration_ns = int(self._unit_ns * (40 if patient else random.choice((0.5, 2, 5)) * random.random()))
+        duration_ns = int(self.unit_ns * (40 if patient else random.choice((0.5, 2, 5)) * random.random()))
         endings: list[_Ending] = ["wake", "wake", "crash"]
         if weather.power_cut:
             endings += ["power_cut", "power_cut"]
@@ -288,10 +309,19 @@ class Run:
             years = self.random.choice((0, 0, 0, 1, 3600, 10**8))
             self.world.log(f"{process.name} wakes {years} s later")
             process.wake(slept_s=years)
-            serving = self._serving.get(process)
-            if serving is not None:
-                client, store = serving
-                self.scheduler.spawn(process, lambda: client.look_at_all(store), "look")
+            self._look(process)
+
+    def _look(self, process: Process, *, parts: bool = False) -> None:
+        serving = self._serving.get(process)
+        if serving is not None:
+            client, store = serving
+            self.scheduler.spawn(process, lambda: client.look_at_all(store, parts=parts), "look")
+
+    def look_around(self) -> None:
+        """Whoever serves is asked for some bytes of everything."""
+        for process in self._serving:
+            if not process.dead and process.frozen is None:
+                self._look(process, parts=True)
 
     def _wake_some(self) -> None:
         now = self.scheduler.now
@@ -340,12 +370,8 @@ class Run:
 
         try:
             self.recorder.call(name, "open", "", (), lambda: opened[0].epoch if opened else 0, claim)
-        except (NotOwner, ContainerBusy):
-            return None
-        except ChunkstoreError as error:
-            if isinstance(error, Damaged | InvalidArgument):
-                self.world.fail(f"opening was answered {error!r}")
-            return None
+        except ChunkstoreError:
+            return None  # judged by the recorder
         self.result.served += 1
         self.world.log(f"{name} serves as epoch {opened[0].epoch}")
         self.checks.after_take_over(process, opened[0])
@@ -353,7 +379,7 @@ class Run:
 
     def _serve(self, process: Process, random: Random, name: str, store: ChunkedSegmentStorage) -> None:
         scheduler = self.scheduler
-        end = scheduler.now + int(self._unit_ns * random.choice((1, 3, 10)) * random.random())
+        end = scheduler.now + int(self.unit_ns * random.choice((1, 3, 10)) * random.random())
         leaving = False
 
         def should_stop(done: int) -> bool:
@@ -377,8 +403,8 @@ class Run:
 
     # Replicas
 
-    def _begin_replica(self, number: int) -> None:
-        process = self.world.process(f"r{number}", self._machine_name())
+    def _begin_replica(self) -> None:
+        process = self.process(f"r{len(self.world.processes)}", self._machine_name())
         self.scheduler.spawn(process, lambda: self._follow(process), "replica")
 
     def _follow(self, process: Process) -> None:
@@ -386,14 +412,14 @@ class Run:
         lives = 0
         while not self.ending:
             lives += 1
+            since = self.recorder.now()
             try:
                 replica = process.opening_replica()()
             except ChunkstoreError as error:
-                if isinstance(error, Damaged | InvalidArgument):
-                    self.world.fail(f"opening replica {process.name} was answered {error!r}")
+                self.recorder.judge("opening a replica", process.name, error, since)
                 self.world.runtime.sleep_s(self.plan.latency_s * 50)
                 continue
-            life = self.scheduler.now + int(self._unit_ns * 10 * random.random())
+            life = self.scheduler.now + int(self.unit_ns * 10 * random.random())
             self.checks.watch_replica(process, replica)
             follow(
                 self.world,
@@ -405,74 +431,6 @@ class Run:
                 lambda life=life: self.ending or self.scheduler.now > life,  # type: ignore[misc]
             )
             replica.close()
-
-    # The end
-
-    def _judge(self) -> None:
-        """Faults are over: a fresh process takes over, and everything is looked at."""
-        world = self.world
-        if not self._everybody_ends():
-            return
-        heir = world.process("heir", "host-of-the-heir")
-        store = self._calmly(lambda: self._inherit(heir), heir)
-        if store is None:
-            return
-        self._calmly(lambda: finals.write(self.recorder, store), heir)
-        found = self._calmly(lambda: self.checks.at_the_end(store, early=True), heir)
-        self.recorder.events += found or ()
-        # What is still on its way arrives, whoever was alive does its last things; nothing may change any more.
-        world.advance(float(self.plan.timeout_s) * 1200)
-        if world.failures:
-            return
-        self._calmly(lambda: self.checks.at_the_end(store, early=False), heir)
-        self._calmly(store.close, heir)
-        follower = world.process("follower", "host-of-the-follower")
-        self._calmly(lambda: self.checks.compare(follower.opening_replica()()), follower)
-        self.checks.history(self.recorder.finish())
-
-    def _everybody_ends(self) -> bool:
-        """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
-        patience_s = _PATIENCE * self.plan.timeout_s + (_POLITE_S if self.plan.settings.lease_s else 0.0)
-        for _ in range(_PATIENCE):
-            busy = [life for life in self._lives if not life.finished and not life.process.dead]
-            if not busy:
-                return True
-            self.world.advance(patience_s / _PATIENCE)
-            if self.world.failures:
-                return False
-        names = ", ".join(life.process.name for life in busy)
-        self.world.fail(f"invariant 33: without faults, {names} came to no end in {patience_s:g} s")
-        return False
-
-    def _inherit(self, heir: Process) -> ChunkedSegmentStorage:
-        """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
-        for _ in range(len(self.world.processes) + 2):
-            try:
-                store = heir.opening()()
-                self.checks.after_take_over(heir, store)
-                return store
-            except (NotOwner, StorageUnavailable) as error:
-                # Somebody who was asleep, or in the middle of a claim, was faster: he cannot be for ever. A deadline may have been
-                # drawn that has no time for a second claim.
-                if isinstance(error, StorageUnavailable) and not error.message.startswith("lost every race"):
-                    raise
-                self.world.runtime.sleep_s(self.plan.timeout_s)
-        raise AssertionError("invariant 33: claimants without faults do not come to an end")
-
-    def _calmly(self, call: Callable[[], Any], process: Process) -> Any:
-        job = process.start(call, "judge")
-        try:
-            job.run_to_end()
-        except AssertionError as error:
-            self.world.fail(f"invariant 33: without faults, {error}")
-            return None
-        if isinstance(job.error, AssertionError) and str(job.error).startswith("invariant "):
-            self.world.fail(str(job.error))
-            return None
-        if job.error is not None:
-            self.world.fail(f"after all faults: {job.error!r}")
-            return None
-        return job.value
 
 
 def _fast_folder() -> str | None:

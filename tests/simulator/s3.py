@@ -17,7 +17,7 @@ from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage, ReadRange
 from tests.simulator.scheduler import NS
-from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
+from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess, rotten_bytes
 
 __all__ = ["S3Backend", "S3ChunkStorage"]
 
@@ -45,6 +45,7 @@ class S3Backend:
         self.objects: dict[str, _Object] = {}
         self._names: list[str] | None = None
         self._deleted: list[tuple[int, str, int]] = []
+        self.rotten: dict[str, tuple[int, int]] = {}  # by name: the byte that reads wrong, and in which bits
         self.busy = False
 
     def client(self, process: WiredProcess) -> S3ChunkStorage:
@@ -57,6 +58,10 @@ class S3Backend:
         """What is stored under a name now."""
         found = self.objects.get(name)
         return None if found is None else found.data
+
+    def durable(self, name: str) -> bytes | None:
+        """As ``content``: what took effect is durable."""
+        return self.content(name)
 
     def names(self) -> list[str]:
         """All names, in order."""
@@ -94,6 +99,10 @@ class S3Backend:
         if found is None:
             raise ChunkNotFound(name)
         return found
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        data = self.get(name).data[offset : offset + length]
+        return rotten_bytes(self.rotten, name, offset, data) if self.rotten else data
 
     def delete(self, name: str) -> None:
         found = self.objects.pop(name, None)
@@ -242,7 +251,7 @@ class S3ChunkStorage(BaseChunkStorage):
         self._put("put", name, data, False)
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
-        data: bytes = self._call("read", "GET", name, lambda: self._backend.get(name).data[offset : offset + length])
+        data: bytes = self._call("read", "GET", name, lambda: self._backend.read(name, offset, length))
         return data
 
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:

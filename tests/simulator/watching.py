@@ -66,8 +66,15 @@ class Watch:
         epoch = store.epoch
         with self._world.scheduler.atomic():
             self.invariants.taken_over(process.name, epoch, store._container.current.store.head())
+            if self.rotten(store):
+                return
             with store._container.current.store.view() as view:
                 self.invariants.rows_at(process.name, view)
+
+    def rotten(self, store: ChunkedSegmentStorage) -> bool:
+        """Whether rows of its cache have rotted."""
+        content = getattr(store._container.current.store, "_content", None)
+        return any(content is rotten for rotten in self._world.rotten_caches)
 
     def following(self, process: Process, replica: Replica) -> None:
         """A replica has begun to follow. One that is opened anew may begin further back than the one before it stood."""

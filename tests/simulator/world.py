@@ -262,6 +262,8 @@ class World(Closing):
         self.machines: dict[str, Machine] = {}
         self.observers: list[Observer] = []
         self.failures: list[str] = []
+        self.rotten_caches: list[object] = []
+        """Contents of caches with rotten rows."""
         self.escaped: list[tuple[str, BaseException]] = []
         self.watching = False
         self.storage_calls = 0
