@@ -18,6 +18,7 @@ from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from tests.judges.checker import check_history
 from tests.judges.events import Event
+from tests.judges.stored_history import StoredHistory
 from tests.simulator.clients import TABLE
 from tests.simulator.finals import ContainerContents, container_contents, patiently
 from tests.simulator.watching import Watch
@@ -33,11 +34,26 @@ _WRONG: Final = frozenset(("damage", "leak"))
 class Checks:
     """The judge of one run."""
 
-    def __init__(self, world: World, level: Level) -> None:
+    def __init__(self, world: World, level: Level, side: str = "", of: Checks | None = None) -> None:
         self._world = world
         self.level = level
         self._final: ContainerContents | None = None
-        self._watch = Watch(world) if level == "steps" else None
+        self._watch = Watch(world, side, of._watch if of else None) if level == "steps" else None
+
+    def copied(self, side: str = "") -> Checks:
+        """The judge of a root that is as this one is now, and goes on by itself."""
+        return Checks(self._world, self.level, side, self)
+
+    @property
+    def stored(self) -> StoredHistory:
+        """History, as the storage holds it."""
+        assert self._watch is not None
+        return self._watch.invariants.history
+
+    def pause(self, *, paused: bool = True) -> None:
+        """Whether what happens now is no part of the history that is judged here."""
+        if self._watch is not None:
+            self._watch.paused = paused
 
     def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
         """A process has begun to serve; called in one of its tasks."""
@@ -66,9 +82,7 @@ class Checks:
 
     def referenced_chunks(self) -> list[str]:
         """The chunks that history refers to now."""
-        assert self._watch is not None
-        rows = self._watch.invariants.history.rows
-        return [self._world.names.chunk(key[1:]) for key in rows if key[:1] == CHUNK]
+        return [self._world.names.chunk(key[1:]) for key in self.stored.rows if key[:1] == CHUNK]
 
     def told(self, event: Event) -> None:
         """A client was answered."""

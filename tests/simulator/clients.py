@@ -82,6 +82,12 @@ class Recorder:
         self._record(number, "ok", result, epoch())
         return result
 
+    def copied(self) -> Recorder:
+        """The history up to now, of a container that goes on as a copy: what was not answered yet may have happened or not."""
+        copy = Recorder(self._world)
+        copy.events = [*self.events, *self._open.values()]
+        return copy
+
     def now(self) -> int:
         """The time of events."""
         return self._world.scheduler.now

@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from chunkstore.errors import ChunkstoreError
+from tests.simulator.at_rest import Backup, cut_tail, restore_backup, show_backup
 from tests.simulator.rot import rot_a_chunk, rot_the_journal
 from tests.simulator.rotten_rows import rot_a_row_at_rest, rot_a_row_live
 
@@ -28,9 +29,13 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "rotten_journal": (0.1, 0.3),
     "rotten_rows": (0.1, 0.3),
     "rotten_rows_live": (0.1, 0.3),
+    "restored_backup": (0.05, 0.1),
+    "rolled_back": (0.1, 0.2),
+    "cut_tail": (0.3, 0.6),
 }
 """Per turn of the nemesis."""
 
+_NEVER: Final = 1 << 62
 CLASSES: Final = tuple(_CHANCES)
 ENABLED: Final[frozenset[str]] = frozenset()
 """Those that runs draw unless they are told otherwise: those that the product answers."""
@@ -76,6 +81,8 @@ class Distrust:
         self._random = Random(f"lies {run.plan.seed}")
         self._told: list[_Told] = []
         self._over: list[tuple[Lie, int]] = []
+        self.backup: Backup | None = None
+        self.old_backup: Backup | None = None
         self._chances = dict(run.plan.distrust) if run.level != "none" else {}
 
     def turn(self) -> None:
@@ -84,7 +91,10 @@ class Distrust:
         for told in [told for told in self._told if told.until <= world.scheduler.now]:
             self._end(told)
         for name, chance in self._chances.items():
-            if self._random.random() < chance and all(told.name != name for told in self._told):
+            if name in _AT_REST and self._random.random() < chance:
+                self.put_right()
+                _AT_REST[name](self._run, self._random)
+            elif name in _TELL and self._random.random() < chance and all(told.name != name for told in self._told):
                 lie = _TELL[name](self._run, self._random)
                 if lie is not None:
                     turns = self._random.choice((1, 3, 10)) * self._random.random()
@@ -98,10 +108,18 @@ class Distrust:
         self._run.world.log(f"put right: {told.lie!r}")
         told.lie.undo()
 
-    def end(self) -> None:
-        """The end of all faults."""
+    def tell_for_ever(self, lie: Lie) -> None:
+        """What is never put right."""
+        self._over.append((lie, _NEVER))
+
+    def put_right(self) -> None:
+        """Nothing is a lie any more."""
         while self._told:
             self._end(self._told[0])
+
+    def end(self) -> None:
+        """The end of all faults."""
+        self.put_right()
         self._chances = {}
 
     def excuses(self, error: ChunkstoreError, since: int) -> bool:
@@ -115,4 +133,9 @@ _TELL: Final[dict[str, Callable[[Run, Random], Lie | None]]] = {
     "rotten_journal": rot_the_journal,
     "rotten_rows": rot_a_row_at_rest,
     "rotten_rows_live": rot_a_row_live,
+}
+_AT_REST: Final[dict[str, Callable[[Run, Random], None]]] = {
+    "restored_backup": restore_backup,
+    "rolled_back": show_backup,
+    "cut_tail": cut_tail,
 }

@@ -66,13 +66,13 @@ def _rot(run: Run, random: Random, *, live: bool, gone: bool) -> RottenRow | Non
     caches = [
         (machine, content)
         for machine in run.world.machines.values()
-        for content in machine.shelf._current.values()
+        for content in machine.caches()
         if content.live.values
     ]
     if not caches:
         return None
     machine, content = random.choice(caches)
     if not live:
-        run.shut_down(machine)
+        run.begin_replicas(run.shut_down(machine))
     run.world.rotten_caches.append(content)
     return _flip(content, random, gone=gone)

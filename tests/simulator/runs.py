@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final, Literal, NamedTuple
 
@@ -97,10 +98,7 @@ class Run:
         )
         self.world.trace = [] if trace else None
         self.scheduler = self.world.scheduler
-        self.recorder = Recorder(self.world)
-        self.checks = Checks(self.world, level)
-        self.recorder.listener = self.checks.told
-        self.recorder.on_damage = self._damaged
+        self.go_on_as(Recorder(self.world), Checks(self.world, level))
         self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.result.allowed += tuple(name for name, _ in plan.distrust)
@@ -112,6 +110,13 @@ class Run:
         self.world.on_stall = self._stall_at_call
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
         self.distrust = Distrust(self)
+
+    def go_on_as(self, recorder: Recorder, checks: Checks) -> None:
+        """From now on this is the history, and who judges it."""
+        self.recorder = recorder
+        self.checks = checks
+        recorder.listener = checks.told
+        recorder.on_damage = self._damaged
 
     def _damaged(self, error: Damaged, since: int) -> bool:
         return self.distrust.excuses(error, since) or self.checks.damaged(error)
@@ -179,8 +184,7 @@ class Run:
 
     def _nemesis(self) -> None:
         world, random = self.world, self.random
-        for _ in range(self.plan.replicas):
-            self._begin_replica()
+        self.begin_replicas(self.plan.replicas)
         while self.result.claims < self.plan.claims:
             owners = [process for process in world.processes if not process.dead and process.name.startswith("o")]
             # A process may outlive what it had to do; it is nobody to wait for.
@@ -207,14 +211,18 @@ class Run:
         """A new process that works on this root."""
         return self.world.process(name, machine)
 
-    def shut_down(self, machine: Machine | None = None) -> None:
-        """Every owner and replica of this root (on one machine) dies; replicas begin anew."""
-        for process in [process for process in self.world.processes if not process.dead and process.side == self.side]:
-            if machine in (None, process.machine):
-                self._forget_stall(process)
-                process.crash()
-                if process.name.startswith("r"):
-                    self._begin_replica()
+    def shut_down(self, machine: Machine | None = None) -> int:
+        """Every owner and replica of this root (or everybody on one machine) dies. Returns how many replicas there were."""
+        victims = [process for process in self.world.processes if not process.dead]
+        victims = [
+            process
+            for process in victims
+            if (process.side == self.side if machine is None else process.machine is machine)
+        ]
+        for process in victims:
+            self.forget_stall(process)
+            process.crash()
+        return sum(process.name.startswith("r") for process in victims)
 
     def _machine_name(self) -> str:
         return f"host{self.random.randrange(self.plan.machines)}"
@@ -225,7 +233,7 @@ class Run:
         if len(owners) > self.plan.owners_max:
             victim = random.choice(owners)
             if victim.frozen is None or random.random() < 0.5:
-                self._forget_stall(victim)
+                self.forget_stall(victim)
                 victim.crash()
         process = self.process(f"o{len(self.world.processes)}", self._machine_name())
         # Of its own chance, so that everything else about a seed is what it was before this was drawn.
@@ -242,7 +250,7 @@ class Run:
             return
         victim = random.choice(living)
         if faults.chance("crash"):
-            self._forget_stall(victim)
+            self.forget_stall(victim)
             victim.crash()
         elif faults.chance("stall"):
             self._stall(victim, int(self.unit_ns * 3 * random.random()))
@@ -268,7 +276,7 @@ class Run:
         alone = self.plan.storage == "s3" or (lose and self.plan.machines > 1)
         for machine in [victim.machine] if alone else self.world.machines.values():
             for process in machine.processes():
-                self._forget_stall(process)
+                self.forget_stall(process)
         if not alone:
             self.world.power_cut()
         elif lose:
@@ -300,11 +308,12 @@ class Run:
         self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns, successor, random.choice(endings)))
         self.world.log(f"{process.name} stalls at a call")
 
-    def _forget_stall(self, process: Process) -> None:
+    def forget_stall(self, process: Process) -> None:
+        """Nobody is to wake it."""
         self._stalled = [item for item in self._stalled if item.process is not process]
 
     def _wake(self, process: Process) -> None:
-        self._forget_stall(process)
+        self.forget_stall(process)
         if not process.dead:
             years = self.random.choice((0, 0, 0, 1, 3600, 10**8))
             self.world.log(f"{process.name} wakes {years} s later")
@@ -328,12 +337,12 @@ class Run:
         for item in list(self._stalled):
             process = item.process
             if process.dead:
-                self._forget_stall(process)
+                self.forget_stall(process)
             elif item.until <= now or item.served < self.result.served:
                 if item.ending == "wake":
                     self._wake(process)
                     continue
-                self._forget_stall(process)
+                self.forget_stall(process)
                 self.world.faults.note(item.ending)
                 if item.ending == "crash":
                     process.crash()
@@ -357,6 +366,16 @@ class Run:
             self._serve(process, random, f"{process.name}.{lives}", store)
             if random.random() < 0.6:
                 return
+
+    def serve_and_close(self, process: Process) -> None:
+        """The life of an owner that does a few things and closes."""
+        name = f"{process.name}.1"
+        store = self._claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
+        if store is not None:
+            seed = Random(f"client {self.plan.seed} {name}")
+            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.0", self.writers, owner=name)
+            _working(client, store, lambda done: done >= _VERBS_MIN)()
+            self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
 
     def _claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
         self.result.claims += 1
@@ -403,9 +422,11 @@ class Run:
 
     # Replicas
 
-    def _begin_replica(self) -> None:
-        process = self.process(f"r{len(self.world.processes)}", self._machine_name())
-        self.scheduler.spawn(process, lambda: self._follow(process), "replica")
+    def begin_replicas(self, count: int) -> None:
+        """New replicas."""
+        for _ in range(count):
+            process = self.process(f"r{len(self.world.processes)}", self._machine_name())
+            self.scheduler.spawn(process, partial(self._follow, process), "replica")
 
     def _follow(self, process: Process) -> None:
         random = Random(f"replica {self.plan.seed} {process.name}")

@@ -32,7 +32,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.lmdb.environment import abandon
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
@@ -74,6 +74,10 @@ class Machine:
     def processes(self) -> list[Process]:
         """Those that live on it."""
         return [process for process in self.world.processes if process.machine is self and not process.dead]
+
+    def caches(self, role: str = "") -> list[_Content]:
+        """What its caches (of a role) in memory hold."""
+        return [content for (_, place), content in self.shelf._current.items() if place.startswith(role)]
 
     def power_cut(self) -> None:
         """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is
@@ -394,6 +398,12 @@ class World(Closing):
             machine.shelf.clear()
         self.backend.power_cut()
 
+    def drop_requests(self) -> None:
+        """Whatever is still on its way for nobody never arrives."""
+        for _, _, item, gen in self.scheduler.heap:
+            if gen < 0 and isinstance(getattr(item.call, "__self__", None), Call):
+                item.call = _nothing
+
     def note_fault(self, fault: str, call: Call) -> None:
         """A fault happens to a call."""
         if fault in CLASSES:
@@ -447,6 +457,10 @@ class World(Closing):
         """The visible storage, for observers: calls cost no time and suffer no faults (use it outside of tasks, or within
         ``scheduler.atomic``)."""
         return self.backend.client(Process(self, Machine(self, "nowhere"), "observer", 0))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _brief(result: object) -> str:
