@@ -76,6 +76,7 @@ def restore_backup(run: Run, random: Random) -> None:
     if backup is None:
         run.distrust.backup = _take(run)
         return
+    run.distrust.put_right()
     replicas = run.shut_down()
     run.checks.history(run.recorder.finish())
     _put(run, backup.objects)
@@ -106,6 +107,7 @@ def show_backup(run: Run, random: Random) -> None:
     ]
     if not ahead:
         return
+    run.distrust.put_right()
     replicas = run.shut_down()
     newer = _objects(run)
     run.checks.pause()
@@ -124,6 +126,7 @@ def show_backup(run: Run, random: Random) -> None:
 def cut_tail(run: Run, random: Random) -> None:
     """Records before a clean close are gone: whoever opens it is told so, until they are back."""
     world, history = run.world, run.checks.stored
+    run.distrust.put_right()
     replicas = run.shut_down()
     _let(run, run.process(f"o{len(world.processes)}", "host0"), run.serve_and_close)
     lease = world.backend.content(world.names.lease)

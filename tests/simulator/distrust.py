@@ -29,12 +29,14 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "rotten_journal": (0.1, 0.3),
     "rotten_rows": (0.1, 0.3),
     "rotten_rows_live": (0.1, 0.3),
+    "copied_root": (0.05, 0.2),
     "restored_backup": (0.05, 0.1),
     "rolled_back": (0.1, 0.2),
     "cut_tail": (0.3, 0.6),
 }
 """Per turn of the nemesis."""
 
+_COPIES_MAX: Final = 2
 _NEVER: Final = 1 << 62
 CLASSES: Final = tuple(_CHANCES)
 ENABLED: Final[frozenset[str]] = frozenset()
@@ -91,9 +93,8 @@ class Distrust:
         for told in [told for told in self._told if told.until <= world.scheduler.now]:
             self._end(told)
         for name, chance in self._chances.items():
-            if name in _AT_REST and self._random.random() < chance:
-                self.put_right()
-                _AT_REST[name](self._run, self._random)
+            if name in _AT_ONCE and self._random.random() < chance:
+                _AT_ONCE[name](self._run, self._random)
             elif name in _TELL and self._random.random() < chance and all(told.name != name for told in self._told):
                 lie = _TELL[name](self._run, self._random)
                 if lie is not None:
@@ -128,13 +129,23 @@ class Distrust:
         return any(lie.excuses(error) for lie in lies)
 
 
+def _copy_the_root(run: Run, _random: Random) -> None:
+    from tests.simulator.copies import CopiedRun  # which is a run, too
+
+    if len(run.copies) < _COPIES_MAX:
+        run.copies.append(CopiedRun(run, f"copy{len(run.copies)}/"))
+        run.world.faults.note("copied_root")
+        run.world.log(f"the root was copied to {run.copies[-1].side}")
+
+
 _TELL: Final[dict[str, Callable[[Run, Random], Lie | None]]] = {
     "rotten_chunk": rot_a_chunk,
     "rotten_journal": rot_the_journal,
     "rotten_rows": rot_a_row_at_rest,
     "rotten_rows_live": rot_a_row_live,
 }
-_AT_REST: Final[dict[str, Callable[[Run, Random], None]]] = {
+_AT_ONCE: Final[dict[str, Callable[[Run, Random], None]]] = {
+    "copied_root": _copy_the_root,
     "restored_backup": restore_backup,
     "rolled_back": show_backup,
     "cut_tail": cut_tail,

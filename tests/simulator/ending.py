@@ -27,9 +27,9 @@ _POLITE_S: Final = 10.0
 def judge(run: Run) -> None:
     """Faults are over: a fresh process takes over, and everything is looked at."""
     world = run.world
-    if not _everybody_ends(run):
+    if world.failures or not _everybody_ends(run):
         return
-    heir = run.process("heir", "host-of-the-heir")
+    heir = run.process("heir", f"host-of-the-heir{run.side}")
     store = _calmly(run, lambda: _inherit(run, heir), heir)
     if store is None:
         return
@@ -42,7 +42,7 @@ def judge(run: Run) -> None:
         return
     _calmly(run, lambda: run.checks.at_the_end(store, early=False), heir)
     _calmly(run, store.close, heir)
-    follower = run.process("follower", "host-of-the-follower")
+    follower = run.process("follower", f"host-of-the-follower{run.side}")
     _calmly(run, lambda: run.checks.compare(follower.opening_replica()()), follower)
     run.checks.history(run.recorder.finish())
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
@@ -39,6 +39,9 @@ from tests.simulator.ending import judge
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState, Task
 from tests.simulator.world import Machine, Process, World
+
+if TYPE_CHECKING:
+    from tests.simulator.copies import CopiedRun
 
 __all__ = ["Run", "RunResult", "run_seed"]
 
@@ -103,13 +106,17 @@ class Run:
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.result.allowed += tuple(name for name, _ in plan.distrust)
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
+        self.copies: list[CopiedRun] = []
+        self.world.on_stall = self._stall_at_call
+        self.unit_ns = int(plan.latency_s * plan.pace * NS)
+        self.distrust = Distrust(self)
+        self._start()
+
+    def _start(self) -> None:
         self.ending = False
         self.lives: list[Task] = []
         self._stalled: list[_Stalled] = []
         self._serving: dict[Process, tuple[Client, ChunkedSegmentStorage]] = {}
-        self.world.on_stall = self._stall_at_call
-        self.unit_ns = int(plan.latency_s * plan.pace * NS)
-        self.distrust = Distrust(self)
 
     def go_on_as(self, recorder: Recorder, checks: Checks) -> None:
         """From now on this is the history, and who judges it."""
@@ -152,7 +159,8 @@ class Run:
         try:
             scheduler.run()
             if not world.failures and not world.escaped:
-                judge(self)
+                for root in (self, *self.copies):
+                    judge(root)
         except SchedulerStuck as error:
             world.fail(str(error))
         except Exception as error:  # noqa: BLE001  (a finding of this seed, and no end of a whole campaign)
@@ -186,26 +194,39 @@ class Run:
         world, random = self.world, self.random
         self.begin_replicas(self.plan.replicas)
         while self.result.claims < self.plan.claims:
-            owners = [process for process in world.processes if not process.dead and process.name.startswith("o")]
-            # A process may outlive what it had to do; it is nobody to wait for.
-            awake = [life for life in self.lives if not life.finished and life.process in owners]
-            awake = [life for life in awake if life.process.frozen is None]
-            # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
-            alone = not awake and random.random() < self.plan.haste
-            if alone or (awake and len(owners) < self.plan.owners_max + 2 and random.random() < 0.6):
-                self._begin_owner(owners)
+            owners = self.begin_somebody()
             scheduler_pause = int(self.unit_ns * (0.1 + 2 * random.random()))
             self.scheduler.pause(scheduler_pause)
-            self._strike(owners)
-            self._wake_some()
+            self.strike(owners)
+            self.wake_some()
             self.distrust.turn()
+            for copied in self.copies:
+                copied.turn()
         self.scheduler.pause(int(self.unit_ns * 2 * random.random()))
-        self.ending = True
         self.distrust.end()
         world.faults.clear_up()
+        for root in (self, *self.copies):
+            root.end()
+        self.scheduler.stop()
+
+    def end(self) -> None:
+        """Nobody begins anything any more, and who stalls wakes up."""
+        self.ending = True
         while self._stalled:
             self._wake(self._stalled[0].process)
-        self.scheduler.stop()
+
+    def begin_somebody(self) -> list[Process]:
+        """Another owner, if it is time for one. Returns those that were there before."""
+        owners = [process for process in self.world.processes if not process.dead and process.name.startswith("o")]
+        owners = [process for process in owners if process.side == self.side]
+        # A process may outlive what it had to do; it is nobody to wait for.
+        awake = [life for life in self.lives if not life.finished and life.process in owners]
+        awake = [life for life in awake if life.process.frozen is None]
+        # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
+        alone = not awake and self.random.random() < self.plan.haste
+        if alone or (awake and len(owners) < self.plan.owners_max + 2 and self.random.random() < 0.6):
+            self._begin_owner(owners)
+        return owners
 
     def process(self, name: str, machine: str) -> Process:
         """A new process that works on this root."""
@@ -242,7 +263,7 @@ class Run:
             process.clock_rate = clock.choice((0.5, 0.9, 1.1, 2.0))
         self.lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
 
-    def _strike(self, owners: list[Process]) -> None:
+    def strike(self, owners: list[Process]) -> None:
         world, random = self.world, self.random
         faults = world.faults
         living = [process for process in owners if not process.dead]
@@ -332,7 +353,7 @@ class Run:
             if not process.dead and process.frozen is None:
                 self._look(process, parts=True)
 
-    def _wake_some(self) -> None:
+    def wake_some(self) -> None:
         now = self.scheduler.now
         for item in list(self._stalled):
             process = item.process

@@ -41,6 +41,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
 from tests.simulator.faults import CLASSES, Faults, Weather
+from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
@@ -102,11 +103,13 @@ class Process(WiredProcess):
 
     __slots__ = ("machine", "storage", "world")
 
-    def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
+    def __init__(self, world: World, machine: Machine, name: str, number: int, side: str = "") -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
-        self.storage: ChunkStorage = world.wrap(world.backend.client(self))
+        self.side = side
+        client = world.backend.client(self)
+        self.storage: ChunkStorage = world.wrap(FolderStorage(client, side) if side else client)
 
     # Doing something
 
@@ -305,11 +308,11 @@ class World(Closing):
             found = self.machines[name] = Machine(self, name)
         return found
 
-    def process(self, name: str | None = None, machine: str | Machine = "host") -> Process:
-        """A new process. Its name should be unique in the run."""
+    def process(self, name: str | None = None, machine: str | Machine = "host", side: str = "") -> Process:
+        """A new process. Its name should be unique in the run. ``side``: the folder of the copied root that it works on."""
         host = machine if isinstance(machine, Machine) else self.machine(machine)
         number = len(self.processes) + 1
-        process = Process(self, host, name or f"p{number}", number)
+        process = Process(self, host, name or f"p{number}", number, side)
         self.processes.append(process)
         self.runtime.identities[process] = ProcessIdentity(host.name, 1000 + number, host.boot_id)
         return process
