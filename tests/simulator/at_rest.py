@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulator.clients import Recorder
     from tests.simulator.runs import Run
 
-__all__ = ["Backup", "cut_tail", "restore_backup", "show_backup"]
+__all__ = ["Backup", "cut_tail", "let", "restore_backup", "show_backup"]
 
 _NO_ANSWER: Final = Damaged("no answer", object="")
 _TURNS: Final = 200
@@ -31,7 +31,7 @@ class Backup(NamedTuple):
     """A root as it was, and what was known of it."""
 
     objects: dict[str, bytes]
-    lsn: int
+    point: tuple[int, bytes]
     checks: Checks
     recorder: Recorder
     numbers: list[int]
@@ -57,7 +57,8 @@ def _take(run: Run) -> Backup:
     checks = run.checks.copied()
     checks.pause()
     numbers = [writer.number for writer in run.writers]
-    return Backup(_objects(run), checks.stored.lsn, checks, run.recorder.copied(), numbers)
+    stored = checks.stored
+    return Backup(_objects(run), stored.point(stored.lsn), checks, run.recorder.copied(), numbers)
 
 
 def _put(run: Run, objects: dict[str, bytes]) -> None:
@@ -89,7 +90,7 @@ def restore_backup(run: Run, random: Random) -> None:
     run.go_on_as(backup.recorder, backup.checks)
     for writer, number in zip(run.writers, backup.numbers, strict=True):
         writer.number = number
-    run.world.log(f"a backup of lsn {backup.lsn} is in the root's place")
+    run.world.log(f"a backup of lsn {backup.point[0]} is in the root's place")
     run.world.faults.note("restored_backup")
     run.begin_replicas(replicas)
 
@@ -100,12 +101,14 @@ def show_backup(run: Run, random: Random) -> None:
     if backup is None:
         run.distrust.old_backup = _take(run)
         return
+    lsn, holds = backup.point[0], run.checks.stored.holds
     ahead = [
         machine
         for machine in run.world.machines.values()
-        if any(content.head.position.lsn > backup.lsn for content in machine.caches("owner"))
+        for content in machine.caches("owner")
+        if content.head.position.lsn > lsn and holds(content.head.position.lsn, content.head.position.hash)
     ]
-    if not ahead:
+    if not ahead or not holds(*backup.point):
         return
     run.distrust.put_right()
     replicas = run.shut_down()
@@ -113,11 +116,11 @@ def show_backup(run: Run, random: Random) -> None:
     run.checks.pause()
     _put(run, backup.objects)
     run.world.faults.note("rolled_back")
-    run.world.log(f"a backup of lsn {backup.lsn} is in the root's place, for a while")
+    run.world.log(f"a backup of lsn {lsn} is in the root's place, for a while")
     for _ in range(random.choice((1, 2, 4))):
         # What the first one leaves behind must not deceive the next.
         if _ask(run, random.choice(ahead)) is None:
-            run.world.fail(f"history lost-ack: a backup of lsn {backup.lsn} is served on a machine that has seen more")
+            run.world.fail(f"history lost-ack: a backup of lsn {lsn} is served on a machine that has seen more")
     _put(run, newer)
     run.checks.pause(paused=False)
     run.begin_replicas(replicas)
@@ -128,7 +131,7 @@ def cut_tail(run: Run, random: Random) -> None:
     world, history = run.world, run.checks.stored
     run.distrust.put_right()
     replicas = run.shut_down()
-    _let(run, run.process(f"o{len(world.processes)}", "host0"), run.serve_and_close)
+    let(run, run.process(f"o{len(world.processes)}", "host0"), run.serve_and_close)
     lease = world.backend.content(world.names.lease)
     released = None if lease is None else decode_lease(lease, object=world.names.lease)
     if released is None or not released.released or not released.epoch == history.last_claim == history.top:
@@ -166,7 +169,7 @@ def _cut(run: Run, epoch: int, random: Random) -> list[str]:
     return cut
 
 
-def _let(run: Run, process: Process, call: Callable[[Process], object]) -> Job[object]:
+def let(run: Run, process: Process, call: Callable[[Process], object]) -> Job[object]:
     """Let a process do something while nobody else does; it is dead afterwards."""
     job: Job[object] = process.start(lambda: call(process))
     for _ in range(_TURNS):
@@ -182,7 +185,7 @@ def _ask(run: Run, machine: Machine) -> ChunkstoreError | None:
     """What a claimant is answered: an error, or None if it serves. It is dead afterwards."""
     world = run.world
     process = run.process(f"t{len(world.processes)}", machine.name)
-    job = _let(run, process, lambda _: process.opening()())
+    job = let(run, process, lambda _: process.opening()())
     if job.done and job.error is None:
         return None
     world.log(f"{process.name} was answered {job.error!r}")

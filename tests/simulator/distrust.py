@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from chunkstore.errors import ChunkstoreError
 from tests.simulator.at_rest import Backup, cut_tail, restore_backup, show_backup
+from tests.simulator.gateways import ignore_conditions, list_late, show_old_answers
 from tests.simulator.rot import rot_a_chunk, rot_the_journal
 from tests.simulator.rotten_rows import rot_a_row_at_rest, rot_a_row_live
 
@@ -29,6 +30,9 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "rotten_journal": (0.1, 0.3),
     "rotten_rows": (0.1, 0.3),
     "rotten_rows_live": (0.1, 0.3),
+    "late_list": (0.1, 0.3),
+    "old_answer": (0.1, 0.3),
+    "ignored_condition": (0.1, 0.2),
     "copied_root": (0.05, 0.2),
     "restored_backup": (0.05, 0.1),
     "rolled_back": (0.1, 0.2),
@@ -42,7 +46,7 @@ CLASSES: Final = tuple(_CHANCES)
 ENABLED: Final[frozenset[str]] = frozenset()
 """Those that runs draw unless they are told otherwise: those that the product answers."""
 
-_ONLY: Final[dict[str, str]] = {}
+_ONLY: Final[dict[str, str]] = {"late_list": "s3", "old_answer": "s3", "ignored_condition": "s3"}
 """The storage that a class needs."""
 
 
@@ -139,12 +143,15 @@ def _copy_the_root(run: Run, _random: Random) -> None:
 
 
 _TELL: Final[dict[str, Callable[[Run, Random], Lie | None]]] = {
+    "late_list": list_late,
+    "old_answer": show_old_answers,
     "rotten_chunk": rot_a_chunk,
     "rotten_journal": rot_the_journal,
     "rotten_rows": rot_a_row_at_rest,
     "rotten_rows_live": rot_a_row_live,
 }
 _AT_ONCE: Final[dict[str, Callable[[Run, Random], None]]] = {
+    "ignored_condition": ignore_conditions,
     "copied_root": _copy_the_root,
     "restored_backup": restore_backup,
     "rolled_back": show_backup,

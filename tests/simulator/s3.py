@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from chunkstore.checksum import BytesLike
@@ -19,14 +20,17 @@ from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPa
 from tests.simulator.scheduler import NS
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess, rotten_bytes
 
-__all__ = ["S3Backend", "S3ChunkStorage"]
+__all__ = ["S3Backend", "S3ChunkStorage", "StoredObject"]
 
 _LAG_NS: Final = 5 * NS
+_LATE_NS: Final = 3600 * NS
 _ANY_CALL: Final = frozenset(("unavailable", "lost_reply", "burst", "slow", "crash_at_call"))
 _CHANGING: Final = frozenset(("late_apply", "very_late_apply", "duplicate"))
 
 
-class _Object:
+class StoredObject:
+    """One version of an object."""
+
     __slots__ = ("data", "modified_ns")
 
     def __init__(self, data: bytes, modified_ns: int) -> None:
@@ -42,11 +46,15 @@ class S3Backend:
             append=False, append_journal=False, create_if_absent=True, remote=remote, medium="simulated-s3"
         )
         self._world = world
-        self.objects: dict[str, _Object] = {}
+        self.objects: dict[str, StoredObject] = {}
         self._names: list[str] | None = None
         self._deleted: list[tuple[int, str, int]] = []
         self.rotten: dict[str, tuple[int, int]] = {}  # by name: the byte that reads wrong, and in which bits
         self.busy = False
+        # A gateway that does not obey: conditions ignored, lists that come late, answers that are old.
+        self.obeys = True
+        self.lists_late = False
+        self.old_answer: Callable[[str, StoredObject | None], StoredObject | None] | None = None
 
     def client(self, process: WiredProcess) -> S3ChunkStorage:
         """The way of one process to the store."""
@@ -71,7 +79,7 @@ class S3Backend:
 
     def overwrite(self, name: str, data: bytes) -> None:
         """Damage: bytes change behind everybody's back. For negative tests."""
-        self.objects[name] = _Object(data, self._world.scheduler.now)
+        self.objects[name] = StoredObject(data, self._world.scheduler.now)
         self._names = None
 
     def remove(self, name: str) -> None:
@@ -87,15 +95,17 @@ class S3Backend:
     def put(self, name: str, data: bytes, *, only_if_absent: bool) -> bool:
         objects = self.objects
         known = name in objects
-        if known and only_if_absent:
+        if known and only_if_absent and self.obeys:
             return False
         if not known:
             self._names = None
-        objects[name] = _Object(data, self._world.scheduler.now)
+        objects[name] = StoredObject(data, self._world.scheduler.now)
         return True
 
-    def get(self, name: str) -> _Object:
+    def get(self, name: str) -> StoredObject:
         found = self.objects.get(name)
+        if self.old_answer is not None and not self._world.scheduler.in_hub():
+            found = self.old_answer(name, found)
         if found is None:
             raise ChunkNotFound(name)
         return found
@@ -108,14 +118,15 @@ class S3Backend:
         found = self.objects.pop(name, None)
         if found is not None:
             self._names = None
-            if self._world.faults.weather.stale_list:
+            if self._world.faults.weather.stale_list or self.lists_late:
                 self._deleted.append((self._world.scheduler.now, name, len(found.data)))
 
     def list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         world = self._world
         items: dict[str, ChunkInfo] = {}
         names = self.names()
-        stale = not world.scheduler.in_hub() and world.faults.chance("stale_list")
+        stale = not world.scheduler.in_hub() and (world.faults.chance("stale_list") or self.lists_late)
+        lag_ns = _LATE_NS if self.lists_late else _LAG_NS
         now = world.scheduler.now
         start = bisect_left(names, prefix)
         if after is not None:
@@ -124,12 +135,12 @@ class S3Backend:
             if not name.startswith(prefix) or len(items) > limit:
                 break
             found = self.objects[name]
-            if stale and now - found.modified_ns < _LAG_NS and world.faults.random.random() < 0.7:
+            if stale and now - found.modified_ns < lag_ns and world.faults.random.random() < 0.7:
                 continue
             items[name] = ChunkInfo(name, len(found.data), found.modified_ns // 1_000_000)
         if stale:
             for when, name, length in self._deleted:
-                shown = name.startswith(prefix) and (after is None or name > after) and now - when < _LAG_NS
+                shown = name.startswith(prefix) and (after is None or name > after) and now - when < lag_ns
                 if shown and name not in self.objects and world.faults.random.random() < 0.7:
                     items[name] = ChunkInfo(name, length, when // 1_000_000)
         ordered = [items[name] for name in sorted(items)]
@@ -217,8 +228,12 @@ class S3ChunkStorage(BaseChunkStorage):
         return "s3://simulated/bucket"
 
     def do_exists(self, name: str) -> bool:
-        objects = self._backend.objects
-        return bool(self._call("exists", "HEAD", name, lambda: name in objects))
+        def head() -> bool:
+            with suppress(ChunkNotFound):
+                return bool(self._backend.get(name))
+            return False
+
+        return bool(self._call("exists", "HEAD", name, head))
 
     def do_stat(self, name: str) -> ChunkInfo:
         def head() -> ChunkInfo:
