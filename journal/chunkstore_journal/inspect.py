@@ -306,7 +306,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     usable = 0
     for link in links.values():
         try:
-            reader = verify_snapshot(streams.storage, link.name, container=streams.container)
+            reader = verify_snapshot(streams.storage, streams.snapshot(link), container=streams.container)
             if reader.header.link(link.name) != link:
                 yield Finding(11, "error", link.name, 0, "the snapshot does not stand where its link says")
                 continue

@@ -313,7 +313,8 @@ class TakeOver:
             links.append(previous.payload.snapshot)
         if self._latest is not None and self._latest_holds and self._latest.snapshot.lsn <= end.lsn:
             links.append(self._latest.snapshot)
-        usable = [link for link in links if link is not None and link.name not in found.damaged]
+        named = [link for link in links if link is not None and self._streams.is_ours(link)]
+        usable = [link for link in named if link.name not in found.damaged]
         return max(usable, key=lambda link: link.lsn, default=None)
 
     def _open(self, attempt: ClaimAttempt) -> Opened:
