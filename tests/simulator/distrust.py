@@ -43,7 +43,9 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
 _COPIES_MAX: Final = 2
 _NEVER: Final = 1 << 62
 CLASSES: Final = tuple(_CHANCES)
-ENABLED: Final[frozenset[str]] = frozenset()
+ENABLED: Final = frozenset(
+    ("late_list", "old_answer", "ignored_condition", "restored_backup", "rolled_back", "rotten_journal")
+)
 """Those that runs draw unless they are told otherwise: those that the product answers."""
 
 _ONLY: Final[dict[str, str]] = {"late_list": "s3", "old_answer": "s3", "ignored_condition": "s3"}
@@ -103,9 +105,14 @@ class Distrust:
                 lie = _TELL[name](self._run, self._random)
                 if lie is not None:
                     turns = self._random.choice((1, 3, 10)) * self._random.random()
-                    self._told.append(_Told(lie, name, world.scheduler.now + int(self._run.unit_ns * turns)))
-                    world.faults.note(name)
-                    world.log(f"{name}: {lie!r}")
+                    self.tell(name, lie, int(self._run.unit_ns * turns))
+
+    def tell(self, name: str, lie: Lie, duration_ns: int) -> None:
+        """A lie of a class begins, and ends at the first turn after so long."""
+        world = self._run.world
+        self._told.append(_Told(lie, name, world.scheduler.now + duration_ns))
+        world.faults.note(name)
+        world.log(f"{name}: {lie!r}")
 
     def _end(self, told: _Told) -> None:
         self._told.remove(told)

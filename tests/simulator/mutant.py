@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 from tests.simulator.distrust import CLASSES
 from tests.simulator.drawing import Plan
 
-__all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch", "single"]
+__all__ = ["APPEND", "EVERYWHERE", "POSIX", "S3", "SLOT", "Mutant", "Patch", "single"]
 
 APPEND: Final = ("posix-append",)
 SLOT: Final = ("s3-slot", "posix-slot")
+S3: Final = ("s3-slot",)
 POSIX: Final = ("posix-slot", "posix-append")
 EVERYWHERE: Final = ("s3-slot", "posix-slot", "posix-append")
 

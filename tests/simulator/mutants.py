@@ -18,12 +18,15 @@ from types import CodeType, FunctionType
 from typing import Final, NamedTuple
 
 from tests.simulator.mutant import Mutant, Patch
+from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
 
-MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*JOURNAL_MUTANTS, *ENGINE_MUTANTS)}
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.name: mutant for mutant in (*JOURNAL_MUTANTS, *ENGINE_MUTANTS, *DISTRUST_MUTANTS)
+}
 """Every planted bug, by name."""
 
 _FLAGS: Final = __future__.annotations.compiler_flag
