@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chunkstore.config import KIB
+from chunkstore.config import KIB, LIMITS
+from chunkstore.errors import InvalidArgument
 
-__all__ = ["AppendPiece", "ReadSlice", "plan_append", "split_for_parallel_read"]
+__all__ = ["AppendPiece", "ReadSlice", "check_chunk_count", "plan_append", "split_for_parallel_read"]
 
 _READ_PIECE_BYTES_MIN = 1024 * KIB
 
@@ -36,6 +37,16 @@ class ReadSlice(NamedTuple):
     length: int
     start: int
     crc32c: int | None
+
+
+def check_chunk_count(length: int, chunk_size_bytes_max: int) -> None:
+    """Refuse one append that would make more chunks than a record may name. Raises ``InvalidArgument``."""
+    if length > chunk_size_bytes_max * LIMITS.commit_chunks_max:
+        raise InvalidArgument(
+            f"{length} bytes in chunks of {chunk_size_bytes_max} would make more than {LIMITS.commit_chunks_max} chunks; "
+            "append them in several parts",
+            argument="data",
+        )
 
 
 def plan_append(length: int, *, tail_room: int, tail_length: int, chunk_size_bytes_max: int) -> tuple[AppendPiece, ...]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
-from chunkstore.config import LIMITS
-from chunkstore.errors import InvalidArgument
 from chunkstore.journal import OpCode
-from chunkstore.layout import AppendPiece, plan_append
+from chunkstore.layout import AppendPiece, check_chunk_count, plan_append
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
@@ -60,12 +58,7 @@ def plan_on_tail(
             pieces=(),
             targets=(last_name,),
         )
-    if length > size_max * LIMITS.commit_chunks_max:
-        raise InvalidArgument(
-            f"{length} bytes in chunks of {size_max} would make more than {LIMITS.commit_chunks_max} chunks; "
-            "append them in several parts",
-            argument="data",
-        )
+    check_chunk_count(length, size_max)
     return _plan_rollover(owned, segment, last, growing, last_name, data, now_ms)
 
 
