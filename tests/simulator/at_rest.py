@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from chunkstore.errors import ChunkstoreError, Damaged
+from chunkstore.errors import ChunkstoreError, Damaged, RolledBack
 from chunkstore_journal.objects import decode_lease
 from tests.simulator.world import Job, Machine, Process
 
@@ -38,14 +38,14 @@ class Backup(NamedTuple):
 
 
 class KeptCaches:
-    """Caches that know more than the root: they may be held against it for ever."""
+    """Caches that know more than the root: they are held against it until somebody accepts the loss."""
 
     def undo(self) -> None:
-        """Only deleting them helps."""
+        """Only accepting it helps."""
 
     def excuses(self, error: ChunkstoreError) -> bool:
         """Whether it says so."""
-        return "local cache" in str(error)
+        return isinstance(error, RolledBack)
 
 
 def _objects(run: Run) -> dict[str, bytes]:
@@ -84,6 +84,8 @@ def restore_backup(run: Run, random: Random) -> None:
     for machine in run.world.machines.values():
         if random.random() < 0.5:
             machine.shelf.clear()
+        else:
+            run.accepting.append(machine)
     run.distrust.tell_for_ever(KeptCaches())
     run.checks.pause()
     backup.checks.pause(paused=False)
@@ -119,8 +121,11 @@ def show_backup(run: Run, random: Random) -> None:
     run.world.log(f"a backup of lsn {lsn} is in the root's place, for a while")
     for _ in range(random.choice((1, 2, 4))):
         # What the first one leaves behind must not deceive the next.
-        if _ask(run, random.choice(ahead)) is None:
+        answer = _ask(run, random.choice(ahead))
+        if answer is None:
             run.world.fail(f"history lost-ack: a backup of lsn {lsn} is served on a machine that has seen more")
+        elif isinstance(answer, Damaged) and not isinstance(answer, RolledBack) and answer is not _NO_ANSWER:
+            run.world.fail(f"history wrong-refusal: a backup of lsn {lsn} is called {answer!r}")
     _put(run, newer)
     run.checks.pause(paused=False)
     run.begin_replicas(replicas)

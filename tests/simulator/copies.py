@@ -36,6 +36,7 @@ class CopiedRun(Run):
         self.writers = [copy(writer) for writer in original.writers]
         self.distrust = original.distrust
         self.unit_ns = original.unit_ns
+        self.accepting = []
         self._start()
         self.go_on_as(original.recorder.copied(), original.checks.copied(side))
         backend, prefix = self.world.backend, f"{self.world.container}/"

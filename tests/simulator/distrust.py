@@ -44,7 +44,7 @@ _COPIES_MAX: Final = 2
 _NEVER: Final = 1 << 62
 CLASSES: Final = tuple(_CHANCES)
 ENABLED: Final = frozenset(
-    ("late_list", "old_answer", "ignored_condition", "restored_backup", "rolled_back", "rotten_journal")
+    ("cut_tail", "late_list", "old_answer", "ignored_condition", "restored_backup", "rolled_back", "rotten_journal")
 )
 """Those that runs draw unless they are told otherwise: those that the product answers."""
 

@@ -107,6 +107,8 @@ class Run:
         self.result.allowed += tuple(name for name, _ in plan.distrust)
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.copies: list[CopiedRun] = []
+        self.accepting: list[Machine] = []
+        """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
         self.world.on_stall = self._stall_at_call
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
         self.distrust = Distrust(self)
@@ -401,7 +403,8 @@ class Run:
     def _claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
         self.result.claims += 1
         wait_s = self.plan.timeout_s if self.plan.settings.lease_s and random.random() < 0.3 else 0
-        opening = process.opening(wait_s=wait_s)
+        accept = process.machine in self.accepting and random.random() < 0.7
+        opening = process.opening(wait_s=wait_s, accept_rollback=accept)
         opened: list[ChunkedSegmentStorage] = []
 
         def claim() -> int:

@@ -141,7 +141,7 @@ class Process(WiredProcess):
 
     def opening(self, **changes: Any) -> Callable[[], ChunkedSegmentStorage]:
         """The call that opens the container as an owner, for ``start``."""
-        wait_s = changes.pop("wait_s", 0)
+        wait_s, accept_rollback = changes.pop("wait_s", 0), changes.pop("accept_rollback", False)
         settings = self.world.settings_with(changes)
         world = self.world
         return lambda: open_store_on(
@@ -150,11 +150,12 @@ class Process(WiredProcess):
             create=False,
             settings=settings,
             wait_s=wait_s,
+            accept_rollback=accept_rollback,
             cache=self.cache("owner"),
         )
 
     def open(self, **changes: Any) -> ChunkedSegmentStorage:
-        """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``."""
+        """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``, ``accept_rollback``."""
         return self.run(self.opening(**changes), "open")
 
     def opening_replica(self, **changes: Any) -> Callable[[], Replica]:
