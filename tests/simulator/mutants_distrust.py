@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import APPEND, S3, single
+from tests.simulator.mutant import APPEND, EVERYWHERE, S3, Mutant, Patch, single
 
 __all__ = ["DISTRUST_MUTANTS"]
+
+_SEEN: Final = "chunkstore_journal.ends:SeenEnds"
 
 DISTRUST_MUTANTS: Final = (
     single(
@@ -29,5 +31,24 @@ DISTRUST_MUTANTS: Final = (
         "created = storage.create_if_absent(format_name, format_bytes)",
         "created = False",
         needs=("ignored_condition",),
+    ),
+    single(
+        "lease-end-not-judged",
+        "a take-over does not look where the released lease says that the journal ends",
+        EVERYWHERE,
+        f"{_SEEN}.judge",
+        "if lease is not None and contradicts(lease, end):",
+        "if False:",
+        needs=("cut_tail",),
+    ),
+    Mutant(
+        "older-root-served",
+        "a root that is older than what the local cache has seen of it is served",
+        EVERYWHERE,
+        (
+            Patch("chunkstore_journal.takeover:TakeOver._claim", "self._seen.check_claims(top)", "pass"),
+            Patch(f"{_SEEN}.judge", "(cache.position.lsn > end.lsn or cache.position.epoch > end.epoch)", "False"),
+        ),
+        needs=("rolled_back",),
     ),
 )
