@@ -140,11 +140,11 @@ class TakeOver:
         if attempt.closed is None:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
+        if self._seen.gave_up:
+            overrule_lease(self._storage, self._names, attempt.previous_epoch)
         if self._seen.cache_is_void and self._store is not None:
             store, self._store = self._store, None
             self._cache.discard(store)
-        if self._seen.gave_up:
-            overrule_lease(self._storage, self._names, attempt.epoch)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:

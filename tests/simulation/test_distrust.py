@@ -64,7 +64,7 @@ def test_damage_is_excused_by_a_lie_of_its_time_only() -> None:
         assert distrust.excuses(error, 0)
         run.scheduler.now = over = run.scheduler.now + 10
         distrust.turn()  # it has lasted long enough
-        assert run.world.backend.rotten == {}
+        assert rot.is_over
         assert distrust.excuses(error, over)
         assert not distrust.excuses(error, over + 1), "asked after it was put right"
     finally:

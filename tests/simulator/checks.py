@@ -38,7 +38,7 @@ class Checks:
         self._world = world
         self.level = level
         self._final: ContainerContents | None = None
-        self._watch = Watch(world, side, of._watch if of else None) if level == "steps" else None
+        self._watch: Watch | None = Watch(world, side, of._watch if of else None) if level == "steps" else None
 
     def copied(self, side: str = "") -> Checks:
         """The judge of a root that is as this one is now, and goes on by itself."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from chunkstore.errors import ChunkstoreError
 from tests.simulator.at_rest import let
-from tests.simulator.s3 import S3Backend, S3ChunkStorage, StoredObject
+from tests.simulator.s3 import Object, S3Backend, S3ChunkStorage
 from tests.simulator.world import Process
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class OldAnswers:
     def __repr__(self) -> str:
         return "answers are old"
 
-    def _answer(self, name: str, found: StoredObject | None) -> StoredObject | None:
+    def _answer(self, name: str, found: Object | None) -> Object | None:
         names = self._run.world.names
         known = name.startswith(f"{names.container}/") and not name.startswith(names.epoch_prefix())
         if not known or self._random.random() >= _OLD:

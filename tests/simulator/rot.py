@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from chunkstore.errors import ChunkstoreError
 from tests.judges.stored_records import record_size
+from tests.simulator.posix import PosixBackend
+from tests.simulator.s3 import S3Backend
 
 if TYPE_CHECKING:
     from tests.simulator.runs import Run
@@ -24,13 +26,18 @@ class RottenObject:
     """One bit of one object."""
 
     def __init__(self, world: World, name: str, place: int, bit: int) -> None:
-        self._rotten = world.backend.rotten
+        self._rotten = _backend(world).rotten
         self._name = name
         self._place = place
         self._rotten[name] = (place, 1 << bit)
 
     def __repr__(self) -> str:
         return f"byte {self._place} of {self._name}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was put right."""
+        return self._name not in self._rotten
 
     def undo(self) -> None:
         """The bytes are what was written."""
@@ -56,19 +63,25 @@ def rot_the_journal(run: Run, random: Random) -> RottenObject | None:
     return _rot(world, random, names)
 
 
+def _backend(world: World) -> S3Backend | PosixBackend:
+    backend = world.backend
+    assert isinstance(backend, S3Backend | PosixBackend)
+    return backend
+
+
 def _rot(world: World, random: Random, names: list[str]) -> RottenObject | None:
     if not names:
         return None
     name = random.choice(names)
     size = _sure_bytes(world, name)
-    if not size or name in world.backend.rotten:
+    if not size or name in _backend(world).rotten:
         return None
     return RottenObject(world, name, random.randrange(size), random.randrange(8))
 
 
 def _sure_bytes(world: World, name: str) -> int:
     """How many bytes of an object are there for certain, and are no torn write if they are wrong."""
-    data = world.backend.durable(name) or b""
+    data = _backend(world).durable(name) or b""
     if not name.endswith("/log.a"):
         return len(data)
     last = end = 0
