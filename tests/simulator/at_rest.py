@@ -103,11 +103,12 @@ def show_backup(run: Run, random: Random) -> None:
     if backup is None:
         run.distrust.old_backup = _take(run)
         return
+    address = run.world.observer_storage().address
     lsn, holds = backup.point[0], run.checks.stored.holds
     ahead = [
         machine
         for machine in run.world.machines.values()
-        for content in machine.caches("owner")
+        for content in machine.caches(address, "owner")
         if content.head.position.lsn > lsn and holds(content.head.position.lsn, content.head.position.hash)
     ]
     if not ahead or not holds(*backup.point):

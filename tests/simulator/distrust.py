@@ -44,7 +44,16 @@ _COPIES_MAX: Final = 2
 _NEVER: Final = 1 << 62
 CLASSES: Final = tuple(_CHANCES)
 ENABLED: Final = frozenset(
-    ("cut_tail", "late_list", "old_answer", "ignored_condition", "restored_backup", "rolled_back", "rotten_journal")
+    (
+        "copied_root",
+        "cut_tail",
+        "late_list",
+        "old_answer",
+        "ignored_condition",
+        "restored_backup",
+        "rolled_back",
+        "rotten_journal",
+    )
 )
 """Those that runs draw unless they are told otherwise: those that the product answers."""
 

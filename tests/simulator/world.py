@@ -80,9 +80,11 @@ class Machine:
         """Those that live on it."""
         return [process for process in self.world.processes if process.machine is self and not process.dead]
 
-    def caches(self, role: str = "") -> list[_Content]:
-        """What its caches (of a role) in memory hold."""
-        return [content for (_, place), content in self.shelf._current.items() if place.startswith(role)]
+    def caches(self, address: str | None = None, role: str | None = None) -> list[_Content]:
+        """What its caches (of a root, of a role) in memory hold."""
+        stores = self.shelf._stores.items()
+        wanted = [held for (_, where, what), held in stores if address in (None, where) and role in (None, what)]
+        return [content for contents in wanted for content in contents]
 
     def power_cut(self) -> None:
         """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is
@@ -105,7 +107,7 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("machine", "storage", "world")
+    __slots__ = ("caches", "machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int, side: str = "") -> None:
         super().__init__(name, number)
@@ -117,6 +119,7 @@ class Process(WiredProcess):
             assert isinstance(client, BaseChunkStorage)
             client = FolderStorage(client, side)
         self.storage: ChunkStorage = world.wrap(client)
+        self.caches: list[MemoryMetadataCache] = []
 
     # Doing something
 
@@ -341,9 +344,11 @@ class World(Closing):
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""
         if self.lmdb_folder is None:
-            return MemoryMetadataCache(self.format.uuid, role, shelf=process.machine.shelf)
+            cache = MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
+            process.caches.append(cache)
+            return cache
         folder = f"{self.lmdb_folder}/{process.machine.boot_id}"
-        return LmdbMetadataCache(folder, self.format.uuid, role=role, settings=self.settings)
+        return LmdbMetadataCache(folder, self.format.uuid, process.storage.address, role, settings=self.settings)
 
     # Letting it go on
 
@@ -404,7 +409,8 @@ class World(Closing):
         try:
             self.scheduler.kill(process)
         finally:
-            process.machine.shelf.forget_closed_views()
+            for cache in process.caches:
+                cache.abandon()
 
     def power_cut(self) -> None:
         """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""
