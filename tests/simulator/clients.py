@@ -27,6 +27,7 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    RolledBack,
     SegmentNotFound,
     SegmentSealed,
     StorageUnavailable,
@@ -146,7 +147,9 @@ class Recorder:
         """Fail the run if this is no answer that fine storage in bad weather may lead to. ``since``: when it was asked for."""
         if isinstance(error, Damaged) and self.on_damage(error, since):
             return
-        if isinstance(error, Damaged | InvalidArgument):
+        if isinstance(error, RolledBack):
+            self._world.fail(f"history wrong-refusal: {kind} was answered {error!r}, and nothing was rolled back")
+        elif isinstance(error, Damaged | InvalidArgument):
             self._world.fail(f"{kind} of {segment!r} was answered {error!r}")
         hidden = hidden_cause(error, weather=self._world.backend.causes)
         if hidden is not None:

@@ -51,4 +51,13 @@ DISTRUST_MUTANTS: Final = (
         ),
         needs=("rolled_back",),
     ),
+    single(
+        "cache-without-root",
+        "a metadata cache is found by its container's uuid, whatever root it is of",
+        EVERYWHERE,
+        "chunkstore.metadata.memory:MemoryMetadataCache.__init__",
+        "self._key = (container_uuid, address, role)",
+        "self._key = (container_uuid, '', role)",
+        needs=("copied_root",),
+    ),
 )
