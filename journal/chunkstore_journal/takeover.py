@@ -167,7 +167,7 @@ class TakeOver:
     def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
         """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
         if self._seen.gave_up:
-            overrule_lease(self._storage, self._names, attempt.epoch)
+            overrule_lease(self._storage, self._names, attempt.previous_epoch or 0)
         if self._seen.cache_is_void and self._store is not None:
             store, self._store = self._store, None
             self._cache.discard(store)

@@ -61,8 +61,10 @@ class Round:
         self._numbers = itertools.count(1)
         more: dict[str, Any] = {"default_rolling": chunkstore.RollingPolicy(chunk_size_bytes_max=40)}
         mode = self.chance.choice(("slot", "append", "auto"))
-        self._settings = {"lease_s": 0, "gc_grace_s": 0, "journal_mode": mode, **more}
+        self._settings: dict[str, Any] = {"lease_s": 0, "gc_grace_s": 0, "journal_mode": mode, **more}
         self.roots = [Root(new_url(), {})]
+        if not self.roots[0].url.startswith("file:"):
+            self._settings["journal_mode"] = "auto"
 
     def run(self) -> None:
         """Raises ``Wrong``."""

@@ -12,6 +12,8 @@ import pytest
 
 import chunkstore
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import RolledBack
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.copies import run_round
 from tests.faults.ground import FULL_RUN
 from tests.support.data import problems
@@ -72,6 +74,12 @@ def test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path: Path
     with opened(root, cache) as original:
         assert original.report.source == "cache"
         assert content(original) == {"a": b"the original's"}
+
+
+def test_a_cache_without_the_root_in_its_key_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FilesystemChunkStorage, "address", "one for all")
+    with pytest.raises(RolledBack):
+        test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path)
 
 
 def test_a_root_has_its_cache_where_it_was(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ CLAIMS = 12
 """Claims in one run of a hunt: short runs find a bug sooner, since every run has weather of its own."""
 BOUND_RUNS = 30
 """Runs over a binding before its tests are asked."""
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Hunted(NamedTuple):
@@ -96,21 +96,27 @@ def _failing_test(mutant: Mutant) -> tuple[str, float]:
     failed = ""
     for tests in mutant.tests:
         # One by one, because a session of its own order would begin with the slow ones.
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.simulator.planting", tests],
-            env={**os.environ, MUTANT: mutant.name, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _pytest(mutant.name, tests)
         found = _FAILED.search(done.stdout)
-        if found is not None:
+        if found is None and done.returncode:
+            raise MutantError(f"the tests for {mutant.name} could not be run: {done.stdout[-500:]}{done.stderr[-500:]}")
+        # A test that fails without the bug, too, says nothing of it.
+        if found is not None and not _pytest("", found[1]).returncode:
             failed = f"test {found[1]}"
             break
-        if done.returncode:
-            raise MutantError(f"the tests for {mutant.name} could not be run: {done.stdout[-500:]}{done.stderr[-500:]}")
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     return failed, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+
+
+def _pytest(mutant: str, tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests up to the first that fails, with a bug planted, or without any."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *(("-p", "tests.simulator.planting") if mutant else ()), tests],
+        env={**os.environ, MUTANT: mutant, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def killer_of(violation: str) -> str:
