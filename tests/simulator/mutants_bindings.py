@@ -19,12 +19,15 @@ _ON_FILES: Final = (
     "tests/unit/test_filesystem.py",
 )
 _ON_S3: Final = (
+    "tests/simulation/test_bound_servers.py",
     "tests/simulation/test_contract.py::TestBoundS3",
     "tests/s3/test_doubt.py",
+    "tests/s3/test_hostile.py",
     "tests/s3/test_nonsense.py",
     "tests/s3/test_faults.py",
 )
 _ON_HDFS: Final = (
+    "tests/simulation/test_bound_servers.py",
     "tests/hdfs/test_creating.py",
     "tests/hdfs/test_lost_replies.py",
     "tests/hdfs/test_doubts.py",
