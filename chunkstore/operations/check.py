@@ -19,7 +19,7 @@ from chunkstore.errors import ChunkNotFound, Damaged, SegmentNotFound
 from chunkstore.invariants import Finding, segment_findings
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
-from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key
+from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.read import ReadContext, find_segment
@@ -37,6 +37,9 @@ def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Fi
     """Findings, in no promised order. Raises ``InvalidArgument`` for an unknown level."""
     with context.store().view() as view:
         seen: set[bytes] = set()
+        if view.get(REPAIR_KEY) is not None:
+            message = "a repair was interrupted: run it again"
+            yield Finding(0, "warning", "", "", "", 0, message)
         for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
             name = key[1:].decode("utf-8", "replace")
             try:

@@ -8,13 +8,15 @@ Leaves out: politeness (``lease``), measuring lazy chunks (the engine commits th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -70,7 +72,7 @@ class TakeOver:
     def run(self) -> Ownership:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
-            self._store = self._cache.open_current()
+            self._store = self._witness_store()
             attempt = self._claim()
             try:
                 return self._after_claim(attempt)
@@ -85,6 +87,10 @@ class TakeOver:
         except BaseException:
             self._release()
             raise
+
+    def _witness_store(self) -> MetadataStore | None:
+        """The cache's store: what it has seen, history must hold."""
+        return self._cache.open_current()
 
     def _release(self) -> None:
         if self._store is not None:
@@ -138,12 +144,19 @@ class TakeOver:
         self._store = found.store
         if not attempt.open_data:
             attempt.open_data = self._build_open(attempt, previous, closed, found)
+        return self._serve(attempt, previous, closed, found)
+
+    def _serve(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        """T6 to T9, and what came of it."""
+        streams = self._streams
         opened = self._open(attempt)
         self._finish(opened)
         self._findings += found.findings
         report = TakeOverReport(
             epoch=attempt.epoch,
-            previous_epoch=attempt.previous_epoch,
+            previous_epoch=previous.epoch if previous is not None else 0,
             source=found.source,
             replayed_records=found.progress.records,
             replayed_bytes=found.progress.bytes,
@@ -235,14 +248,22 @@ class TakeOver:
         )
 
     def _build_open(
-        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+        self,
+        attempt: ClaimAttempt,
+        previous: Opened | None,
+        closed: ClosedStream,
+        found: Materialised,
+        flags: int = 0,
+        rows: Sequence[RowChange] = (),
     ) -> bytes:
+        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
         # One view: where owners share a cache, the former one may be applying its last record this very moment.
         with found.store.view() as view:
             digest = view.head.digest
             digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
+            digest_of_rows = _sum_of(view, rows)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         base = _NOTHING_CHANGED
         if previous is not None:
@@ -260,6 +281,7 @@ class TakeOver:
             last_lsn, last_hash = inner.lsn, closed.embedded.hash
             time_ms = max(time_ms, inner.time_ms)
             digest = digest_after
+        digest = (digest + digest_of_rows) % DIGEST_MODULUS
         payload = OpenPayload(
             epoch=claim.epoch,
             token=claim.token,
@@ -275,6 +297,8 @@ class TakeOver:
             host=claim.host,
             pid=claim.pid,
             boot_id=claim.boot_id,
+            flags=flags,
+            rows=rows,
         )
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
@@ -290,13 +314,7 @@ class TakeOver:
             return digest  # the state comes from a snapshot that includes it, or its owner has applied it meanwhile
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
-        for key, value in dict(rows).items():
-            if not is_row(key):
-                continue
-            old = view.get(key)
-            digest -= row_digest(key, old) if old is not None else 0
-            digest += row_digest(key, value) if value is not None else 0
-        digest %= DIGEST_MODULUS
+        digest = (digest + _sum_of(view, list(dict(rows).items()))) % DIGEST_MODULUS
         if digest != closed.embedded.header.digest:
             raise Damaged(
                 f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
@@ -378,6 +396,17 @@ class TakeOver:
         if not self._store.set_owner(opened.epoch):
             # A later owner on this host has the cache already (3.8).
             raise NotOwner(epoch=opened.epoch, owner=self._store.head().owner_epoch)
+
+
+def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
+    """What these changes, of different keys, add to the state digest."""
+    digest = 0
+    for key, value in rows:
+        if is_row(key):
+            old = view.get(key)
+            digest -= row_digest(key, old) if old is not None else 0
+            digest += row_digest(key, value) if value is not None else 0
+    return digest
 
 
 def _adopted(epoch: int, closed: ClosedStream) -> Position:
