@@ -14,7 +14,7 @@ from functools import partial
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.errors import ChunkstoreError, ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.journal import JournalService, Ownership, SnapshotReport
 from chunkstore.metadata.port import Head, MetadataCache
@@ -68,6 +68,7 @@ def open_store(
     settings: Settings | None = None,
     wait_s: float = 0,
     observer: Observer | None = None,
+    accept_rollback: bool = False,
 ) -> ChunkedSegmentStorage:
     """Claim the next epoch of a container, recover its state, and serve it.
 
@@ -75,11 +76,14 @@ def open_store(
     digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
     watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
     lease only, so that less than about two periods of ``settings.lease_s``, which should be the owner's, is lengthened to that;
-    one that shows no lease (``lease_s`` 0) is not seen.
+    one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
+    (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
+    where no former owner runs any more: epochs recur, and an old owner's deletions may still land.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
     of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
-    owned safely), ``Damaged``, ``StorageFull``, ``StorageUnavailable``. Retry: safe. Source: protocol 3.4, 3.12.
+    owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
+    Retry: safe. Source: protocol 3.4, 3.12.
     """
     chosen = _settings(settings)
     names = ContainerNames(container)
@@ -94,6 +98,7 @@ def open_store(
             root=root,
             close_storage=True,
             observer=observer,
+            accept_rollback=accept_rollback,
         )
     except BaseException:
         storage.close()
@@ -111,6 +116,7 @@ def open_store_on(
     root: str | None = None,
     close_storage: bool = False,
     observer: Observer | None = None,
+    accept_rollback: bool = False,
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
@@ -146,7 +152,7 @@ def open_store_on(
         closing.append(storage.close)
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
-        ownership = service.take_over(own=None, wait_s=float(wait_s))
+        ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
         store = _serve(service, ownership, storage, names, chosen, cache, parts, format_.uuid, root, observer, closing)
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
@@ -253,20 +259,45 @@ def open_replica_on(
         closing.append(storage.close)
     try:
         follower = Follower(storage, names, format_, parts, chosen)
+        scratch = _scratch(storage, format_.uuid, chosen, cache)
+
+        def journal_findings(level: CheckLevel, head: Head) -> list[Finding]:
+            memory = None if cache is not None else _memory_of_owner(storage, format_.uuid, chosen)
+            found = _journal_findings(storage, container, scratch, level, head, memory)
+            if follower.ahead:
+                found.append(_finding(12, "warning", "metadata cache", 0, follower.ahead))
+            return found
+
         return Replica(
             storage=storage,
             names=names,
             settings=chosen,
             follower=follower,
-            journal_findings=partial(
-                _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
-            ),
+            journal_findings=journal_findings,
             on_close=closing,
         )
     except BaseException:
         if cache is None:
             parts.close()
         raise
+
+
+def _memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
+    """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
+    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
+        store = _cache(storage, container, settings, "owner").open_current()
+    else:
+        from chunkstore.metadata.lmdb import open_reader
+
+        store = open_reader(settings.cache_dir or default_cache_dir(), container, settings=settings)
+    if store is None:
+        return None
+    try:
+        return store.head()
+    except ChunkstoreError:
+        return None
+    finally:
+        store.close(clean=False)
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
@@ -299,7 +330,7 @@ def describe_owner(root: str, container: str = "default", *, settings: Settings 
             "host": claim.host if claim is not None else None,
             "pid": claim.pid if claim is not None else None,
             "claimed_at": claim.time_ms if claim is not None else None,
-            "lease": dict(lease._asdict()) if lease is not None else None,
+            "lease": {**lease._asdict(), "hash": lease.hash.hex()} if lease is not None else None,
         }
 
 
@@ -344,9 +375,17 @@ def _scratch(
 
 
 def _journal_findings(
-    storage: ChunkStorage, container: str, scratch: Callable[[], MetadataCache], level: CheckLevel, head: Head
+    storage: ChunkStorage,
+    container: str,
+    scratch: Callable[[], MetadataCache],
+    level: CheckLevel,
+    head: Head,
+    memory: Head | None = None,
 ) -> list[Finding]:
-    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30; ``deep``: 10 and all of 11), for ``check``."""
+    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30; ``deep``: 10 and all of 11), for ``check``.
+
+    ``memory``: where the cache of an owner on this machine stands.
+    """
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import check_journal
     from chunkstore_journal.replay_check import check_replay
@@ -354,7 +393,7 @@ def _journal_findings(
     names = ContainerNames(container)
 
     def stored() -> list[Finding]:
-        return [_finding(*item) for item in check_journal(open_streams(storage, names), head)]
+        return [_finding(*item) for item in check_journal(open_streams(storage, names), head, memory)]
 
     def replayed() -> list[Finding]:
         room = scratch()

@@ -20,6 +20,7 @@ A class exists only where a caller would act differently::
       ContainerBusy          a live owner exists: wait, or take over
       Unsupported            this storage cannot do it safely
       Damaged                stored bytes are not what was written: restore or salvage
+        RolledBack           this root is older than what was seen here: put it right, or accept it
       Closed                 the store (or storage) was closed
       ChunkNotFound          storage port: no such chunk
       ChunkExists            storage port: the name is taken
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidOffset",
     "NotOwner",
     "OutcomeUnknown",
+    "RolledBack",
     "SegmentExists",
     "SegmentNotFound",
     "SegmentNotSealed",
@@ -270,12 +272,27 @@ class Unsupported(ChunkstoreError):
 class Damaged(ChunkstoreError):
     """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it."""
 
-    fields = ("object", "position")
+    fields: ClassVar[tuple[str, ...]] = ("object", "position")
 
     def __init__(self, message: str, *, object: str, position: int = 0) -> None:
         super().__init__(f"{object} at byte {position}: {message}")
         self.object = object
         self.position = position
+
+
+class RolledBack(Damaged):
+    """The root is older than what the local cache has seen of it: a restored backup, a copy in its place, or lost records.
+
+    ``lsn_seen`` is the last record that was seen, ``lsn_now`` where the journal ends. Nothing was changed that putting the newer state
+    back would not heal. ``chunkstore.open(..., accept_rollback=True)`` goes on with what is here.
+    """
+
+    fields = ("object", "position", "lsn_seen", "lsn_now")
+
+    def __init__(self, message: str, *, object: str, position: int = 0, lsn_seen: int, lsn_now: int) -> None:
+        super().__init__(message, object=object, position=position)
+        self.lsn_seen = lsn_seen
+        self.lsn_now = lsn_now
 
 
 class Closed(ChunkstoreError):

@@ -135,6 +135,7 @@ def put(
     ] = None,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -155,7 +156,9 @@ def put(
                 copy.look(seen)
         except ContainerNotFound:
             pass  # it will be created
-        with access.owner(root, container, cache_dir, take_over=take_over, create=True, quiet=as_json) as store:
+        with access.owner(
+            root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, create=True, quiet=as_json
+        ) as store:
             result = copy.run(store)
             if seal and not store.info(segment).sealed:
                 store.seal(segment)

@@ -111,8 +111,7 @@ def plan_read(
             raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
         take = min(stop - position, record.length - inside)
         crc = record.crc32c if take == record.length else None
-        stored = record.object or names.chunk(chunk)
-        slices.append(ReadSlice(stored, record.object_offset + inside, take, position - offset, crc))
+        slices.append(ReadSlice(names.chunk(chunk), inside, take, position - offset, crc))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
     return ReadPlan(slices, stop - offset)

@@ -39,7 +39,8 @@ class Mend(TakeOver):
 
     def __init__(self, streams: Streams, cache: MetadataCache, settings: Settings, *, from_epoch: int) -> None:
         """``from_epoch``: the oldest stream that may be cut; those from it on are sealed."""
-        super().__init__(streams, cache, settings, own=None, attempt=None)
+        # Whatever was seen of its end: this history goes on from what is there.
+        super().__init__(streams, cache, settings, own=None, attempt=None, accept_rollback=True)
         self._from_epoch = from_epoch
 
     def _witness_store(self) -> MetadataStore | None:

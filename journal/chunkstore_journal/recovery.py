@@ -292,7 +292,8 @@ class _Search:
         discard = not keep
         try:
             if link is not None:
-                load_snapshot(self.streams.storage, link.name, store, container=self.streams.container, expected=link)
+                name = self.streams.snapshot(link)
+                load_snapshot(self.streams.storage, name, store, container=self.streams.container, expected=link)
             if store.head().position[:2] != self.ahead:
                 bring(self.streams, store, self.leg, self.pool, progress)
             discard = False
@@ -332,10 +333,10 @@ class _Search:
             if link.name in self.damaged:
                 continue
             if link.lsn > self.leg.end.lsn and (link.lsn, link.hash) != self.ahead:
-                self.note(f"snapshot {link.name} claims lsn {link.lsn}, behind the end of history", link)
+                self.note(f"snapshot {link.name!r} claims lsn {link.lsn}, behind the end of history", link)
                 continue
             store = self.cache.create()
-            progress = self.attempt(store, f"snapshot {link.name}", link)
+            progress = self.attempt(store, f"snapshot {link.name!r}", link)
             if progress is not None:
                 self.cache.make_current(store)
                 return self.result(store, "snapshot", progress, link)

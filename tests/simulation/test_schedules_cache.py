@@ -71,7 +71,7 @@ def test_36_lmdb_ahead(scene: Scene) -> None:
     _, opening = scene.opening("n", "host")
     error = opening.failure()
     assert isinstance(error, Damaged)
-    assert "delete the local cache to accept the loss" in error.message
+    assert "accept_rollback=True" in error.message
     assert not scene.slot or scene.seal(1) is None, "restoring the storage must stay possible"
     scene.world.machine("host").shelf.clear()
     assert scene.owner("m", "host").content() == ["a"]
