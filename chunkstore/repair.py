@@ -74,7 +74,7 @@ def repair_on(
                 container=container, sound=True, dry_run=dry_run, last_lsn=position.lsn, last_epoch=position.epoch
             )
         if dry_run:
-            return _plan(storage, names, room, interrupted)[0]
+            return replace(_plan(storage, names, room, interrupted)[0], continued=interrupted is not None)
         parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "owner")
         closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
         service = ContainerJournal(storage, names, format_, parts, chosen)
@@ -88,10 +88,10 @@ def repair_on(
             service, ownership, storage, names, chosen, cache, parts, format_.uuid, None, None, closing
         ) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
-            store.regain(plan)
+            segments = store.regain(plan)
             # What is damaged behind us is needed no more.
             store.snapshot()
-        return replace(report, dry_run=False, epoch=epoch)
+        return replace(report, continued=interrupted is not None, dry_run=False, epoch=epoch, segments=segments)
     finally:
         room.close()
 
@@ -120,7 +120,6 @@ def _plan(
     report = RepairReport(
         container=names.container,
         sound=False,
-        continued=cause is None,
         dry_run=True,
         damage=cause.message if cause is not None else "",
         object=cause.object if cause is not None else "",

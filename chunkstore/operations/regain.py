@@ -164,17 +164,26 @@ def _crc_of(storage: ChunkStorage, name: str, length: int) -> int | None:
 # --- committing -------------------------------------------------------------------------------------------------------
 
 
-def regain(container: OwnedContainer, plan: Regain) -> None:
-    """Commit what can be kept, then say that the repair has ended. Raises what commits raise; again: safe."""
+def regain(container: OwnedContainer, plan: Regain) -> tuple[SegmentOutcome, ...]:
+    """Commit what can be kept, then say that the repair has ended; what became of it. Raises what commits raise; again: safe."""
+    refused: set[int] = set()
     for item in sorted(plan.segments, key=lambda item: not item.delete):
         for link in item.links:
             container.storage.harden(container.names.chunk(link.identity))  # P6
         names = [item.name, *(source.segment.name for source in item.sources)]
-        commit_changes(container, names, partial(_keep_segment, item), tables=True)
+        if not commit_changes(container, names, partial(_keep_segment, item), tables=True):
+            refused.add(item.id)
     for first in range(0, len(plan.tables), _ROWS_IN_A_COMMIT):
         rows = plan.tables[first : first + _ROWS_IN_A_COMMIT]
         commit_changes(container, (), partial(_keep_rows, rows), tables=True)
     commit_changes(container, (), _end, tables=True)
+    return tuple(_refused(outcome) if outcome.segment_id in refused else outcome for outcome in plan.outcomes)
+
+
+def _refused(outcome: SegmentOutcome) -> SegmentOutcome:
+    ranges = [*outcome.kept, *outcome.lost]
+    lost = ((ranges[0][0], ranges[-1][1]),) if ranges else ()
+    return outcome._replace(kept=(), lost=lost, reason="its owner has changed the segment since", deleted=False)
 
 
 def _end(changes: ChangeSet) -> None:
@@ -184,12 +193,17 @@ def _end(changes: ChangeSet) -> None:
         changes.table_keys.append(REPAIR_KEY)
 
 
-def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> None:
+def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> bool:
+    """Plan what is to be kept; whether it is, by now or by an earlier run. Its owner's own changes since then stay."""
     if changes.view.get(segment_key(plan.name)) != plan.raw:
-        return  # done by an earlier run, or changed since by its owner
+        present = changes.find(plan.name)
+        if plan.delete:
+            return present is None or present.id != plan.id
+        taken_on = not plan.links or changes.view.get(chunk_key(plan.links[-1].identity)) is not None
+        return present is not None and present.id == plan.id and present.length >= plan.kept_stop and taken_on
     if plan.delete:
         plan_delete(changes, plan.name, plan.id)
-        return
+        return True
     segment = plan.base
     if segment is None:
         assert plan.final is not None
@@ -208,6 +222,7 @@ def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> None:
     for key, raw in plan.writers:
         if decode_writer_row(plan.name, raw)[1] < plan.kept_stop:
             changes.rows[key] = TableRecord(0, decode_table(key, raw).value)
+    return True
 
 
 def _made(changes: ChangeSet, final: SegmentRecord) -> SegmentRecord:
