@@ -196,10 +196,14 @@ class CutOff:
         plans = [self._plan(segment_id, bases, followers) for segment_id in sorted(touched)]
         freed = {plan.name for plan in plans if plan.delete}
         freed |= {source.segment.name for plan in plans for source in plan.sources}
+        newest = {plan.name: plan.id for plan in plans if plan.base is None and not plan.delete}
         for plan in plans:
-            new = plan.base is None and not plan.delete
-            if new and plan.name not in freed and self._view.get(segment_key(plan.name)) is not None:
+            if plan.base is not None or plan.delete:
+                continue
+            if plan.name not in freed and self._view.get(segment_key(plan.name)) is not None:
                 plan.obstacle = "at the last good record the name belongs to another segment"
+            elif newest[plan.name] != plan.id:
+                plan.obstacle = "a segment that was made later has its name"
         return [plan for plan in plans if plan.base is not None or not plan.delete]
 
     def _plan(

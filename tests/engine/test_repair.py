@@ -146,19 +146,13 @@ class Place:
                 if final is not None and final.id == segment.id:
                     assert stored[name].length >= len(segment.data), name
             for name, info in stored.items():
-                known = next(
-                    (
-                        m.segments[name]
-                        for m in (self.model, at_cut)
-                        if name in m.segments and m.segments[name].id == info.id
-                    ),
-                    None,
-                )
+                states = [m.segments[name] for m in self.after.values() if name in m.segments]
+                known = max((state for state in states if state.id == info.id), key=lambda s: len(s.data), default=None)
                 if known is None:
                     continue  # made and ended again between two states that the model remembers
                 kept = store.read(name, info.start_offset, 9999)
                 assert kept == known.data[info.start_offset : info.length], name
-                if info.length < len(known.data) and known is self.model.segments.get(name) and not report.unreadable:
+                if info.length < len(known.data) and known == self.model.segments.get(name) and not report.unreadable:
                     assert (info.id, info.length, len(known.data)) in lost
             for key, value in at_cut.rows.items():
                 if self.model.rows[key] == value:
