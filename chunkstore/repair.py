@@ -84,9 +84,7 @@ def repair_on(
             cut = found.previous.epoch if found.previous is not None else 0
             ownership = service.mend(from_epoch=cut, wait_s=float(wait_s))
         epoch = ownership.journal.epoch
-        with _serve(
-            service, ownership, storage, names, chosen, cache, parts, format_.uuid, None, None, closing
-        ) as store:
+        with _serve(service, ownership, storage, names, chosen, cache, format_.uuid, None, None, closing) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
             segments = store.regain(plan)
             # What is damaged behind us is needed no more.

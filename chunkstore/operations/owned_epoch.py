@@ -63,7 +63,7 @@ class OwnedEpoch:
             sync=storage.sync,
             build=builder.build,
             append=self.journal.append,
-            apply=partial(self.store.apply, owner_epoch=self.epoch, verify=False),
+            apply=partial(self.store.apply, verify=False),
             committed=committed,
             failed=partial(failed, self),
             background=storage.capabilities.remote,

@@ -182,8 +182,8 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
     heads = {what: seen for what, seen in ((_CACHE, head), (_MEMORY, memory)) if seen is not None}
     heads = {what: seen for what, seen in heads.items() if not is_cut_off(cuts, seen.position.epoch, seen.position.lsn)}
     for what, seen in heads.items():
-        if seen.owner_epoch > top:
-            message = f"it belongs to epoch {seen.owner_epoch}, but only {top} is claimed"
+        if seen.position.epoch > top:
+            message = f"it stands in epoch {seen.position.epoch}, but only {top} is claimed"
             yield Finding(12, "error", what, 0, message)
     if not newest:
         return

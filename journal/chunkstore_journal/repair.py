@@ -154,7 +154,7 @@ class _Replay:
                 self._apply([applied])
 
     def _put(self, batch: list[_Applied]) -> None:
-        if not self.store.apply([applied.commit for applied in batch], owner_epoch=None, verify=True):
+        if not self.store.apply([applied.commit for applied in batch], verify=True):
             first = batch[0]
             text = f"the record with lsn {first.commit.position.lsn} does not follow the one before it"
             raise Damaged(text, object=first.object, position=first.position)

@@ -146,11 +146,7 @@ class TakeOver:
         if attempt.closed is None:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
-        if self._seen.gave_up:
-            overrule_lease(self._storage, self._names, attempt.epoch)
-        if self._seen.cache_is_void and self._store is not None:
-            store, self._store = self._store, None
-            self._cache.discard(store)
+        self._forget_what_is_lost(attempt)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:
@@ -180,6 +176,14 @@ class TakeOver:
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
         return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+
+    def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
+        """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
+        if self._seen.gave_up:
+            overrule_lease(self._storage, self._names, attempt.epoch)
+        if self._seen.cache_is_void and self._store is not None:
+            store, self._store = self._store, None
+            self._cache.discard(store)
 
     def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
         """T4."""
@@ -220,7 +224,6 @@ class TakeOver:
         """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
-        # One view: where owners share a cache, the former one may be applying its last record this very moment.
         with found.store.view() as view:
             digest = view.head.digest
             digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
@@ -234,8 +237,9 @@ class TakeOver:
                 previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
             )
             # Only who replayed to the end has looked at the last record's label.
-            replayed = found.progress.records and not found.progress.shared
-            label_ms = previous.header.time_ms if replayed else last_label_ms(self._streams, previous, end)
+            label_ms = (
+                previous.header.time_ms if found.progress.records else last_label_ms(self._streams, previous, end)
+            )
             time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
             inner = closed.embedded.header
@@ -272,7 +276,7 @@ class TakeOver:
         assert closed.embedded is not None
         digest = view.head.digest
         if view.head.position.lsn == closed.embedded.header.lsn:
-            return digest  # the state comes from a snapshot that includes it, or its owner has applied it meanwhile
+            return digest  # its owner has applied it, and the state comes from its snapshot or its cache
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
         digest = (digest + _sum_of(view, list(dict(rows).items()))) % DIGEST_MODULUS
@@ -342,7 +346,7 @@ class TakeOver:
             return  # the next try meets it again, and tries to delete it again
 
     def _finish(self, opened: Opened) -> None:
-        """Apply what our OPEN made history, then T9: only now may this process serve."""
+        """T9: apply what our OPEN made history; only now may this process serve."""
         leg = Leg(opened, StreamEnd(1, 0, opened.header.lsn, opened.hash))
         assert self._store is not None
         pool = runtime.pool("journal-open", 1)
@@ -355,9 +359,6 @@ class TakeOver:
             self._store = materialise(self._streams, self._cache, leg, current=None).store
         finally:
             pool.close()
-        if not self._store.set_owner(opened.epoch):
-            # A later owner on this host has the cache already (3.8).
-            raise NotOwner(epoch=opened.epoch, owner=self._store.head().owner_epoch)
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:

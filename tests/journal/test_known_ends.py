@@ -131,6 +131,22 @@ def unopened(world: World) -> None:
     assert not world.storage.exists(world.names.slot(newest, 0))
 
 
+def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
+    """A claimant that knew of no end, such as one of an earlier version, has sealed where the last record was."""
+    world = slot_world
+    owner = closed(world)
+    lost = world.names.slot(1, owner.journal.head.index - 1)
+    record, lease = world.whole(lost), world.whole(world.names.lease)
+    world.storage.delete(lost)
+    world.storage.delete(world.names.lease)
+    world.process().die_at_open(2)
+    assert world.streams.read_slot(1, owner.journal.head.index - 1).header.kind == RecordKind.SEAL
+    world.storage.put(world.names.lease, lease)
+    assert "is missing here" in refused(world).message
+    world.overwrite(lost, record)
+    assert world.process().open().keys() == KEYS
+
+
 def test_what_is_missing_is_said(memory_world: World) -> None:
     world = memory_world
     owner = closed(world, shelf := MemoryShelf())

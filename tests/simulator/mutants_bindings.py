@@ -21,16 +21,16 @@ _ON_FILES: Final = (
 _ON_S3: Final = (
     "tests/simulation/test_contract.py::TestBoundS3",
     "tests/s3/test_doubt.py",
-    "tests/s3/test_faults.py",
     "tests/s3/test_nonsense.py",
+    "tests/s3/test_faults.py",
 )
 _ON_HDFS: Final = (
-    "tests/simulation/test_contract.py::TestBoundHdfs",
-    "tests/hdfs/test_lost_replies.py",
     "tests/hdfs/test_creating.py",
+    "tests/hdfs/test_lost_replies.py",
     "tests/hdfs/test_doubts.py",
     "tests/hdfs/test_reading.py",
     "tests/hdfs/test_moved.py",
+    "tests/simulation/test_contract.py::TestBoundHdfs",
 )
 
 

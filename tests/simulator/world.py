@@ -100,13 +100,14 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("machine", "storage", "world")
+    __slots__ = ("caches", "machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
         self.storage: ChunkStorage = world.wrap(world.backend.client(self))
+        self.caches: list[MemoryMetadataCache] = []
 
     # Doing something
 
@@ -328,9 +329,11 @@ class World(Closing):
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""
         if self.lmdb_folder is None:
-            return MemoryMetadataCache(self.format.uuid, role, shelf=process.machine.shelf)
+            cache = MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
+            process.caches.append(cache)
+            return cache
         folder = f"{self.lmdb_folder}/{process.machine.boot_id}"
-        return LmdbMetadataCache(folder, self.format.uuid, role=role, settings=self.settings)
+        return LmdbMetadataCache(folder, self.format.uuid, process.storage.address, role, settings=self.settings)
 
     # Letting it go on
 
@@ -391,7 +394,8 @@ class World(Closing):
         try:
             self.scheduler.kill(process)
         finally:
-            process.machine.shelf.forget_closed_views()
+            for cache in process.caches:
+                cache.abandon()
 
     def power_cut(self) -> None:
         """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""
