@@ -15,6 +15,7 @@ from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
+from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
@@ -153,31 +154,47 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
-        try:
-            close_lazy_chunks(storage, names, ownership)
-            store = ChunkedSegmentStorage(
-                storage=storage,
-                names=names,
-                settings=chosen,
-                service=service,
-                ownership=ownership,
-                journal_findings=partial(
-                    _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
-                ),
-                observer=observer,
-                snapshot_worker=_snapshot_worker(storage, names, chosen, root) if cache is None else None,
-                on_close=closing,
-            )
-        except BaseException:
-            ownership.journal.close()
-            ownership.store.close(clean=False)
-            raise
+        store = _serve(service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing)
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
         return store
     except BaseException:
         if cache is None:
             parts.close()
+        raise
+
+
+def _serve(
+    service: JournalService,
+    ownership: Ownership,
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    cache: MetadataCache | None,
+    uuid: bytes,
+    root: str | None,
+    observer: Observer | None,
+    closing: list[Callable[[], None]],
+) -> ChunkedSegmentStorage:
+    """The store of a fresh ownership, which is given up if that fails."""
+    try:
+        close_lazy_chunks(storage, names, ownership)
+        return ChunkedSegmentStorage(
+            storage=storage,
+            names=names,
+            settings=settings,
+            service=service,
+            ownership=ownership,
+            journal_findings=partial(
+                _journal_findings, storage, names.container, _scratch(storage, uuid, settings, cache)
+            ),
+            observer=observer,
+            snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
+            on_close=closing,
+        )
+    except BaseException:
+        ownership.journal.close()
+        ownership.store.close(clean=False)
         raise
 
 

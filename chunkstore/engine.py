@@ -45,6 +45,7 @@ from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
+from chunkstore.operations.regain import Regain, SegmentOutcome, regain
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.snapshots import SnapshotWriter
@@ -399,6 +400,10 @@ class ChunkedSegmentStorage(ReadableContainer):
         """
         self._container.check_owner()
         return collect(self._container, dry_run=dry_run)
+
+    def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
+        """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
+        return regain(self._container, plan)
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Raises nothing.

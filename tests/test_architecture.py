@@ -64,6 +64,7 @@ LAYERS = {
     "chunkstore.pulsar": 5,
     "chunkstore.assembly": 5,
     "chunkstore.registry": 5,
+    "chunkstore.repair": 5,
     "chunkstore.snapshot_worker": 5,
     "chunkstore": 6,
     "chunkstore.testing": 6,
@@ -105,7 +106,7 @@ ROOMS = {
 }
 
 # Only these know concrete bindings and the journal, and only inside functions.
-COMPOSERS = ("chunkstore.assembly", "chunkstore.registry", "chunkstore.snapshot_worker")
+COMPOSERS = ("chunkstore.assembly", "chunkstore.registry", "chunkstore.repair", "chunkstore.snapshot_worker")
 
 DOORS = {"time", "random", "uuid", "threading", "secrets", "sched", "concurrent", "multiprocessing", "asyncio"}
 DOOR_CALLS = {("os", "urandom"), ("os", "getrandom"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}

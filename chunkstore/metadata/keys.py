@@ -23,6 +23,7 @@ __all__ = [
     "GARBAGE",
     "LAZY_NAMESPACE",
     "PIN",
+    "REPAIR_KEY",
     "ROW_KINDS",
     "RUN",
     "SEGMENT",
@@ -113,6 +114,10 @@ def writer_range(segment_id: int) -> tuple[bytes, bytes]:
 
 
 _LAZY = table_prefix(LAZY_NAMESPACE)
+
+
+REPAIR_KEY = table_prefix("!repair")
+"""Key of the row (its epoch, u64be) that a repair's OPEN puts and its last record deletes: between them it can be continued."""
 
 
 def lazy_key(identity: bytes) -> bytes:

@@ -19,7 +19,7 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFo
 from chunkstore.invariants import Finding, segment_findings
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
-from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key
+from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import confined
 from chunkstore.operations.looking import audit
@@ -39,6 +39,8 @@ _READ_BYTES = 4 * MIB
 def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
     """Findings about what ``view`` shows, in no promised order."""
     seen: set[bytes] = set()
+    if view.get(REPAIR_KEY) is not None:
+        yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
     for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
         name = key[1:].decode("utf-8", "replace")
         try:

@@ -8,13 +8,15 @@ Leaves out: politeness (``lease``), measuring lazy chunks (the engine commits th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -74,7 +76,7 @@ class TakeOver:
     def run(self) -> Ownership:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
-            self._store = self._cache.open_current()
+            self._store = self._witness_store()
             attempt = self._claim()
             try:
                 return self._after_claim(attempt)
@@ -89,6 +91,10 @@ class TakeOver:
         except BaseException:
             self._release()
             raise
+
+    def _witness_store(self) -> MetadataStore | None:
+        """The cache's store: what it has seen, history must hold."""
+        return self._cache.open_current()
 
     def _release(self) -> None:
         if self._store is not None:
@@ -145,12 +151,19 @@ class TakeOver:
         self._store = found.store
         if not attempt.open_data:
             attempt.open_data = self._build_open(attempt, previous, closed, found)
+        return self._serve(attempt, previous, closed, found)
+
+    def _serve(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        """T6 to T9, and what came of it."""
+        streams = self._streams
         opened = self._open(attempt)
         self._finish(opened)
         self._findings += (*self._seen.findings, *found.findings)
         report = TakeOverReport(
             epoch=attempt.epoch,
-            previous_epoch=attempt.previous_epoch,
+            previous_epoch=previous.epoch if previous is not None else 0,
             source=found.source,
             replayed_records=found.progress.records,
             replayed_bytes=found.progress.bytes,
@@ -200,13 +213,21 @@ class TakeOver:
         return closed
 
     def _build_open(
-        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+        self,
+        attempt: ClaimAttempt,
+        previous: Opened | None,
+        closed: ClosedStream,
+        found: Materialised,
+        flags: int = 0,
+        rows: Sequence[RowChange] = (),
     ) -> bytes:
+        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
         with found.store.view() as view:
             digest = view.head.digest
             digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
+            digest_of_rows = _sum_of(view, rows)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         base = _NOTHING_CHANGED
         if previous is not None:
@@ -225,6 +246,7 @@ class TakeOver:
             last_lsn, last_hash = inner.lsn, closed.embedded.hash
             time_ms = max(time_ms, inner.time_ms)
             digest = digest_after
+        digest = (digest + digest_of_rows) % DIGEST_MODULUS
         payload = OpenPayload(
             epoch=claim.epoch,
             token=claim.token,
@@ -237,10 +259,11 @@ class TakeOver:
             base=base,
             snapshot=self._newest_snapshot(previous, found, end),
             mode=self._streams.mode,
-            flags=FLAG_GIVEN_UP if self._seen.gave_up else 0,
             host=claim.host,
             pid=claim.pid,
             boot_id=claim.boot_id,
+            flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
+            rows=rows,
         )
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
@@ -256,13 +279,7 @@ class TakeOver:
             return digest  # its owner has applied it, and the state comes from its snapshot or its cache
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
-        for key, value in dict(rows).items():
-            if not is_row(key):
-                continue
-            old = view.get(key)
-            digest -= row_digest(key, old) if old is not None else 0
-            digest += row_digest(key, value) if value is not None else 0
-        digest %= DIGEST_MODULUS
+        digest = (digest + _sum_of(view, list(dict(rows).items()))) % DIGEST_MODULUS
         if digest != closed.embedded.header.digest:
             raise Damaged(
                 f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
@@ -342,6 +359,17 @@ class TakeOver:
             self._store = materialise(self._streams, self._cache, leg, current=None).store
         finally:
             pool.close()
+
+
+def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
+    """What these changes, of different keys, add to the state digest."""
+    digest = 0
+    for key, value in rows:
+        if is_row(key):
+            old = view.get(key)
+            digest -= row_digest(key, old) if old is not None else 0
+            digest += row_digest(key, value) if value is not None else 0
+    return digest
 
 
 def _adopted(epoch: int, closed: ClosedStream) -> Position:
