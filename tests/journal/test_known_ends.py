@@ -310,7 +310,9 @@ def test_a_cut_tail_can_be_accepted(world: World) -> None:
     assert len([finding for finding in ownership.report.findings if finding.startswith("accepted: ")]) == 2
     lease = read_lease(world.storage, world.names)
     assert lease is not None
-    assert (lease.epoch, lease.released) == (1, False), "nobody judges by the old one any more, nor by an epoch that is not open yet"
+    assert (lease.epoch, lease.released) == (1, False), (
+        "nobody judges by the old one any more, nor by an epoch that is not open yet"
+    )
     assert world.process().open().keys() == world.process(shelf).open().keys()
 
 

@@ -56,7 +56,9 @@ def test_the_fixed_seeds_allow_every_fault_in_every_world() -> None:
         (plan.storage, plan.settings.journal_mode) for plan in plans if not plan.bindings
     )
     assert min(worlds[world] for world in (("s3", "slot"), ("posix", "slot"), ("posix", "append"))) >= 5
-    bound: Counter[tuple[str, str]] = Counter((plan.storage, plan.settings.journal_mode) for plan in plans if plan.bindings)
+    bound: Counter[tuple[str, str]] = Counter(
+        (plan.storage, plan.settings.journal_mode) for plan in plans if plan.bindings
+    )
     worlds_bound = (("s3", "slot"), ("hdfs", "slot"), ("posix", "slot"), ("posix", "append"))
     assert min(bound[world] for world in worlds_bound) >= 2
 
