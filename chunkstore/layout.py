@@ -6,9 +6,11 @@ Leaves out: names, records, errors about offsets (the operations check those fir
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from chunkstore.blocks import Borders
 from chunkstore.config import KIB
 
 __all__ = ["AppendPiece", "ReadSlice", "plan_append", "split_for_parallel_read"]
@@ -26,16 +28,19 @@ class AppendPiece(NamedTuple):
 
 
 class ReadSlice(NamedTuple):
-    """``[offset, offset + length)`` of object ``name`` goes to ``[start, start + length)`` of the caller's buffer.
+    """Bytes ``[offset, offset + length)`` of a chunk go to ``[start, start + length)`` of the caller's buffer.
 
-    ``crc32c`` is set when the slice is a whole chunk whose CRC is known: the reader then verifies it.
+    The chunk's first byte is byte ``base`` of object ``name``, and byte ``chunk_offset`` of its segment. ``borders``: of the blocks that
+    hold the slice, against which the reader verifies them; None where nothing verifies it alone.
     """
 
     name: str
+    base: int
+    chunk_offset: int
     offset: int
     length: int
     start: int
-    crc32c: int | None
+    borders: Borders | None
 
 
 def plan_append(length: int, *, tail_room: int, tail_length: int, chunk_size_bytes_max: int) -> tuple[AppendPiece, ...]:
@@ -58,19 +63,21 @@ def plan_append(length: int, *, tail_room: int, tail_length: int, chunk_size_byt
 
 
 def split_for_parallel_read(slices: Sequence[ReadSlice], *, ways: int) -> list[ReadSlice]:
-    """Cut long slices so that about ``ways`` readers have equal work; whole chunks with a CRC are kept whole."""
+    """Cut long slices so that about ``ways`` readers have equal work, at borders of blocks where there are any."""
     total = sum(item.length for item in slices)
     target = max(_READ_PIECE_BYTES_MIN, -(-total // max(1, ways)))
     result: list[ReadSlice] = []
     for item in slices:
-        if item.crc32c is not None or item.length <= target:
-            result.append(item)
-            continue
         parts = -(-item.length // target)
         step = -(-item.length // parts)
-        done = 0
-        while done < item.length:
-            length = min(step, item.length - done)
-            result.append(ReadSlice(item.name, item.offset + done, length, item.start + done, None))
-            done += length
+        position, stop = item.offset, item.offset + item.length
+        while position < stop:
+            borders = item.borders
+            cut = min(stop, position + step)
+            if borders is not None and cut < stop:
+                cut = min(stop, borders.at[bisect_left(borders.at, cut)])
+            start = item.start + position - item.offset
+            part = None if borders is None else borders.between(position, cut)
+            result.append(item._replace(offset=position, length=cut - position, start=start, borders=part))
+            position = cut
     return result

@@ -2,7 +2,8 @@
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over; foreign objects are never deleted. Objects go first, then their rows, so a crash
-in between only repeats deletions. One record forgets at most 5,000 chunks. Leaves out: the sweep of orphans.
+in between only repeats deletions. One record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides.
+Leaves out: the sweep of orphans.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
-from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
+from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key, writer_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
@@ -49,8 +50,8 @@ class _Work(NamedTuple):
     names: list[str]
     size_bytes: int
     next_first: bytes
-    writer_keys: list[bytes]
-    """Rows of an ended segment's writers to drop now."""
+    row_keys: list[bytes]
+    """Rows to drop with these chunks: of their block borders, and of an ended segment's writers."""
     more_writers: bool
 
 
@@ -125,11 +126,15 @@ def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
 def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
     ids: list[bytes] = []
     names: list[str] = []
+    blocks: list[bytes] = []
     size_bytes = 0
     identity = garbage.first
-    for _ in range(min(garbage.count, LIMITS.garbage_unfold_chunks_max)):
+    for _ in range(garbage.count):
+        if len(ids) + len(blocks) >= LIMITS.garbage_unfold_chunks_max:
+            break
         record = find_chunk(view, container.names, identity)
         ids.append(identity)
+        blocks += [row_key for row_key, _ in view.scan(*block_range(identity))]
         if record.kind != KIND_FOREIGN:
             names.append(record.object or container.names.chunk(identity))
         size_bytes += record.length
@@ -139,7 +144,7 @@ def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: Ga
         rows = view.scan(*writer_range(garbage.ended_segment_id))
         writers = [row_key for row_key, _ in islice(rows, _WRITER_ROWS_MAX + 1)]
     more_writers = len(writers) > _WRITER_ROWS_MAX
-    return _Work(key, garbage, ids, names, size_bytes, identity, writers[:_WRITER_ROWS_MAX], more_writers)
+    return _Work(key, garbage, ids, names, size_bytes, identity, blocks + writers[:_WRITER_ROWS_MAX], more_writers)
 
 
 def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: int) -> None:
@@ -167,7 +172,7 @@ def _forget(changes: ChangeSet, work: _Work) -> None:
     garbage = work.garbage
     for identity in work.ids:
         changes.rows[chunk_key(identity)] = None
-    for row_key in work.writer_keys:
+    for row_key in work.row_keys:
         changes.rows[row_key] = None
     left = garbage.count - len(work.ids)
     changes.rows[work.key] = None
