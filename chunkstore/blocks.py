@@ -22,6 +22,7 @@ __all__ = [
     "Borders",
     "Stretch",
     "borders_inside",
+    "count_borders",
     "crc_at_borders",
     "first_bad",
     "is_one_block",
@@ -78,9 +79,17 @@ def _borders(start: int, stop: int) -> Iterator[int]:
         start = stretch.stop
 
 
-def borders_inside(length: int) -> list[int]:
-    """The borders of a new chunk of ``length`` bytes."""
-    return list(_borders(0, length))
+def borders_inside(length: int) -> Iterator[int]:
+    """The borders of a new chunk of ``length`` bytes, ascending."""
+    return _borders(0, length)
+
+
+def count_borders(length: int) -> int:
+    """How many borders a new chunk of ``length`` bytes has."""
+    stretch = stretch_at(max(0, length - 1))
+    level = (stretch.step // BLOCK_BYTES).bit_length() - 1
+    base = BLOCK_BYTES * _BLOCKS_OF_A_SIZE * ((1 << level) - 1)
+    return level * _BLOCKS_OF_A_SIZE + (max(0, length - 1) - base) // stretch.step
 
 
 def is_one_block(length: int) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
+from chunkstore.blocks import Borders
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import Finding
@@ -94,6 +95,15 @@ class ReadableContainer:
         name, identity = resolve(segment)
         self.info(segment)
         return inspect.layout(self._context, name, identity, self._present_epoch())
+
+    def borders(self, segment: SegmentRef) -> Iterator[Borders | None]:
+        """The blocks of each chunk that ``layout`` shows, for readers that read chunks themselves; None: its CRC is not known.
+
+        Raises as ``info``, also while iterating. Retry: safe.
+        """
+        name, identity = resolve(segment)
+        self._context.check_open()
+        return inspect.borders(self._context, name, identity)
 
     def read(self, segment: SegmentRef, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; short only at the segment's end, ``b""`` at it.

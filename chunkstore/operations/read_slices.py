@@ -19,10 +19,12 @@ from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["SliceReader"]
 
-_LOCAL_BYTES: Final = 256 * KIB
+_WINDOW_BYTES: Final = 512 * KIB
 """One read where reading is a system call: it is verified while it is in the processor's cache."""
+_LOCAL_BYTES: Final = 256 * KIB
+"""Up to here one read beside the buffer, and a copy, instead of others for the ends of the slice."""
 _REMOTE_BYTES: Final = 8 * MIB
-"""Up to here one request beside the buffer, instead of others for the ends of the slice."""
+"""The same where reading is a request."""
 _UNBOUNDED: Final = 1 << 62
 
 
@@ -34,7 +36,7 @@ class SliceReader:
         self._segment = segment
         remote = storage.capabilities.remote
         self._beside_bytes = _REMOTE_BYTES if remote else _LOCAL_BYTES
-        self._once_bytes = _UNBOUNDED if remote else _LOCAL_BYTES
+        self._once_bytes = _UNBOUNDED if remote else _WINDOW_BYTES
 
     def is_short(self, piece: ReadSlice) -> bool:
         """Whether ``read`` is the better way: one read, and no other memory than its own."""

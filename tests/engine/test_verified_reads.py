@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
 from collections.abc import Iterator
@@ -11,12 +12,19 @@ from typing import NamedTuple
 import pytest
 
 from chunkstore import blocks
-from chunkstore.changes import Append, Concat, Create, Seal
+from chunkstore.changes import Append, Attach, Concat, Create, Seal
+from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import OpCode
+from chunkstore.metadata.keys import block_key
+from chunkstore.operations import collect as collecting
 from chunkstore.operations import read_slices
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.records import TableRecord
 from chunkstore.replica import Replica
-from tests.support.data import pattern, problems
+from tests.support.data import pattern, problems, refused
 from tests.support.rot import Block, blocks_of, borders_of, expected_borders, flip, stored_borders
 from tests.support.worlds import World
 
@@ -29,8 +37,8 @@ LONG = 512 * BLOCK + 300
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 16 bytes, so that chunks of some KiB have many rows of borders, and reads of several windows."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(read_slices, "_LOCAL_BYTES", 100)
-    monkeypatch.setattr(read_slices, "_REMOTE_BYTES", 100)
+    monkeypatch.setattr(read_slices, "_WINDOW_BYTES", 100)
+    monkeypatch.setattr(read_slices, "_LOCAL_BYTES", 70)
 
 
 class Shape(NamedTuple):
@@ -153,10 +161,10 @@ def check_reads(
                     assert got == shape.content[begin:stop]
         # A reader gives out all that comes before.
         with reader.reader("a", start=shape.start, piece_bytes=4096) as pieces:
-            got = []
+            before: list[bytes] = []
             with pytest.raises(Damaged):
-                got.extend(iter(lambda: next(pieces), None))
-            assert b"".join(got) == shape.content[shape.start : low] and pieces.position == low
+                before.extend(pieces)
+            assert b"".join(before) == shape.content[shape.start : low] and pieces.position == low
         with reader.reader(
             "a", start=shape.start, on_damage="skip", prefetch_bytes=chance.choice((0, 1 << 20))
         ) as pieces:
@@ -196,9 +204,141 @@ def test_the_borders_of_a_chunk() -> None:
         512 * 48 + 65,
         40_000,
     ):
-        assert blocks.borders_inside(length) == borders_of(length, BLOCK)
+        assert [*blocks.borders_inside(length)] == borders_of(length, BLOCK)
+        assert blocks.count_borders(length) == len(borders_of(length, BLOCK))
         assert blocks.is_one_block(length) == (not borders_of(length, BLOCK))
     for position in range(0, 4000 * BLOCK, 7):
         stretch = blocks.stretch_at(position)
         assert stretch.start <= position < stretch.stop and stretch.stop - stretch.start == 64 * stretch.step
         assert blocks.stretch_at(stretch.start) == blocks.stretch_at(stretch.stop - 1) == stretch
+
+
+def test_chunks_of_an_older_version_are_verified_where_they_are_read_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = pattern(0, 300)
+    with monkeypatch.context() as before, world.open(rolling=200) as store:
+        before.setattr(blocks, "BLOCK_BYTES", 1 << 40)
+        store.create("a")
+        store.append("a", content)
+    store = world.open()
+    assert (
+        stored_borders(store) == {} and store.read("a", 0, 300) == content and store.read("a", 30, 7) == content[30:37]
+    )
+    store.append("a", pattern(300, 100))
+    first = next(store.layout("a"))
+    flip(world, first.name, 150)
+    for offset, length in ((0, 200), (0, 300), (0, 250)):
+        with pytest.raises(Damaged) as caught:
+            store.read("a", offset, length)
+        assert (caught.value.start, caught.value.stop) == (0, 200)
+    assert store.read("a", 0, 199) != content[:199], "what cannot be verified alone is given out as it was"
+    assert [item.position for item in problems(store.check("deep"))] == [0]
+
+
+def test_off_means_off(world: World) -> None:
+    shape = make(world, "long")
+    shape.store.close()
+    store = world.open(verify="off")
+    chunk = max(store.layout("a"), key=lambda chunk: chunk.length)
+    flip(world, chunk.name, 5)
+    low = chunk.offset + 5
+    assert (
+        store.read("a", 0, 1 << 20) != shape.content and store.read("a", low + 1, 1 << 20) == shape.content[low + 1 :]
+    )
+    with store.reader("a") as pieces:
+        assert b"".join(pieces) != shape.content
+    assert len(problems(store.check("deep"))) == 1
+
+
+def test_damage_that_is_skipped_is_named_and_nothing_else_is_left_out(world: World) -> None:
+    shape = make(world, "many")
+    store, chunks = shape.store, [*shape.store.layout("a")]
+    wide = [block for block in blocks_of(store, "a", BLOCK) if block.stop - block.start > 2]
+    bad = [wide[1], wide[2], wide[-1]]
+    for block in bad:
+        flip(world, block.chunk, block.stop - 1)
+    ranges = [(block.offset + block.start, block.offset + block.stop) for block in bad]
+    absent = chunks[-2]
+    if world.kind == "memory" and absent.name not in {block.chunk for block in bad}:
+        # (A file that is held open can still be read.)
+        world.remove(absent.name)
+        ranges = sorted([*ranges, (absent.offset, absent.offset + absent.length)])
+    good = [low for low in range(len(shape.content)) if not any(begin <= low < end for begin, end in ranges)]
+    end = len(shape.content)
+    for prefetch_bytes in (0, 1 << 20):
+        for start, stop in ((0, end), (ranges[0][0] + 1, end - 1)):
+            with store.reader(
+                "a", start=start, stop=stop, prefetch_bytes=prefetch_bytes, piece_bytes=4096, on_damage="skip"
+            ) as pieces:
+                assert b"".join(pieces) == bytes(shape.content[at] for at in good if start <= at < stop)
+                told = [(item.start, item.stop) for item in pieces.skipped]
+            lost = {at for at in range(start, stop) if any(begin <= at < end for begin, end in ranges)}
+            assert [at for low, high in told for at in range(low, high)] == sorted(lost)
+            assert all(isinstance(item.error, Damaged) for item in pieces.skipped)
+    refused(InvalidArgument, lambda: store.reader("a", on_damage="ignore"))  # type: ignore[arg-type]
+
+
+def test_borders_go_with_their_chunks(world: World) -> None:
+    shape = make(world, "concatenated")
+    shape.store.close()
+    store = world.open(gc_grace_s=0)
+    chunks = [*store.layout("a")]
+    store.truncate("a", chunks[-1].offset + 3)
+    assert len(stored_borders(store)) > 1
+    store.collect()
+    assert stored_borders(store) == expected_borders(world, store, BLOCK) and len(stored_borders(store)) == 1
+    store.delete("a")
+    store.collect()
+    assert stored_borders(store) == {} and problems(store.check("deep")) == []
+
+
+def test_rows_are_collected_in_bounded_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = make(world, "many")
+    shape.store.close()
+    store = world.open(gc_grace_s=0)
+    monkeypatch.setattr(collecting, "LIMITS", dataclasses.replace(LIMITS, garbage_unfold_chunks_max=5))
+    store.delete("a")
+    chunks, before = len(world.chunks()), store._container.current.queue.head.lsn
+    store.collect()
+    assert stored_borders(store) == {} and world.chunks() == [] and problems(store.check("deep")) == []
+    # A long chunk has more rows than that: each goes alone.
+    assert store._container.current.queue.head.lsn - before >= min(chunks // 5, 3)
+
+
+def test_rows_of_a_chunk_that_is_not_there_are_a_leak(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    identity = b"\7" * 28
+    value = b"\1" + (16).to_bytes(8, "big") + (16).to_bytes(8, "big") + bytes(4)
+
+    def plan(changes: ChangeSet) -> None:
+        changes.rows[block_key(identity, 1024)] = TableRecord(0, value)
+        changes.headers.append((int(OpCode.TABLE_PUT), "!blocks", identity))
+
+    commit_changes(store._container, (), plan)
+    [finding] = problems(store.check("deep"))
+    assert (finding.invariant, finding.severity) == (17, "leak") and "block borders" in finding.message
+    assert problems(store.check("exists")) == []
+
+
+def test_chunks_of_a_session_have_borders(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    content = pattern(0, LONG)
+    with store.session("me") as session:
+        chunk = session.writer(0).write_chunk(world.storage(), 0, content)
+        assert pickle.loads(pickle.dumps(chunk)) == chunk and len(chunk.border_crcs) == len(borders_of(LONG, BLOCK))
+        crcs = chunk.border_crcs
+        for bad in (crcs[1:], (*crcs, 0), (-1, *crcs[1:]), [*crcs]):
+            wrong = chunk._replace(border_crcs=bad)
+            with pytest.raises(InvalidArgument):
+                store.commit([Attach("a", session.id, (wrong,))])
+        store.commit([Attach("a", session.id, (chunk,))])
+    assert stored_borders(store) == expected_borders(world, store, BLOCK) != {}
+    [stored] = store.layout("a")
+    flip(world, stored.name, 700)
+    with pytest.raises(Damaged) as caught:
+        store.read("a", 690, 20)
+    assert caught.value.start == 688
+    assert store.read("a", 0, 688) == content[:688] and store.read("a", 704, 1 << 20) == content[704:]
