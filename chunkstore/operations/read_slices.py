@@ -1,4 +1,4 @@
-"""Reading slices of chunks into the caller's buffer, verified against the borders of their blocks on the way (decision 0018).
+"""Reading slices of chunks into the caller's buffer, verified against the borders of their blocks on the way (decision 0015).
 
 Promises: where a slice has borders, no byte of it is delivered without an error unless the block it lies in was verified; blocks that the
 slice holds in part are read whole, beside the buffer. The error names the first bad block.

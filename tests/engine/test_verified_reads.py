@@ -1,4 +1,4 @@
-"""Every read verifies the blocks it touches (decision 0018): which bits are found, by which reads, and what is told."""
+"""Every read verifies the blocks it touches (decision 0015): which bits are found, by which reads, and what is told."""
 
 from __future__ import annotations
 
