@@ -79,6 +79,10 @@ def plan_on_tail(
             "append them in several parts",
             argument="data",
         )
+    if length > LIMITS.commit_bytes_max:
+        raise InvalidArgument(
+            f"{length} bytes are too many for one append; append them in several parts", argument="data"
+        )
     return _plan_rollover(owned, segment, last, growing, last_name, open_row, data, now_ms)
 
 

@@ -7,9 +7,11 @@ import pickle
 import random
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgpack
 import pytest
+from google_crc32c import value
 
 from chunkstore import blocks
 from chunkstore.changes import Append, Attach, Concat, Create, Seal
@@ -20,8 +22,12 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import block_key
 from chunkstore.operations import collect as collecting
 from chunkstore.operations import read_slices
+from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.pending import PendingOp
+from chunkstore.operations.read import find_segment
+from chunkstore.operations.record_builder import RecordBuilder
 from chunkstore.records import TableRecord
 from chunkstore.replica import Replica
 from tests.support.data import pattern, problems, refused
@@ -179,6 +185,8 @@ def test_rows_say_what_the_bytes_say(world: World, kind: str) -> None:
     shape = make(world, kind)
     expected = expected_borders(world, shape.store, BLOCK)
     stored = stored_borders(shape.store)
+    for chunk in shape.store.layout("a"):
+        assert chunk.crc32c == value(world.content(chunk.name)[: chunk.length])
     assert {identity: stored[identity] for identity in expected} == expected
     assert (len(stored) > len(expected)) == (kind == "truncated" and not world.appends)  # until they are collected
     assert problems(shape.store.check("deep")) == []
@@ -330,7 +338,8 @@ def test_chunks_of_a_session_have_borders(world: World) -> None:
         chunk = session.writer(0).write_chunk(world.storage(), 0, content)
         assert pickle.loads(pickle.dumps(chunk)) == chunk and len(chunk.border_crcs) == len(borders_of(LONG, BLOCK))
         crcs = chunk.border_crcs
-        for bad in (crcs[1:], (*crcs, 0), (-1, *crcs[1:]), [*crcs]):
+        wrong_crcs: list[Any] = [crcs[1:], (*crcs, 0), (-1, *crcs[1:]), [*crcs]]
+        for bad in wrong_crcs:
             wrong = chunk._replace(border_crcs=bad)
             with pytest.raises(InvalidArgument):
                 store.commit([Attach("a", session.id, (wrong,))])
@@ -342,3 +351,19 @@ def test_chunks_of_a_session_have_borders(world: World) -> None:
         store.read("a", 690, 20)
     assert caught.value.start == 688
     assert store.read("a", 0, 688) == content[:688] and store.read("a", 704, 1 << 20) == content[704:]
+
+
+def test_the_most_chunks_of_one_append_fit_into_a_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 50,000 chunks of 640 KiB would, with ten borders each, which are all that ``commit_bytes_max`` allows."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    store = world.open(rolling=11)
+    store.create("a")
+    content = pattern(0, 11 * 2_000)
+    assert LIMITS.commit_bytes_max // LIMITS.commit_chunks_max < 11 * 64 * 1024
+    with store._context.store().view() as view:
+        segment = find_segment(view, "a", None)
+    planned = plan_on_tail(store._container.current, segment, None, False, "", b"", content, 0)
+    op = PendingOp([planned.header], planned.rows, (), (), 1)
+    record = RecordBuilder(0, lambda key: None, 0.0, 0).build([op], 1)
+    size_bytes = sum(len(key) + len(value or b"") + 8 for key, value in record.rows) + len(msgpack.packb(record.ops))
+    assert size_bytes / 2_000 * LIMITS.commit_chunks_max < LIMITS.record_bytes_max
