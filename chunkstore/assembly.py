@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
-from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
+from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -51,13 +50,14 @@ def _settings(settings: Settings | None) -> Settings:
 
 
 def _cache(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
+    address = storage.address
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
         from chunkstore.metadata.memory import MemoryMetadataCache
 
-        return MemoryMetadataCache(container, role)
+        return MemoryMetadataCache(container, address, role)
     from chunkstore.metadata.lmdb import LmdbMetadataCache
 
-    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, role=role, settings=settings)
+    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
 
 
 def open_store(
@@ -68,6 +68,7 @@ def open_store(
     settings: Settings | None = None,
     wait_s: float = 0,
     observer: Observer | None = None,
+    accept_rollback: bool = False,
 ) -> ChunkedSegmentStorage:
     """Claim the next epoch of a container, recover its state, and serve it.
 
@@ -75,11 +76,14 @@ def open_store(
     digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
     watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
     lease only, so that less than about two periods of ``settings.lease_s``, which should be the owner's, is lengthened to that;
-    one that shows no lease (``lease_s`` 0) is not seen.
+    one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
+    (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
+    where no former owner runs any more: epochs recur, and an old owner's deletions may still land.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
     of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
-    owned safely), ``Damaged``, ``StorageFull``, ``StorageUnavailable``. Retry: safe. Source: protocol 3.4, 3.12.
+    owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
+    Retry: safe. Source: protocol 3.4, 3.12.
     """
     chosen = _settings(settings)
     names = ContainerNames(container)
@@ -94,6 +98,7 @@ def open_store(
             root=root,
             close_storage=True,
             observer=observer,
+            accept_rollback=accept_rollback,
         )
     except BaseException:
         storage.close()
@@ -111,6 +116,7 @@ def open_store_on(
     root: str | None = None,
     close_storage: bool = False,
     observer: Observer | None = None,
+    accept_rollback: bool = False,
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
@@ -146,7 +152,7 @@ def open_store_on(
         closing.append(storage.close)
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
-        ownership = service.take_over(own=None, wait_s=float(wait_s))
+        ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
         try:
             close_lazy_chunks(storage, names, ownership)
             store = ChunkedSegmentStorage(
@@ -159,7 +165,7 @@ def open_store_on(
                     _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
                 ),
                 observer=observer,
-                snapshot_worker=_snapshot_worker(storage, names, chosen, root, parts) if cache is None else None,
+                snapshot_worker=_snapshot_worker(storage, names, chosen, root) if cache is None else None,
                 on_close=closing,
             )
         except BaseException:
@@ -176,15 +182,13 @@ def open_store_on(
 
 
 def _snapshot_worker(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None, cache: MetadataCache
-) -> Callable[[int], SnapshotReport] | None:
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None
+) -> SnapshotWriter | None:
     if root is None or storage.capabilities.medium == "memory":
         return None
-    from chunkstore.metadata.lmdb import LmdbMetadataCache
     from chunkstore.snapshot_worker import SnapshotWorker
 
-    assert isinstance(cache, LmdbMetadataCache)
-    return SnapshotWorker(root, names.container, replace(settings, cache_dir=cache.cache_dir)).write
+    return SnapshotWorker(root, names.container, settings).write
 
 
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:
@@ -236,20 +240,42 @@ def open_replica_on(
         closing.append(storage.close)
     try:
         follower = Follower(storage, names, format_, parts, chosen)
+        scratch = _scratch(storage, format_.uuid, chosen, cache)
+
+        def journal_findings(level: CheckLevel, head: Head) -> list[Finding]:
+            memory = None if cache is not None else _memory_of_owner(storage, format_.uuid, chosen)
+            found = _journal_findings(storage, container, scratch, level, head, memory)
+            if follower.ahead:
+                found.append(_finding(12, "warning", "metadata cache", 0, follower.ahead))
+            return found
+
         return Replica(
             storage=storage,
             names=names,
             settings=chosen,
             follower=follower,
-            journal_findings=partial(
-                _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
-            ),
+            journal_findings=journal_findings,
             on_close=closing,
         )
     except BaseException:
         if cache is None:
             parts.close()
         raise
+
+
+def _memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
+    """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
+    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
+        store = _cache(storage, container, settings, "owner").open_current()
+        if store is None:
+            return None
+        try:
+            return store.head()
+        finally:
+            store.close(clean=False)
+    from chunkstore.metadata.lmdb import newest_head
+
+    return newest_head(settings.cache_dir or default_cache_dir(), container, storage.address, settings=settings)
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
@@ -282,7 +308,7 @@ def describe_owner(root: str, container: str = "default", *, settings: Settings 
             "host": claim.host if claim is not None else None,
             "pid": claim.pid if claim is not None else None,
             "claimed_at": claim.time_ms if claim is not None else None,
-            "lease": dict(lease._asdict()) if lease is not None else None,
+            "lease": {**lease._asdict(), "hash": lease.hash.hex()} if lease is not None else None,
         }
 
 
@@ -321,15 +347,23 @@ def _scratch(
             return _cache(storage, container, settings, "replica")
         from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 
-        return MemoryMetadataCache(container, "replica", shelf=MemoryShelf())
+        return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())
 
     return make
 
 
 def _journal_findings(
-    storage: ChunkStorage, container: str, scratch: Callable[[], MetadataCache], level: CheckLevel, head: Head
+    storage: ChunkStorage,
+    container: str,
+    scratch: Callable[[], MetadataCache],
+    level: CheckLevel,
+    head: Head,
+    memory: Head | None = None,
 ) -> list[Finding]:
-    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30; ``deep``: 10 and all of 11), for ``check``."""
+    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30; ``deep``: 10 and all of 11), for ``check``.
+
+    ``memory``: where the cache of an owner on this machine stands.
+    """
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import check_journal
     from chunkstore_journal.replay_check import check_replay
@@ -337,7 +371,7 @@ def _journal_findings(
     names = ContainerNames(container)
 
     def stored() -> list[Finding]:
-        return [_finding(*item) for item in check_journal(open_streams(storage, names), head)]
+        return [_finding(*item) for item in check_journal(open_streams(storage, names), head, memory)]
 
     def replayed() -> list[Finding]:
         room = scratch()

@@ -47,6 +47,7 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
+from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue
@@ -71,7 +72,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         service: JournalService,
         ownership: Ownership,
         journal_findings: JournalFindings = no_findings,
-        snapshot_worker: Callable[[int], SnapshotReport] | None = None,
+        snapshot_worker: SnapshotWriter | None = None,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:

@@ -20,6 +20,7 @@ A class exists only where a caller would act differently::
       ContainerBusy          a live owner exists: wait, or take over
       Unsupported            this storage cannot do it safely
       Damaged                stored bytes are not what was written: restore or salvage
+        RolledBack           this root is older than what was seen here: put it right, or accept it
       Closed                 the store (or storage) was closed
       ChunkNotFound          storage port: no such chunk
       ChunkExists            storage port: the name is taken
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidOffset",
     "NotOwner",
     "OutcomeUnknown",
+    "RolledBack",
     "SegmentExists",
     "SegmentNotFound",
     "SegmentNotSealed",
@@ -273,7 +275,7 @@ class Damaged(ChunkstoreError):
     Where bytes of a segment cannot be read for it, they are ``[start, stop)`` of ``segment``: what lies around can be.
     """
 
-    fields = ("object", "position", "segment", "start", "stop")
+    fields: ClassVar[tuple[str, ...]] = ("object", "position", "segment", "start", "stop")
 
     def __init__(
         self, message: str, *, object: str, position: int = 0, segment: str = "", start: int = 0, stop: int = 0
@@ -285,6 +287,21 @@ class Damaged(ChunkstoreError):
         self.segment = segment
         self.start = start
         self.stop = stop
+
+
+class RolledBack(Damaged):
+    """The root is older than what the local cache has seen of it: a restored backup, a copy in its place, or lost records.
+
+    ``lsn_seen`` is the last record that was seen, ``lsn_now`` where the journal ends. Nothing was changed that putting the newer state
+    back would not heal. ``chunkstore.open(..., accept_rollback=True)`` goes on with what is here.
+    """
+
+    fields = (*Damaged.fields, "lsn_seen", "lsn_now")
+
+    def __init__(self, message: str, *, object: str, position: int = 0, lsn_seen: int, lsn_now: int) -> None:
+        super().__init__(message, object=object, position=position)
+        self.lsn_seen = lsn_seen
+        self.lsn_now = lsn_now
 
 
 class Closed(ChunkstoreError):

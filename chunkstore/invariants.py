@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from chunkstore.names import NO_CHUNK, chunk_epoch
-from chunkstore.records import ACTIVE, CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, LAZY, ChunkRecord, SegmentRecord
+from chunkstore.errors import Damaged
+from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
+from chunkstore.records import ACTIVE, CLOSED, LAZY, ChunkRecord, SegmentRecord
 
 __all__ = ["Finding", "segment_findings"]
 
@@ -34,16 +35,17 @@ class Finding(NamedTuple):
 def segment_findings(
     segment: SegmentRecord,
     find: Callable[[bytes], ChunkRecord | None],
-    name_of: Callable[[bytes], str],
+    names: ContainerNames,
     *,
     epoch: int,
     seen: set[bytes],
 ) -> Iterator[Finding]:
-    """Walk one segment's list and report what is wrong. ``seen`` collects chunk ids over all segments (invariant 17)."""
+    """Walk one segment's list and report what is wrong. ``find`` may raise ``Damaged``; ``seen`` collects chunk ids over all segments
+    (invariant 17)."""
     where = segment.name
 
     def finding(number: int, message: str, identity: bytes = NO_CHUNK, position: int = 0) -> Finding:
-        chunk = name_of(identity) if identity else ""
+        chunk = names.chunk(identity) if identity else ""
         return Finding(number, "damage", where, chunk, chunk, position, message)
 
     first_offset = segment.start_offset - segment.first_chunk_skip
@@ -60,7 +62,12 @@ def segment_findings(
         return
     identity, previous, offset = segment.first_chunk, NO_CHUNK, first_offset
     for number in range(segment.chunk_count):
-        record = find(identity) if identity else None
+        try:
+            record = find(identity) if identity else None
+        except Damaged as error:
+            seen.add(identity)
+            yield finding(14, f"the row of chunk {number} cannot be read: {error.message}", identity, offset)
+            return
         if record is None:
             yield finding(14, f"chunk {number} of {segment.chunk_count} has no record", identity, offset)
             return
@@ -68,6 +75,10 @@ def segment_findings(
             yield finding(17, "the chunk belongs to two places", identity, offset)
             return
         seen.add(identity)
+        try:
+            confined(names, identity, record)
+        except Damaged as error:
+            yield finding(18, error.message, identity, offset)
         yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch)
         if number == 0 and not offset <= segment.start_offset < offset + record.length:
             yield finding(16, "the start offset is not inside the first chunk", identity, offset)
@@ -103,8 +114,8 @@ def _chunk_findings(
         yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
     if record.length < 1:
         yield finding(15, f"a chunk of {record.length} bytes", identity, offset)
-    if record.state not in (ACTIVE, CLOSED, LAZY) or record.kind not in (KIND_OBJECT, KIND_INLINE, KIND_FOREIGN):
-        yield finding(18, f"unknown state {record.state} or kind {record.kind}", identity, offset)
+    if record.state not in (ACTIVE, CLOSED, LAZY):
+        yield finding(18, f"unknown state {record.state}", identity, offset)
     named = chunk_epoch(identity)
     if record.epoch > epoch or (named and named != record.epoch):
         yield finding(18, f"epoch {record.epoch}, its name says {named}, the container has {epoch}", identity, offset)

@@ -184,7 +184,10 @@ class Ownership:
 
 
 class LeaseInfo(NamedTuple):
-    """The lease hint (protocol.md A15). Never consulted for safety."""
+    """The lease hint (protocol.md A15). Never consulted for who owns what.
+
+    ``lsn`` and ``hash``: once released, the last record of its epoch (A17); 0 where that is not known.
+    """
 
     epoch: int
     counter: int
@@ -192,6 +195,8 @@ class LeaseInfo(NamedTuple):
     pid: int
     boot_id: str
     released: bool
+    lsn: int = 0
+    hash: bytes = b""
 
 
 class SnapshotReport(NamedTuple):
@@ -219,13 +224,16 @@ class JournalService(ABC):
     """The journal of one container, before and between ownerships."""
 
     @abstractmethod
-    def take_over(self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False) -> Ownership:
+    def take_over(
+        self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False, accept_rollback: bool = False
+    ) -> Ownership:
         """Claim the next epoch, end the former stream, materialise the state, open our stream (protocol.md T0 to T9).
 
         ``own`` is our own failed or rolled journal (self-take-over, A1: only ``own.epoch + 1`` is tried), or None to climb
-        to the top. ``wait_s`` and ``force`` are about the lease only (politeness).
+        to the top. ``wait_s`` and ``force`` are about the lease only (politeness). ``accept_rollback``: go on where the journal
+        does not reach what was seen of it before (A17).
 
-        Raises: ``NotOwner`` (a newer claim was met), ``ContainerBusy``, ``Damaged`` (history cannot be trusted),
+        Raises: ``NotOwner`` (a newer claim was met), ``ContainerBusy``, ``Damaged`` (history cannot be trusted), ``RolledBack``,
         ``StorageFull``, ``StorageUnavailable``, ``Unsupported`` (no safe claim on this storage).
         """
 
@@ -254,7 +262,7 @@ class JournalService(ABC):
 
     @abstractmethod
     def renew_lease(self, epoch: int, *, released: bool) -> None:
-        """Rewrite the lease hint; errors are swallowed (it is a hint)."""
+        """Rewrite the lease hint; errors are swallowed (it is a hint). Released, it names the last committed record: CLOSE."""
 
     @abstractmethod
     def read_lease(self) -> LeaseInfo | None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from chunkstore.blocks import Borders
-from chunkstore.config import KIB
+from chunkstore.config import KIB, LIMITS
+from chunkstore.errors import InvalidArgument
 
-__all__ = ["AppendPiece", "ReadSlice", "plan_append", "split_for_parallel_read"]
+__all__ = ["AppendPiece", "ReadSlice", "check_chunk_count", "plan_append", "split_for_parallel_read"]
 
 _READ_PIECE_BYTES_MIN = 1024 * KIB
 
@@ -30,17 +31,30 @@ class AppendPiece(NamedTuple):
 class ReadSlice(NamedTuple):
     """Bytes ``[offset, offset + length)`` of a chunk go to ``[start, start + length)`` of the caller's buffer.
 
-    The chunk's first byte is byte ``base`` of object ``name``, and byte ``chunk_offset`` of its segment. ``borders``: of the blocks that
+    The chunk's first byte is byte ``chunk_offset`` of its segment. ``borders``: of the blocks that
     hold the slice, against which the reader verifies them; None where nothing verifies it alone.
     """
 
     name: str
-    base: int
     chunk_offset: int
     offset: int
     length: int
     start: int
     borders: Borders | None
+
+
+def check_chunk_count(length: int, chunk_size_bytes_max: int) -> None:
+    """Refuse one append that would make more chunks than a record may name. Raises ``InvalidArgument``."""
+    if length > chunk_size_bytes_max * LIMITS.commit_chunks_max:
+        raise InvalidArgument(
+            f"{length} bytes in chunks of {chunk_size_bytes_max} would make more than {LIMITS.commit_chunks_max} chunks; "
+            "append them in several parts",
+            argument="data",
+        )
+    if length > LIMITS.commit_bytes_max:
+        raise InvalidArgument(
+            f"{length} bytes are too many for one append; append them in several parts", argument="data"
+        )
 
 
 def plan_append(length: int, *, tail_room: int, tail_length: int, chunk_size_bytes_max: int) -> tuple[AppendPiece, ...]:

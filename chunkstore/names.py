@@ -15,7 +15,8 @@ Layout of a container (protocol.md 3.1, A11), everything under ``<container>/``:
     d/<2 hex>/<rest>            chunks; rest = <segment>-<epoch>-<n>-<8 hex random>, or s<session>-<n>-<8 hex random>;
                                 the 2 hex digits are the first byte of BLAKE2b of the rest
 
-Promises: no name built here can leave the root; ``parse_*`` invert the builders and answer ``None`` for strangers.
+Promises: no name built here can leave the root; ``parse_*`` invert the builders and answer ``None`` for strangers; a chunk's row leads
+to the object that its id names, or is refused (``confined``): no stored text is ever used as a chunk's name.
 Leaves out: keys inside the metadata store (``metadata.keys``).
 """
 
@@ -27,7 +28,8 @@ from struct import Struct
 
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.records import KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",
@@ -42,6 +44,7 @@ __all__ = [
     "chunk_rest",
     "chunk_segment",
     "chunk_session",
+    "confined",
     "parse_chunk_rest",
     "session_chunk_id",
     "utf8_bytes",
@@ -56,6 +59,8 @@ _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
 NO_CHUNK = b""
 _SESSION_BIT = 1 << 63
+_NO_EPOCH = bytes(8)
+"""In the id of a session's chunk, whose name has none: another one there would make two ids of one name."""
 
 
 def utf8_bytes(text: str) -> int:
@@ -254,3 +259,21 @@ class ContainerNames:
         """The epoch of a claim's name; None for a stranger."""
         match = re.fullmatch(r"[0-9a-f]{16}/([0-9a-f]{16})", name[len(self.epoch_prefix()) :])
         return int(match[1], 16) if match and name.startswith(self.epoch_prefix()) else None
+
+
+def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> ChunkRecord:
+    """``record``, for which ``names.chunk(identity)`` is the object: whoever decodes a chunk's row asks this before going by it.
+
+    A row of our own names no object, or that one; offset 0. Raises ``Damaged`` naming the row for anything else: other objects,
+    kinds that are reserved, keys that are no ids.
+    """
+    own = len(identity) == CHUNK_ID_BYTES and (identity[0] < 0x80 or identity[8:16] == _NO_EPOCH)
+    if own and not record.object and record.kind == KIND_OBJECT and not record.object_offset:
+        return record
+    if not own:
+        raise Damaged("the row's key is not the id of a chunk", object=f"chunk row {identity!r}")
+    name = names.chunk(identity)
+    if record.object not in ("", name) or record.kind != KIND_OBJECT or record.object_offset:
+        what = f"kind {record.kind}, object {record.object[:200]!r} from byte {record.object_offset}"
+        raise Damaged(f"the chunk's row leads elsewhere: {what}; run check", object=name)
+    return record

@@ -94,8 +94,8 @@ class SegmentRecord(NamedTuple):
 class ChunkRecord(NamedTuple):
     """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
 
-    ``object``: empty for our own chunks (the name follows from the id), else the foreign object's name with
-    ``object_offset``. ``crc32c`` covers ``length`` bytes from ``object_offset``; None is unknown.
+    ``object`` and ``object_offset``: empty and 0, for the name follows from the id (``names.confined``; others are for kinds that are
+    reserved). ``crc32c`` covers ``length`` bytes; None is unknown.
     ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else it is closed in effect.
     """
 

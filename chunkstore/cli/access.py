@@ -34,17 +34,31 @@ def replica(root: str, container: str, cache_dir: str | None) -> Iterator[chunks
 
 @contextmanager
 def owner(
-    root: str, container: str, cache_dir: str | None, *, take_over: bool, create: bool = False, quiet: bool = False
+    root: str,
+    container: str,
+    cache_dir: str | None,
+    *,
+    take_over: bool,
+    accept_rollback: bool,
+    create: bool = False,
+    quiet: bool = False,
 ) -> Iterator[chunkstore.ChunkedSegmentStorage]:
     """The container as its new owner; closed, and so released, when the block ends.
 
     Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
-    ``create``, and whatever opening raises.
+    ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
     """
     settings = settings_for(cache_dir)
     wait_s = 0.0 if take_over else _LEASES_WATCHED * settings.lease_s
     with _note(f"opening {container}", quiet=quiet):
-        store = chunkstore.open(root, container=container, create=create, settings=settings, wait_s=wait_s)
+        store = chunkstore.open(
+            root,
+            container=container,
+            create=create,
+            settings=settings,
+            wait_s=wait_s,
+            accept_rollback=accept_rollback,
+        )
     with store:
         yield store
 

@@ -54,6 +54,7 @@ def truncate(
     dry_run: options.DryRun = False,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -69,7 +70,9 @@ def truncate(
             chunks = _whole_chunks(store.layout(segment), offset) if freed_bytes else 0
         _print_plan("truncate", segment, freed_bytes, chunks, as_json=as_json)
         return
-    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as changed:
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as changed:
         changed.truncate(segment, offset)
         info = changed.info(segment)
     _print_segment(info, as_json=as_json)
@@ -81,11 +84,14 @@ def seal(
     *,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Seal a segment: it takes no more bytes."""
-    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as store:
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
         store.seal(segment)
         info = store.info(segment)
     _print_segment(info, as_json=as_json)
@@ -97,11 +103,14 @@ def unseal(
     *,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Let a sealed segment take bytes again."""
-    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as store:
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
         store.unseal(segment)
         info = store.info(segment)
     _print_segment(info, as_json=as_json)
@@ -114,6 +123,7 @@ def rm(
     dry_run: options.DryRun = False,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -123,7 +133,9 @@ def rm(
             info = store.info(segment)
         _print_plan("rm", segment, info.length - info.start_offset, info.chunk_count, as_json=as_json)
         return
-    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as changed:
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as changed:
         info = changed.info(segment)
         changed.delete(segment)
     if as_json:
@@ -139,11 +151,14 @@ def concat(
     *,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Move SOURCE's bytes behind TARGET's, without copying; SOURCE disappears."""
-    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as store:
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
         store.concat(target, store.info(target).length, source)
         info = store.info(target)
     _print_segment(info, as_json=as_json)

@@ -99,6 +99,7 @@ def offload(
     ] = 64 * MIB,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -112,7 +113,15 @@ def offload(
     with _open_file(file) as source:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         with (
-            access.owner(root, container, cache_dir, take_over=take_over, create=True, quiet=as_json) as store,
+            access.owner(
+                root,
+                container,
+                cache_dir,
+                take_over=take_over,
+                accept_rollback=accept_rollback,
+                create=True,
+                quiet=as_json,
+            ) as store,
             meter(f"offload {topic}", size, as_json=as_json) as progress,
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "TakeOver"]
+__all__ = ["AcceptRollback", "AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "TakeOver"]
 
 Root = Annotated[
     str,
@@ -33,5 +33,12 @@ CacheDir = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Results and errors as JSON, nothing else on stdout.")]
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Claim the container even if its owner looks alive; that owner is fenced.")
+]
+AcceptRollback = Annotated[
+    bool,
+    typer.Option(
+        "--accept-rollback",
+        help="Go on with a restored backup, or with a journal that lost its end. Only where no former owner runs any more.",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change and claim nothing.")]

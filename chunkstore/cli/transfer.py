@@ -2,7 +2,8 @@
 
 Promises: ``put`` appends pieces of 8 MiB, each durable and acknowledged before the next is read; killed at any moment,
 ``put --resume`` goes on where the stored bytes end, after it has compared them with the file. ``cat`` writes exactly
-the segment's bytes. Leaves out: compression, framing, anything that is not bytes.
+the segment's bytes. A ``put`` that is refused claims nothing, as far as a look beforehand can tell, and leaves no segment.
+Leaves out: compression, framing, anything that is not bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,24 @@ from typing import Annotated, BinaryIO
 import typer
 
 import chunkstore
+from chunkstore.changes import Append, Create
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, meter, print_error, print_facts, print_json
 from chunkstore.config import MIB, RollingPolicy
-from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.errors import (
+    ChunkstoreError,
+    ContainerNotFound,
+    InvalidArgument,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentSealed,
+)
+from chunkstore.layout import check_chunk_count
 from chunkstore.names import check_segment_name
 from chunkstore.reader import SkippedRange
+from chunkstore.reading import ReadableContainer
 
-__all__ = ["ContentDiffers", "PutResult", "cat", "copy_in", "put"]
+__all__ = ["ContentDiffers", "PutResult", "cat", "put"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
@@ -136,6 +147,7 @@ def put(
     ] = None,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -147,63 +159,94 @@ def put(
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
     check_segment_name(segment)
     rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
-    with (
-        _open_source(file) as source,
-        access.owner(root, container, cache_dir, take_over=take_over, create=True, quiet=as_json) as store,
-        meter(f"put {segment}", source.size_bytes, as_json=as_json) as progress,
-    ):
-        result = copy_in(store, segment, source, append=append, resume=resume, rolling=rolling, progress=progress)
-        if seal and not store.info(segment).sealed:
-            store.seal(segment)
+    with _open_source(file) as source, meter(f"put {segment}", source.size_bytes, as_json=as_json) as progress:
+        if rolling is not None and source.size_bytes is not None:
+            check_chunk_count(min(source.size_bytes, PIECE_BYTES), rolling.chunk_size_bytes_max)
+        copy = _Copy(segment, source, append, resume, rolling, progress)
+        try:
+            with access.replica(root, container, cache_dir) as seen:
+                copy.look(seen)
+        except ContainerNotFound:
+            pass  # it will be created
+        with access.owner(
+            root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, create=True, quiet=as_json
+        ) as store:
+            result = copy.run(store)
+            if seal and not store.info(segment).sealed:
+                store.seal(segment)
     if as_json:
         print_json(result)
     else:
         print_facts({"segment": segment, "offset": result.offset, "length": result.length, "epoch": result.epoch})
 
 
-def copy_in(
-    store: chunkstore.ChunkedSegmentStorage,
-    segment: str,
-    source: _Source,
-    *,
-    append: bool,
-    resume: bool,
-    rolling: RollingPolicy | None,
-    progress: Meter,
-) -> PutResult:
-    """Append all of ``source`` behind what the mode allows to be there already; see ``put``."""
-    if not store.exists(segment):
-        store.create(segment, rolling=rolling)
-    elif not (append or resume):
-        raise SegmentExists(segment, f"segment {segment!r} exists already; use --append or --resume, or another name")
-    elif resume:
-        _compare(store, segment, source, progress)
-    info = store.info(segment)
-    offset = info.length
-    while piece := source.read():
-        store.append(segment, piece, expected_offset=offset)
-        offset += len(piece)
-        progress.advance(len(piece))
-    return PutResult(segment=segment, offset=info.length, length=offset - info.length, epoch=store.epoch)
+@dataclass(slots=True)
+class _Copy:
+    """Appends all of ``source`` behind what the mode allows to be there already; see ``put``."""
 
+    segment: str
+    source: _Source
+    append: bool
+    resume: bool
+    rolling: RollingPolicy | None
+    progress: Meter
+    compared: int = 0
+    """Where ``source`` stands: its bytes below are those of the segment."""
 
-def _compare(store: chunkstore.ChunkedSegmentStorage, segment: str, source: _Source, progress: Meter) -> None:
-    """Read ``source`` up to the segment's length, comparing it with every byte that is still stored."""
-    info = store.info(segment)
-    stored = memoryview(bytearray(PIECE_BYTES))
-    offset = 0
-    while offset < info.length:
-        # Bytes below the start offset were truncated away: the file's are passed over.
-        limit = info.start_offset if offset < info.start_offset else info.length
-        piece = source.read(limit - offset)
-        if not piece:
-            raise ContentDiffers(segment, file=source.name, offset=offset)
-        if offset >= info.start_offset:
-            got = store.read_into(segment, offset, stored[: len(piece)])
-            if stored[:got] != piece:
-                raise ContentDiffers(segment, file=source.name, offset=offset + _first_difference(stored[:got], piece))
-        offset += len(piece)
-        progress.advance(len(piece))
+    def look(self, store: ReadableContainer) -> None:
+        """Refuse what is there and not allowed to be; with ``resume``, compare it.
+
+        Raises ``SegmentExists``, ``SegmentSealed``, ``ContentDiffers``, and what reading raises.
+        """
+        try:
+            info = store.info(self.segment)
+        except SegmentNotFound:
+            return
+        if self.resume:
+            self._compare(store)
+        elif not self.append:
+            text = f"segment {self.segment!r} exists already; use --append or --resume, or another name"
+            raise SegmentExists(self.segment, text)
+        elif info.sealed:
+            raise SegmentSealed(self.segment)
+
+    def run(self, store: chunkstore.ChunkedSegmentStorage) -> PutResult:
+        """Append, as the owner. What was seen may have gone on since."""
+        self.look(store)
+        begin = offset = self.compared
+        if store.exists(self.segment):
+            begin = offset = store.info(self.segment).length
+        else:
+            # In one commit with the first bytes: where these are refused, no segment is left that takes none.
+            piece = self.source.read()
+            store.commit([Create(self.segment, self.rolling), Append(self.segment, piece, offset)])
+            offset += len(piece)
+            self.progress.advance(len(piece))
+        while piece := self.source.read():
+            store.append(self.segment, piece, expected_offset=offset)
+            offset += len(piece)
+            self.progress.advance(len(piece))
+        return PutResult(segment=self.segment, offset=begin, length=offset - begin, epoch=store.epoch)
+
+    def _compare(self, store: ReadableContainer) -> None:
+        """Read ``source`` up to the segment's length, comparing it with every byte that is still stored."""
+        segment, source = self.segment, self.source
+        info = store.info(segment)
+        stored = memoryview(bytearray(PIECE_BYTES))
+        while self.compared < info.length:
+            # Bytes below the start offset were truncated away: the file's are passed over.
+            offset = self.compared
+            limit = info.start_offset if offset < info.start_offset else info.length
+            piece = source.read(limit - offset)
+            if not piece:
+                raise ContentDiffers(segment, file=source.name, offset=offset)
+            if offset >= info.start_offset:
+                got = store.read_into(segment, offset, stored[: len(piece)])
+                if stored[:got] != piece:
+                    differ = offset + _first_difference(stored[:got], piece)
+                    raise ContentDiffers(segment, file=source.name, offset=differ)
+            self.compared += len(piece)
+            self.progress.advance(len(piece))
 
 
 def _first_difference(left: memoryview, right: memoryview) -> int:

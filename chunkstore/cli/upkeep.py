@@ -117,11 +117,14 @@ def snapshot(
     *,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""
-    with access.owner(root, container, cache_dir, take_over=take_over, quiet=as_json) as store:
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
         report = store.snapshot()
     facts = {
         "name": report.name,

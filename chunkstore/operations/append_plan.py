@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 from chunkstore.blocks import crc_at_borders, is_one_block, may_pass_border
 from chunkstore.checksum import BytesLike, crc32c_extend
-from chunkstore.config import LIMITS
-from chunkstore.errors import InvalidArgument
 from chunkstore.journal import OpCode
-from chunkstore.layout import AppendPiece, plan_append
+from chunkstore.layout import AppendPiece, check_chunk_count, plan_append
 from chunkstore.metadata.blocks import add_borders, last_row_key
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import chunk_key, segment_key
@@ -73,16 +71,7 @@ def plan_on_tail(
             targets=(last_name,),
             open_row=open_row,
         )
-    if length > size_max * LIMITS.commit_chunks_max:
-        raise InvalidArgument(
-            f"{length} bytes in chunks of {size_max} would make more than {LIMITS.commit_chunks_max} chunks; "
-            "append them in several parts",
-            argument="data",
-        )
-    if length > LIMITS.commit_bytes_max:
-        raise InvalidArgument(
-            f"{length} bytes are too many for one append; append them in several parts", argument="data"
-        )
+    check_chunk_count(length, size_max)
     return _plan_rollover(owned, segment, last, growing, last_name, open_row, data, now_ms)
 
 

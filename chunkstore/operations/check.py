@@ -10,7 +10,6 @@ Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30),
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -25,10 +24,11 @@ from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segme
 from chunkstore.metadata.index import check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import CHUNK_ID_BYTES
+from chunkstore.names import CHUNK_ID_BYTES, confined
 from chunkstore.operations.orphans import orphan_findings
+from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import KIND_FOREIGN, ChunkRecord, SegmentRecord
+from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["CHECK_LEVELS", "CheckLevel", "check"]
@@ -49,6 +49,8 @@ def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Fi
             except Damaged as error:
                 yield _of_error(name, error)
                 continue
+            if segment.name != name:
+                yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
             yield from _check_segment(context, view, segment, seen, level, epoch)
         yield from _check_garbage(context, view, seen)
         yield from _check_strays(context, view, seen)
@@ -63,12 +65,9 @@ def _of_error(segment: str, error: Damaged) -> Finding:
 
 
 def _find(context: ReadContext, view: MetadataView, identity: bytes) -> ChunkRecord | None:
-    """The chunk's record; None if it is missing or unreadable."""
+    """The chunk's record; None if it is missing. Raises ``Damaged`` if it cannot be read."""
     raw = view.get(chunk_key(identity))
-    if raw is not None:
-        with suppress(Damaged):
-            return decode_chunk(context.names.chunk(identity), raw)
-    return None
+    return None if raw is None else decode_chunk(context.names.chunk(identity), raw)
 
 
 def _check_segment(
@@ -76,7 +75,7 @@ def _check_segment(
 ) -> Iterator[Finding]:
     find = partial(_find, context, view)
     broken = False
-    for finding in segment_findings(segment, find, context.names.chunk, epoch=epoch, seen=seen):
+    for finding in segment_findings(segment, find, context.names, epoch=epoch, seen=seen):
         broken = True
         yield finding
     if broken:
@@ -117,12 +116,12 @@ def _check_object(
     *,
     deep: bool,
 ) -> Iterator[Finding]:
-    name = record.object or context.names.chunk(identity)
+    name = context.names.chunk(identity)
 
     def finding(message: str, position: int = 0) -> Finding:
         return Finding(20, "damage", segment.name, name, name, position, message)
 
-    needed = record.object_offset + record.length
+    needed = record.length
     try:
         length = context.storage.stat(name).length
         if length < needed:
@@ -132,7 +131,7 @@ def _check_object(
             return
         borders = find_borders(view, identity, record, 0, record.length)
         if borders is not None:
-            for low, high in _bad_blocks(context.storage, name, record.object_offset, borders):
+            for low, high in _bad_blocks(context.storage, name, borders):
                 yield finding(f"the block of {high - low} bytes does not have the recorded CRC32C", low)
     except ChunkNotFound:
         yield finding("absent from the storage")
@@ -140,12 +139,12 @@ def _check_object(
         yield _of_error(segment.name, error)
 
 
-def _bad_blocks(storage: ChunkStorage, name: str, base: int, borders: Borders) -> Iterator[tuple[int, int]]:
+def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[tuple[int, int]]:
     """The blocks of a chunk that do not have the CRCs of their borders. Raises ``ChunkNotFound``, ``StorageUnavailable``."""
     at, crcs = borders
     position, crc, passed = 0, 0, 0
     while position < at[-1]:
-        data = storage.read(ChunkHandle(name, False), base + position, min(_READ_BYTES, at[-1] - position))
+        data = storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, at[-1] - position))
         view, begin = memoryview(data), 0
         while passed + 1 < len(at) and at[passed + 1] <= position + len(data):
             end = at[passed + 1] - position
@@ -161,8 +160,8 @@ def _bad_blocks(storage: ChunkStorage, name: str, base: int, borders: Borders) -
 
 
 def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
-    def finding(severity: str, message: str) -> Finding:
-        return Finding(22, severity, "", "", "garbage", 0, message)
+    def finding(severity: str, message: str, object: str = "garbage") -> Finding:
+        return Finding(22, severity, "", "", object, 0, message)
 
     head_lsn = view.head.position.lsn
     for key, raw in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
@@ -175,7 +174,12 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -
             yield finding("damage", f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}")
         identity = garbage.first
         for number in range(garbage.count):
-            record = _find(context, view, identity) if identity else None
+            try:
+                record = _find(context, view, identity) if identity else None
+            except Damaged as error:
+                seen.add(identity)
+                yield finding("damage", error.message, context.names.chunk(identity))
+                break
             if record is None:
                 yield finding("leak", f"a garbage range ends after {number} of {garbage.count} chunks")
                 break
@@ -184,6 +188,10 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -
                 yield Finding(22, "damage", "", name, name, 0, "a garbage chunk is also live, or garbage twice")
                 break
             seen.add(identity)
+            try:
+                confined(context.names, identity, record)
+            except Damaged as error:
+                yield finding("damage", error.message, error.object)
             if number == garbage.count - 1 and identity != garbage.last:
                 yield finding("damage", "a garbage range does not end at its last chunk")
             identity = record.next
@@ -194,14 +202,13 @@ def _check_strays(context: ReadContext, view: MetadataView, seen: set[bytes]) ->
         identity = key[1:]
         if identity in seen:
             continue
-        name = context.names.chunk(identity) if len(identity) == CHUNK_ID_BYTES else repr(identity)
         try:
-            kind = decode_chunk(name, raw).kind
+            decode_found_chunk(context.names, identity, raw)
         except Damaged as error:
             yield _of_error("", error)
             continue
-        severity = "leak" if kind != KIND_FOREIGN else "damage"
-        yield Finding(17, severity, "", name, name, 0, "a chunk record that neither a segment nor garbage refers to")
+        name = context.names.chunk(identity)
+        yield Finding(17, "leak", "", name, name, 0, "a chunk record that neither a segment nor garbage refers to")
 
 
 def _check_stray_borders(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:

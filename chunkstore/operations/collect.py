@@ -1,9 +1,10 @@
 """Collecting: deleting what committed removals have made garbage (protocol 3.14.1, 2), then journal and snapshots.
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
-later of the removal and our own take-over; foreign objects are never deleted. Objects go first, then their rows, so a crash
-in between only repeats deletions. One record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides.
-Leaves out: the sweep of orphans.
+later of the removal and our own take-over. Objects go first, then their rows, so a crash in between only repeats deletions. One
+record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. A row that is refused
+(``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it stands for, and what
+lies beyond it goes. Leaves out: the sweep of orphans.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, InvalidArgument
+from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
-from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key, writer_range
+from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.read import find_chunk
-from chunkstore.records import KIND_FOREIGN, GarbageRecord
+from chunkstore.operations.garbage_range import Unfolded, unfold
+from chunkstore.records import GarbageRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["CollectReport", "collect"]
@@ -34,25 +35,25 @@ _WRITER_ROWS_MAX = 5_000
 
 
 class CollectReport(NamedTuple):
-    """What a collection did (or, as a dry run, would do). ``waiting`` counts garbage chunks still in their grace period."""
+    """What a collection did (or, as a dry run, would do). ``waiting`` counts garbage chunks still in their grace period, ``refused``
+    rows that are damaged or lead elsewhere: they stay, and ``check`` names them."""
 
     chunks: int
     chunk_bytes: int
     waiting: int
     journal_objects: int
     journal_bytes: int
+    refused: int
 
 
 class _Work(NamedTuple):
     key: bytes
     garbage: GarbageRecord
-    ids: list[bytes]
-    names: list[str]
-    size_bytes: int
-    next_first: bytes
-    row_keys: list[bytes]
-    """Rows to drop with these chunks: of their block borders, and of an ended segment's writers."""
-    more_writers: bool
+    found: Unfolded
+    rest: GarbageRecord | None
+    """What is left of the range, in its place."""
+    writer_keys: list[bytes]
+    """Rows of an ended segment's writers to drop now."""
 
 
 def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
@@ -68,31 +69,40 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
 def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     chunks = chunk_bytes = waiting = 0
+    refused: set[bytes] = set()
     after = GARBAGE
     while True:
         container.check_owner()
         with container.current.store.view() as view:
-            found = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
-            if found is None:
+            row = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
+            if row is None:
                 break
-            key, raw = found
-            garbage = decode_garbage(repr(key), raw)
+            key, raw = row
+            try:
+                garbage = decode_garbage(repr(key), raw)
+            except Damaged:
+                refused.add(key)
+                after = key + b"\0"
+                continue
             if not _due(container, key, garbage):
                 waiting += garbage.count
                 after = key + b"\0"
                 continue
             work = _plan(container, view, key, garbage)
-        chunks += len(work.ids)
-        chunk_bytes += work.size_bytes
-        if dry_run:
-            chunks += garbage.count - len(work.ids)
-            chunk_bytes += garbage.size_bytes - work.size_bytes
+        found = work.found
+        refused.update(found.refused)
+        chunks += len(found.ids)
+        chunk_bytes += found.size_bytes
+        if dry_run and work.rest is not None and not found.refused:
+            chunks += work.rest.count
+            chunk_bytes += work.rest.size_bytes
+        if dry_run or (found.refused and not found.ids and not work.writer_keys):
             after = key + b"\0"
             continue
-        _delete_objects(container, work.names, garbage.lsn)
+        _delete_objects(container, [container.names.chunk(identity) for identity in found.ids], garbage.lsn)
         commit_changes(container, (), lambda changes, work=work: _forget(changes, work))  # type: ignore[misc]
     objects, size_bytes = _collect_journal(container, dry_run=dry_run)
-    return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes)
+    return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes, len(refused))
 
 
 def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, int]:
@@ -124,27 +134,15 @@ def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
 
 
 def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
-    ids: list[bytes] = []
-    names: list[str] = []
-    blocks: list[bytes] = []
-    size_bytes = 0
-    identity = garbage.first
-    for _ in range(garbage.count):
-        if len(ids) + len(blocks) >= LIMITS.garbage_unfold_chunks_max:
-            break
-        record = find_chunk(view, container.names, identity)
-        ids.append(identity)
-        blocks += [row_key for row_key, _ in view.scan(*block_range(identity))]
-        if record.kind != KIND_FOREIGN:
-            names.append(record.object or container.names.chunk(identity))
-        size_bytes += record.length
-        identity = record.next
+    found = unfold(view, container.names, garbage, LIMITS.garbage_unfold_chunks_max)
+    rest = found.rest
     writers: list[bytes] = []
     if garbage.ended_segment_id:
         rows = view.scan(*writer_range(garbage.ended_segment_id))
         writers = [row_key for row_key, _ in islice(rows, _WRITER_ROWS_MAX + 1)]
-    more_writers = len(writers) > _WRITER_ROWS_MAX
-    return _Work(key, garbage, ids, names, size_bytes, identity, blocks + writers[:_WRITER_ROWS_MAX], more_writers)
+        if len(writers) > _WRITER_ROWS_MAX and rest is None:
+            rest = garbage._replace(first=NO_CHUNK, last=NO_CHUNK, count=0, size_bytes=0)
+    return _Work(key, garbage, found, rest, writers[:_WRITER_ROWS_MAX])
 
 
 def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: int) -> None:
@@ -169,15 +167,10 @@ def _delete(storage: ChunkStorage, name: str) -> None:
 
 
 def _forget(changes: ChangeSet, work: _Work) -> None:
-    garbage = work.garbage
-    for identity in work.ids:
+    for identity in work.found.ids:
         changes.rows[chunk_key(identity)] = None
-    for row_key in work.row_keys:
+    for row_key in (*work.found.block_keys, *work.writer_keys):
         changes.rows[row_key] = None
-    left = garbage.count - len(work.ids)
-    changes.rows[work.key] = None
-    if left or work.more_writers:
-        first, last = (work.next_first, garbage.last) if left else (NO_CHUNK, NO_CHUNK)
-        size_bytes = max(0, garbage.size_bytes - work.size_bytes)
-        changes.rows[work.key] = garbage._replace(first=first, last=last, count=left, size_bytes=size_bytes)
-    changes.headers.append((int(OpCode.COLLECT), work.key, len(work.ids)))
+    changes.rows[work.key] = work.rest
+    changes.garbage += work.found.kept
+    changes.headers.append((int(OpCode.COLLECT), work.key, len(work.found.ids)))

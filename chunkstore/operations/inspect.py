@@ -15,14 +15,13 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
+from chunkstore.records import CLOSED, LayoutChunk, SegmentInfo, SegmentRecord
 
 __all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
 _PAGE = 1000
-_KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline", KIND_FOREIGN: "foreign"}
 
 
 def info_of(segment: SegmentRecord) -> SegmentInfo:
@@ -60,17 +59,18 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
 
 
 def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecord, epoch: int) -> Iterator[LayoutChunk]:
-    """The chunks of a segment in order. Raises ``Damaged`` where the list is broken."""
+    """The chunks of a segment in order. Raises ``Damaged`` where the list is broken, or a row leads elsewhere."""
     for offset, identity, record in walk(view.get, segment):
+        confined(names, identity, record)
         growing = record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk
         yield LayoutChunk(
-            name=record.object or names.chunk(identity),
+            name=names.chunk(identity),
             offset=offset,
             length=record.length,
             crc32c=record.crc32c,
             epoch=record.epoch,
             state="active" if growing else "closed",
-            kind=_KINDS.get(record.kind, str(record.kind)),
+            kind="object",
         )
 
 

@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, crc32c_extend, row_digest
 from chunkstore.config import LIMITS, MIB
-from chunkstore.errors import ChunkNotFound, NotOwner
+from chunkstore.errors import ChunkNotFound, Damaged, StorageUnavailable
 from chunkstore.journal import Batch, JournalBroken, OpCode, Ownership, RecordKind
-from chunkstore.metadata.codec import decode_chunk, decode_segment, decode_table, encode_chunk, encode_segment
+from chunkstore.metadata.codec import decode_segment, decode_table, encode_chunk, encode_segment
 from chunkstore.metadata.keys import chunk_key, lazy_key, lazy_range, segment_key
 from chunkstore.metadata.port import Commit, MetadataView, Op
 from chunkstore.names import ContainerNames
+from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import CLOSED, LAZY, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
@@ -54,10 +55,10 @@ class _Left(NamedTuple):
 def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownership) -> bool:
     store, journal = ownership.store, ownership.journal
     with store.view() as view:
-        left = _find_left(view)
+        left = _find_left(view, names)
         if not left:
             return False
-        calls = [partial(_measure, storage, names.chunk(item.identity), item.record) for item in left]
+        calls = [partial(_measure, storage, names, item) for item in left]
         with closing(runtime.pool("chunkstore-measure", _WAYS)) as pool:
             measured = pool.run_all(calls)
         ops: list[Op] = []
@@ -83,29 +84,35 @@ def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownersh
     digest %= DIGEST_MODULUS
     position = journal.append(Batch(RecordKind.OPS, ops, rows, digest, now_ms))
     commit = Commit(position, head.position.hash, digest, ops, rows)
-    if not store.apply([commit], owner_epoch=journal.epoch, verify=False):
-        raise NotOwner(epoch=journal.epoch, owner=journal.epoch + 1)
+    if not store.apply([commit], verify=False):
+        raise StorageUnavailable("the metadata cache is not where the journal is; open the container again")
     return True
 
 
-def _find_left(view: MetadataView) -> list[_Left]:
+def _find_left(view: MetadataView, names: ContainerNames) -> list[_Left]:
     prefix, stop = lazy_range()
     left = []
     for key, raw in islice(view.scan(prefix, stop), LIMITS.garbage_unfold_chunks_max):
-        identity, name = key[len(prefix) :], decode_table(key, raw).value.decode()
+        identity = key[len(prefix) :]
+        try:
+            name = decode_table(key, raw).value.decode()
+        except UnicodeDecodeError as error:
+            raise Damaged("the row of a lazy chunk names no segment", object=f"metadata row {key!r}") from error
         raw_segment, raw_record = view.get(segment_key(name)), view.get(chunk_key(identity))
         segment = None if raw_segment is None else decode_segment(name, raw_segment)
-        record = None if raw_record is None else decode_chunk(key, raw_record)
+        record = None if raw_record is None else decode_found_chunk(names, identity, raw_record)
         if segment is None or segment.last_chunk != identity or record is None or record.state != LAZY:
             segment = record = None
         left.append(_Left(identity, segment, record))
     return left
 
 
-def _measure(storage: ChunkStorage, name: str, record: ChunkRecord | None) -> ChunkRecord | None:
+def _measure(storage: ChunkStorage, names: ContainerNames, item: _Left) -> ChunkRecord | None:
     """The chunk's record with the length that it has now, made durable, closed."""
+    record = item.record
     if record is None:
         return None
+    name = names.chunk(item.identity)
     length, crc = record.length, record.crc32c or 0
     # A chunk that is gone, or shorter than its record, is damage for ``check`` to report, like any other.
     with suppress(ChunkNotFound):

@@ -150,5 +150,5 @@ class Maintenance:
 
     def _renew_lease(self, *, released: bool) -> None:
         container = self._container
-        if container.settings.lease_s:
+        if released or container.settings.lease_s:
             container.service.renew_lease(container.current.epoch, released=released)

@@ -18,7 +18,7 @@ from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.journal import Ownership, RecordKind
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.names import ContainerNames, chunk_epoch, chunk_id
+from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_id, confined
 from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
 from chunkstore.operations.pending import PendingOp, PendingSegment, PendingSegments, PendingTables, Stale, Undecided
 from chunkstore.operations.record_builder import RecordBuilder
@@ -63,7 +63,7 @@ class OwnedEpoch:
             sync=storage.sync,
             build=builder.build,
             append=self.journal.append,
-            apply=partial(self.store.apply, owner_epoch=self.epoch, verify=False),
+            apply=partial(self.store.apply, verify=False),
             committed=committed,
             failed=partial(failed, self),
             background=storage.capabilities.remote,
@@ -143,13 +143,15 @@ class OwnedEpoch:
 
 
 def decode_found_chunk(names: ContainerNames, identity: bytes, raw: bytes | None) -> ChunkRecord:
-    """The record in a chunk's row. Raises ``Damaged`` naming the chunk if there is none or it cannot be decoded."""
+    """The record in a chunk's row. Raises ``Damaged`` naming the chunk if there is none, it cannot be decoded or leads elsewhere."""
     if raw is None:
         # A list that ends too early leads to no chunk at all, which has no name.
         where = names.chunk(identity) if identity else "a chunk list"
         raise Damaged("the metadata refers to a chunk it has no record of; run check", object=where)
     try:
-        return decode_chunk("chunk row", raw)
+        record = decode_chunk("chunk row", raw)
     except Damaged as error:
         # Names cost more than decoding, so they are made only for people.
-        raise Damaged(error.message, object=names.chunk(identity)) from error
+        where = names.chunk(identity) if len(identity) == CHUNK_ID_BYTES else f"chunk row {identity!r}"
+        raise Damaged(error.message, object=where) from error
+    return confined(names, identity, record)

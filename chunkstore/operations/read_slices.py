@@ -95,18 +95,18 @@ class SliceReader:
         return low + self._once_bytes, passed
 
     def _read(self, piece: ReadSlice, low: int, high: int) -> bytes:
-        data = self._storage.read(ChunkHandle(piece.name, False), piece.base + low, high - low)
+        data = self._storage.read(ChunkHandle(piece.name, False), low, high - low)
         if len(data) != high - low:
             raise self._too_short(piece, low, len(data), high - low)
         return data
 
     def _fill(self, piece: ReadSlice, low: int, part: memoryview) -> None:
-        count = self._storage.read_into(ChunkHandle(piece.name, False), piece.base + low, part)
+        count = self._storage.read_into(ChunkHandle(piece.name, False), low, part)
         if count != len(part):
             raise self._too_short(piece, low, count, len(part))
 
     def _too_short(self, piece: ReadSlice, low: int, count: int, wanted: int) -> Damaged:
-        message = f"the chunk is shorter than its record: {count} of {wanted} bytes at byte {piece.base + low}"
+        message = f"the chunk is shorter than its record: {count} of {wanted} bytes at byte {low}"
         bad, stop = low + count, piece.offset + piece.length
         if piece.borders is not None:
             at = piece.borders.at
@@ -125,7 +125,7 @@ class SliceReader:
         return Damaged(
             message,
             object=piece.name,
-            position=piece.base + low,
+            position=low,
             segment=self._segment,
             start=piece.chunk_offset + low,
             stop=piece.chunk_offset + high,

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.journal import RecordKind, SnapshotReport
+from chunkstore.metadata.port import MetadataStore
 from chunkstore.operations.container import OwnedContainer
 
-__all__ = ["Snapshots"]
+__all__ = ["SnapshotWriter", "Snapshots"]
+
+SnapshotWriter: TypeAlias = Callable[[MetadataStore, int], SnapshotReport]
+"""Writes a snapshot of the owner's store in another process, given our epoch."""
+
 
 _SMALL_STATE_BYTES: Final = 1 << 20
 _TIMED_SNAPSHOT_S: Final = 300.0
@@ -36,8 +41,8 @@ class Snapshots:
     def __init__(self, container: OwnedContainer, former_bytes: Callable[[], int]) -> None:
         self._container = container
         self._former_bytes = former_bytes
-        self.worker: Callable[[int], SnapshotReport] | None = None
-        """Writes a snapshot in another process, given our epoch; None: the owner does it itself."""
+        self.worker: SnapshotWriter | None = None
+        """None: the owner does it itself."""
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
@@ -140,5 +145,5 @@ class Snapshots:
         current = self._container.current
         if self.worker is not None and current.store.entry_count() > _WORKER_ENTRIES_MIN:
             # A large state is written by another process: in this one it would take the interpreter from the commits.
-            return self.worker(current.epoch)
+            return self.worker(current.store, current.epoch)
         return self._container.service.write_snapshot(current.store, epoch=current.epoch)

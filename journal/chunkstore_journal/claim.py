@@ -8,6 +8,7 @@ Leaves out: ending stream P, and opening ours (``takeover``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chunkstore import runtime
@@ -188,8 +189,17 @@ def encode_seal_record(streams: Streams, attempt: ClaimAttempt, epoch: int, inde
     return encode_record(header, payload)[0]
 
 
-def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | None, deadline_s: float) -> int:
+def decide_below(
+    streams: Streams,
+    attempt: ClaimAttempt,
+    *,
+    hint: VoidedHint | None,
+    deadline_s: float,
+    check_opened: Callable[[int], None],
+) -> int:
     """T2: the newest opened epoch below ours (0: none). Voids what is undecided; leaves the hint for the next claimant.
+
+    ``check_opened`` is asked before an epoch is voided, and raises if it was ever seen open.
 
     Raises: ``Damaged``, ``StorageFull``, ``Undecided``.
     """
@@ -198,6 +208,7 @@ def decide_below(streams: Streams, attempt: ClaimAttempt, *, hint: VoidedHint | 
     while epoch > 0:
         found = streams.slot0(epoch)
         if found is None:
+            check_opened(epoch)
             _require_never_opened(streams, epoch)
             data = encode_seal_record(streams, attempt, epoch, 0)
             decision = put_decided(storage, names.slot(epoch, 0), data, deadline_s=deadline_s)

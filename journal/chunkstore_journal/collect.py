@@ -55,7 +55,8 @@ class Collector:
         if pinned:
             return 0, 0
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
-        trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._storage.exists(link.name)]
+        trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
+        trusted = [link for link in trusted if self._storage.exists(link.name)]
         if not trusted:
             return 0, 0
         self._validated.update(link.name for link in trusted)

@@ -68,11 +68,27 @@ def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: 
 
 
 def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat:
-    """The container's FORMAT. Raises: ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (a newer version)."""
+    """The container's FORMAT. Raises: ``ContainerNotFound``, ``Damaged`` (also where only FORMAT is gone), ``Unsupported`` (a newer
+    version)."""
     data = read_if_present(storage, names.format, size_max=LIMITS.small_object_bytes_max)
     if data is None:
+        _require_nothing_left(storage, names)
         raise ContainerNotFound(names.container, root=storage.url)
     return _checked(names, data)
+
+
+def _require_nothing_left(storage: ChunkStorage, names: ContainerNames) -> None:
+    """Raise ``Damaged`` where a container has lost its FORMAT: a new one over it would be the end of what it holds."""
+    prefixes = (names.epoch_prefix(), names.journal_prefix(), names.snapshot_prefix(), names.data_prefix())
+    left = (item.name for prefix in prefixes for item in storage.list(prefix, limit=1).items)
+    found = next(left, None)
+    # Asked in this order: a concurrent creator puts FORMAT before the first claim.
+    if found is not None and not storage.exists(names.format):
+        raise Damaged(
+            f"container {names.container!r} was here before, for {found} still is, but its FORMAT is gone: the storage lost "
+            "names. Restore it",
+            object=names.format,
+        )
 
 
 def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
@@ -95,20 +111,14 @@ def create_container(
     """Make the container, or return the FORMAT of the first creator. Atomic, durable, safe to repeat.
 
     Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
-    ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also when claims
-    are there and FORMAT is not).
+    ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also where only FORMAT is gone).
     """
     capabilities = storage.capabilities
     if not capabilities.create_if_absent:
         raise Unsupported(
             f"{storage.url} has no atomic put-if-absent; no container can be made there", feature="create_if_absent"
         )
-    if storage.list(names.epoch_prefix(), limit=1).items and not storage.exists(names.format):
-        # Asked in this order: a concurrent creator puts FORMAT before the first claim.
-        raise Damaged(
-            f"container {names.container!r} was owned before, but its FORMAT is gone: the storage lost names. Restore it",
-            object=names.format,
-        )
+    _require_nothing_left(storage, names)
     seen: Mapping[str, Plain] = {}
     if probe is not None:
         seen = probe(storage, names.temporary(""))

@@ -15,7 +15,7 @@ from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Damaged
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
+from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.append_stream import is_suspect
@@ -49,10 +49,14 @@ class Follower:
         self._newest: Opened | None = None
         self._store = cache.open_current()
         self._lost: ChunkstoreError | None = None
+        self._is_on_history = False
+        """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Stores that are of no use any more, and since when."""
         self.findings: tuple[str, ...] = ()
         """What the last rebuild had to work around, one sentence each."""
+        self.ahead = ""
+        """In words, that this replica had applied more than the journal holds; empty as long as it has not."""
 
     @property
     def store(self) -> MetadataStore:
@@ -79,11 +83,17 @@ class Follower:
         self._discard_outlived()
         leg = self._find_end()
         if leg is None:
+            if self._store is not None and self._store.head().position != GENESIS:
+                self._note_ahead(self._store.head(), 0)
+                self._retire(self._store)
+                self._store = None
             return self.store.head()
         for restarts_left in range(_RESTARTS_MAX, -1, -1):
             head = self._store.head() if self._store is not None else None
             if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
                 return head
+            if head is not None:
+                self._note_ahead(head, leg.end.lsn)
             try:
                 found = materialise(self._streams, self._cache, leg, current=self._store, discard=self._retire)
                 break
@@ -98,9 +108,17 @@ class Follower:
                 self._drop_if_retired(error)
                 raise
         self._store = found.store
+        self._is_on_history = True
         self._lost = None
         self.findings = found.findings
         return found.store.head()
+
+    def _note_ahead(self, head: Head, lsn: int) -> None:
+        if head.position.lsn > lsn:
+            self.ahead = (
+                f"this replica had applied lsn {head.position.lsn}, and the journal ends at lsn {lsn}: records were lost, or this is a "
+                "restored backup or a copy"
+            )
 
     def _find_end(self) -> Leg | None:
         """The newest OPEN and what is committed behind it; None while there is no OPEN."""
@@ -172,7 +190,9 @@ class Follower:
         start = opened.position
         if self._store is not None:
             position = self._store.head().position
-            if position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn:
+            here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
+            if here and (self._is_on_history or self._streams.holds(position)):
+                self._is_on_history = True
                 start = position
         return self._end_of_log(opened, start) if self._streams.mode == "append" else self._end_of_slots(opened, start)
 

@@ -19,7 +19,7 @@ from chunkstore.runtime import Pool
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.objects import ContainerFormat
-from chunkstore_journal.payloads import OpenPayload, SealPayload, decode_open, decode_ops, decode_seal
+from chunkstore_journal.payloads import OpenPayload, SealPayload, SnapshotLink, decode_open, decode_ops, decode_seal
 from chunkstore_journal.record import LogReader, Record, RecordHeader, decode_slot
 from chunkstore_journal.slots import read_if_present, read_whole
 from chunkstore_journal.wire import HASH_BYTES
@@ -143,6 +143,20 @@ class Streams:
         self.container = container.uuid
         self.mode = container.mode
         self._opened: dict[int, Opened | Sealed] = {}
+
+    def is_ours(self, link: SnapshotLink) -> bool:
+        """Whether a link, which may say anything, names a snapshot of this container, at its lsn."""
+        found = self.names.parse_snapshot(link.name)
+        return found is not None and found[0] == link.lsn
+
+    def snapshot(self, link: SnapshotLink) -> str:
+        """The object that a link leads to. Raises ``Damaged`` where it leads elsewhere."""
+        if not self.is_ours(link):
+            raise Damaged(
+                f"{link.name[:200]!r} is no snapshot of this container at lsn {link.lsn}",
+                object=self.names.snapshot_prefix(),
+            )
+        return link.name
 
     def slot0(self, epoch: int) -> Opened | Sealed | None:
         """What decides the stream: its OPEN, the SEAL that voids it, or None while it is undecided.

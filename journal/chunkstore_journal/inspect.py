@@ -7,7 +7,7 @@ Leaves out: the invariants of metadata and chunks (fsck above), repair.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,8 @@ from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidAr
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.port import Head, Op, Position, RowChange
 from chunkstore_journal.claim import read_latest
-from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, Streams
+from chunkstore_journal.ends import contradicts, missing
+from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import Claim, decode_claim
 from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink, decode_ops
@@ -38,6 +39,8 @@ __all__ = ["Finding", "OwnerInfo", "RecordInfo", "check_journal", "describe_owne
 
 _WORKERS = 16
 _RANGES_SHOWN_MAX = 20
+_CACHE = "metadata cache"
+_MEMORY = "metadata cache of an owner on this machine"
 
 
 class OwnerInfo(NamedTuple):
@@ -139,12 +142,13 @@ def _in_words(epochs: Sequence[int]) -> str:
     return f"those of {older}{', '.join(shown)}" if shown else "none at all"
 
 
-def check_journal(streams: Streams, head: Head | None = None) -> Iterator[Finding]:
+def check_journal(streams: Streams, head: Head | None = None, memory: Head | None = None) -> Iterator[Finding]:
     """Check invariants 1 to 6, 11, 12, 25, 28 and 30 of protocol 4. Never raises ``Damaged``: damage is a finding.
 
-    ``head``: where a metadata cache stood before the call (invariant 12).
+    ``head``: where the metadata cache in use stood before the call, ``memory``: that of an owner on this machine (invariant 12).
     """
     storage, names = streams.storage, streams.names
+    lease = read_lease(storage, names)  # first: what it speaks of was there before
     top = find_last_claim(streams)
     if not storage.exists(names.format):
         yield Finding(25, "error", names.format, 0, "FORMAT is gone")
@@ -159,13 +163,19 @@ def check_journal(streams: Streams, head: Head | None = None) -> Iterator[Findin
         if slot0[epoch] is None and epoch < top:
             yield Finding(2, "warning", names.slot(epoch, 0), 0, f"epoch {epoch} is neither opened nor void yet")
     newest = max((epoch for epoch, found in slot0.items() if isinstance(found, Opened)), default=0)
+    if lease is not None and lease.epoch > newest:
+        yield Finding(
+            5, "error", names.lease, 0, f"it says that epoch {lease.epoch} was opened, and the newest is {newest}"
+        )
+    heads = {what: seen for what, seen in ((_CACHE, head), (_MEMORY, memory)) if seen is not None}
+    for what, seen in heads.items():
+        if seen.position.epoch > top:
+            message = f"it stands in epoch {seen.position.epoch}, but only {top} is claimed"
+            yield Finding(12, "error", what, 0, message)
     if not newest:
         return
     yield from _check_opens(streams, slot0)
-    yield from _check_records(streams, newest, head)
-    if head is not None and head.owner_epoch > top:
-        message = f"the cache belongs to epoch {head.owner_epoch}, but only {top} is claimed"
-        yield Finding(12, "error", "metadata cache", 0, message)
+    yield from _check_records(streams, newest, heads, lease)
     yield from _check_snapshots(streams, newest)
 
 
@@ -230,39 +240,55 @@ def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None]) -> 
 
 
 class _Walk:
-    """What a walk along history compares each record with: the one before it, and the cache's head."""
+    """What a walk along history compares each record with: the one before it, the heads of caches, and the lease."""
 
-    def __init__(self, head: Head | None) -> None:
-        self._head = head
+    def __init__(self, heads: Mapping[str, Head], lease: LeaseInfo | None) -> None:
+        self._heads = heads
+        self._lease = lease
         self._time_ms = 0
 
     def look_at(self, record: Record, name: str, position: int) -> Iterator[Finding]:
-        header, head = record.header, self._head
+        header = record.header
         if header.time_ms < self._time_ms:
             message = f"lsn {header.lsn} is labelled {header.time_ms} ms, a record before it {self._time_ms}"
             yield Finding(30, "error", name, position, message)
         self._time_ms = max(self._time_ms, header.time_ms)
-        if head is not None and header.lsn == head.position.lsn and record.hash != head.position.hash:
-            yield Finding(12, "error", "metadata cache", 0, f"it holds another lsn {header.lsn} than history")
+        for what, head in self._heads.items():
+            if header.lsn == head.position.lsn and record.hash != head.position.hash:
+                # What only remembers is put aside when it is opened; what is in use must be right.
+                severity: Literal["error", "warning"] = "warning" if what == _MEMORY else "error"
+                yield Finding(12, severity, what, 0, f"it holds another lsn {header.lsn} than history")
 
-    def end(self, lsn: int) -> Iterator[Finding]:
-        if self._head is not None and self._head.position.lsn > lsn:
-            message = f"it stands at lsn {self._head.position.lsn}, and history ends at {lsn}"
-            yield Finding(12, "error", "metadata cache", 0, message)
+    def end(self, streams: Streams, epoch: int, end: StreamEnd) -> Iterator[Finding]:
+        for what, head in self._heads.items():
+            if head.position.lsn > end.lsn:
+                message = f"it stands at lsn {head.position.lsn}, and history ends at {end.lsn}"
+                yield Finding(12, "error", what, 0, message)
+        last = Position(end.lsn, end.hash, epoch, end.index, end.byte)
+        if self._lease is not None and contradicts(self._lease, last):
+            name = streams.names.log(epoch) if streams.mode == "append" else streams.names.slot(epoch, end.index)
+            message = (
+                f"epoch {epoch} was closed at lsn {self._lease.lsn}, says the lease: {missing(last, self._lease.lsn)}"
+            )
+            yield Finding(5, "error", name, end.byte, message)
 
 
-def _check_records(streams: Streams, newest: int, head: Head | None) -> Iterator[Finding]:
-    """Invariants 4, 6, 12 and 30: indexes, lsns, hashes and labels of time over everything that is still stored."""
+def _check_records(
+    streams: Streams, newest: int, heads: Mapping[str, Head], lease: LeaseInfo | None
+) -> Iterator[Finding]:
+    """Invariants 4 to 6, 12 and 30: indexes, ends, lsns, hashes and labels of time over everything that is still stored."""
     pool = runtime.pool("journal-inspect", _WORKERS)
     gone_max = collected_max(streams, newest)
-    walk = _Walk(head)
-    lsn, identity = 0, ZERO_HASH
+    walk = _Walk(heads, lease)
+    epoch, end = 0, StreamEnd(0, 0, 0, ZERO_HASH)
     try:
         for leg in legs_of_history(streams, newest):
             opened = leg.opened
             before = opened.before_embedded
-            if (before.lsn, before.hash) != (lsn, identity):
-                yield Finding(6, "error", opened.object, 0, f"it continues from lsn {before.lsn}, history is at {lsn}")
+            if (before.lsn, before.hash) != (end.lsn, end.hash):
+                yield Finding(
+                    6, "error", opened.object, 0, f"it continues from lsn {before.lsn}, history is at {end.lsn}"
+                )
             try:
                 kept_from = first_kept(streams, leg)
                 if kept_from.index > 1 and kept_from.lsn > gone_max:
@@ -279,8 +305,8 @@ def _check_records(streams: Streams, newest: int, head: Head | None) -> Iterator
                 yield Finding(6, "error", damage.object, damage.position, damage.message)
             except ChunkNotFound as missing:
                 yield Finding(4, "error", missing.chunk, 0, "a record inside history is missing")
-            lsn, identity = leg.end.lsn, leg.end.hash
-        yield from walk.end(lsn)
+            epoch, end = opened.epoch, leg.end
+        yield from walk.end(streams, epoch, end)
     except Damaged as damage:
         yield Finding(6, "error", damage.object, damage.position, damage.message)
     finally:
@@ -306,7 +332,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     usable = 0
     for link in links.values():
         try:
-            reader = verify_snapshot(streams.storage, link.name, container=streams.container)
+            reader = verify_snapshot(streams.storage, streams.snapshot(link), container=streams.container)
             if reader.header.link(link.name) != link:
                 yield Finding(11, "error", link.name, 0, "the snapshot does not stand where its link says")
                 continue

@@ -1,4 +1,4 @@
-"""The lease hint: politeness between people and processes, never safety (protocol A15).
+"""The lease hint: politeness between people and processes, never safety (protocol A15); and where a closed stream ends (A17).
 
 Promises: reading and renewing it never fails a store; a claimant that is asked to be polite watches for signs of life on
 its own clock and refuses to push a live owner aside. Leaves out: everything that decides ownership (``claim``).
@@ -12,13 +12,14 @@ from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
 from chunkstore.journal import LeaseInfo
+from chunkstore.metadata.port import Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import probe_dense
 from chunkstore_journal.objects import decode_lease, encode_lease
 from chunkstore_journal.slots import read_if_present
 
-__all__ = ["read_lease", "wait_politely", "write_lease"]
+__all__ = ["overrule_lease", "read_lease", "wait_politely", "write_lease"]
 
 _LOOK_EVERY_S_MAX = 0.25
 _RENEWED_LATE_S = 1.0
@@ -34,14 +35,36 @@ def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None
         return None
 
 
-def write_lease(storage: ChunkStorage, names: ContainerNames, *, epoch: int, counter: int, released: bool) -> None:
-    """Overwrite the hint; storage errors are swallowed."""
-    who = runtime.identity()
+def write_lease(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    *,
+    epoch: int,
+    counter: int,
+    released: bool,
+    end: Position | None = None,
+) -> None:
+    """Overwrite the hint; storage errors are swallowed. ``end``: the last record of an epoch that is released (A17)."""
+    lease = _lease(epoch, counter, released=released)
+    if end is not None:
+        lease = lease._replace(lsn=end.lsn, hash=end.hash)
     try:
-        lease = LeaseInfo(epoch, counter, who.host[:255], who.pid, who.boot_id[:255], released)
         storage.put(names.lease, encode_lease(lease))
     except ChunkstoreError:
         return  # a hint that could not be renewed looks like a dead owner: that costs politeness only
+
+
+def overrule_lease(storage: ChunkStorage, names: ContainerNames, epoch: int) -> None:
+    """Put the lease of a claimant in the place of one whose end was given up: epochs recur there, and nobody may judge by it.
+
+    Raises: ``StorageFull``, ``StorageUnavailable``.
+    """
+    storage.put(names.lease, encode_lease(_lease(epoch, 0, released=False)))
+
+
+def _lease(epoch: int, counter: int, *, released: bool) -> LeaseInfo:
+    who = runtime.identity()
+    return LeaseInfo(epoch, counter, who.host[:255], who.pid, who.boot_id[:255], released)
 
 
 def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, lease_s: float) -> None:

@@ -18,7 +18,7 @@ from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import LeaseInfo
 from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header, encode_frame
 from chunkstore_journal.payloads import MODE_NUMBERS, MODES, SnapshotLink, link_from_wire, link_to_wire
-from chunkstore_journal.wire import TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
+from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
 __all__ = [
     "CONTAINER_FORMAT_VERSION",
@@ -101,7 +101,7 @@ class LatestHint(NamedTuple):
 
 
 LeaseHint: TypeAlias = LeaseInfo
-"""``lease``: politeness only."""
+"""``lease``: who seems to be alive; once released, where its stream ends."""
 
 
 def _seal(kind: ObjectKind, fields: tuple[object, ...]) -> bytes:
@@ -228,7 +228,7 @@ def decode_latest(data: BytesLike, *, object: str) -> LatestHint:
 
 def encode_lease(value: LeaseHint) -> bytes:
     """The bytes of ``lease``. Raises ``InvalidArgument`` for what ``decode_lease`` would refuse."""
-    raw = _seal(ObjectKind.LEASE, tuple(value))
+    raw = _seal(ObjectKind.LEASE, tuple(value) if value.lsn else tuple(value)[:-2])
     with must_be_readable("lease"):
         decode_lease(raw, object="lease")
     return raw
@@ -237,7 +237,7 @@ def encode_lease(value: LeaseHint) -> bytes:
 def decode_lease(data: BytesLike, *, object: str) -> LeaseHint:
     """``lease``. Raises ``Damaged`` (for a hint: ignore it)."""
     fields = _body(data, ObjectKind.LEASE, object)
-    return LeaseInfo(
+    lease = LeaseInfo(
         fields.whole(),
         fields.whole(),
         fields.text(_TEXT_MAX),
@@ -245,3 +245,7 @@ def decode_lease(data: BytesLike, *, object: str) -> LeaseHint:
         fields.text(_TEXT_MAX),
         fields.flag(),
     )
+    if not lease.released or fields.is_at_end:
+        return lease
+    end = lease._replace(lsn=fields.whole(), hash=fields.raw(HASH_BYTES))
+    return end if end.lsn else fields.wrong("the hash of a record")

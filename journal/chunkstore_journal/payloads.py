@@ -18,6 +18,7 @@ from chunkstore.metadata.port import Op, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
 __all__ = [
+    "FLAG_GIVEN_UP",
     "FLAG_RESTORE",
     "KEY_BYTES_MAX",
     "MODES",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 PAYLOAD_VERSION = 1
+FLAG_GIVEN_UP = 2
 FLAG_RESTORE = 1
 """Flag of an OPEN that cuts its predecessor below its real end (protocol 3.15)."""
 
@@ -115,7 +117,8 @@ class OpenPayload(NamedTuple):
     ``previous_epoch``: the stream that history comes from; 0 is genesis. Its cut: ``end_index`` (SLOT: index of the
     SEAL; APPEND: number of records before the cut) and ``end_byte`` (APPEND: length L in bytes; else 0).
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
-    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE``.
+    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE`` (the
+    predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
     ``ops`` and ``rows``: reconciliation that takes effect with the OPEN.
     """
 

@@ -187,7 +187,7 @@ class _Replay:
             self._put(commits, verify=False)
 
     def _put(self, commits: list[Commit], *, verify: bool) -> None:
-        if not self._store.apply(commits, owner_epoch=None, verify=verify):
+        if not self._store.apply(commits, verify=verify):
             raise _Gap
 
 

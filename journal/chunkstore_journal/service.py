@@ -53,7 +53,9 @@ class ContainerJournal(JournalService):
         self._published: list[SnapshotLink] = []
         self._lease_counter = 0
 
-    def take_over(self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False) -> Ownership:
+    def take_over(
+        self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False, accept_rollback: bool = False
+    ) -> Ownership:
         check_writable(self._storage, self._format, self._settings)
         stream: OwnedStream | None = None
         if own is not None:
@@ -67,7 +69,9 @@ class ContainerJournal(JournalService):
             wait_politely(self._storage, self._names, wait_s, self._settings.lease_s)
         attempt = self._attempt if own is not None else None
         try:
-            ownership = TakeOver(self._streams, self._cache, self._settings, own=stream, attempt=attempt).run()
+            ownership = TakeOver(
+                self._streams, self._cache, self._settings, own=stream, attempt=attempt, accept_rollback=accept_rollback
+            ).run()
         except NotOwner:
             self._attempt = None
             raise
@@ -145,7 +149,9 @@ class ContainerJournal(JournalService):
 
     def renew_lease(self, epoch: int, *, released: bool) -> None:
         self._lease_counter += 1
-        write_lease(self._storage, self._names, epoch=epoch, counter=self._lease_counter, released=released)
+        owned = self._owned
+        end = owned.head if released and owned is not None and owned.epoch == epoch else None
+        write_lease(self._storage, self._names, epoch=epoch, counter=self._lease_counter, released=released, end=end)
 
     def read_lease(self) -> LeaseInfo | None:
         return read_lease(self._storage, self._names)

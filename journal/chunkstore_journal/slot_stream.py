@@ -7,6 +7,8 @@ Leaves out: choosing the stream to end (``claim``), replay (``recovery``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chunkstore.errors import ChunkNotFound, Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
@@ -59,12 +61,19 @@ class SlotStream(OwnedStream):
 
 
 def seal_stream(
-    streams: Streams, opened: Opened, attempt: ClaimAttempt, *, known: Position | None, deadline_s: float
+    streams: Streams,
+    opened: Opened,
+    attempt: ClaimAttempt,
+    *,
+    known: Position | None,
+    judge: Callable[[Position], None],
+    deadline_s: float,
 ) -> StreamEnd:
     """T3: occupy the first free slot of the stream with our SEAL, or find the SEAL that already ends it.
 
     ``known`` is a point of the stream that certainly exists (``Streams.holds``), to start probing from. Afterwards the
     end never moves: a SEAL is never deleted, and records of an unsealed stream are never collected (3.14.5).
+    ``judge`` is given the last record in front of it, and raises while what is missing behind that can still be put back.
 
     Raises: ``NotOwner`` (the stream was collected under us: a later owner is at work), ``Damaged`` (a record is missing before
     another one), ``StorageFull``, ``Undecided``.
@@ -78,7 +87,9 @@ def seal_stream(
             record = _read(streams, epoch, found, attempt)
             if record.header.kind == RecordKind.SEAL:
                 storage.harden(names.slot(epoch, found))
-                return _end_before(streams, opened, found, last, attempt)
+                end = _end_before(streams, opened, found, last, attempt)
+                judge(Position(end.lsn, end.hash, epoch, end.index, 0))
+                return end
             last = _behind(record)
         index = last.index
         name = names.slot(epoch, index)
@@ -87,6 +98,7 @@ def seal_stream(
             raise Damaged(
                 "the next record is there, but this one is gone: the storage lost names. Restore it", object=name
             )
+        judge(last)
         # P6: the record before the SEAL must be as durable as the SEAL that vouches for it.
         storage.harden(names.slot(epoch, index - 1))
         decision = put_decided(storage, name, encode_seal_record(streams, attempt, epoch, index), deadline_s=deadline_s)

@@ -27,9 +27,11 @@ from chunkstore_journal.claim import (
     read_latest,
     read_voided,
 )
+from chunkstore_journal.ends import SeenEnds
 from chunkstore_journal.history import ZERO_HASH, Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.lease import overrule_lease, read_lease
 from chunkstore_journal.objects import LatestHint
-from chunkstore_journal.payloads import BaseLink, OpenPayload, SnapshotLink, decode_ops, encode_open
+from chunkstore_journal.payloads import FLAG_GIVEN_UP, BaseLink, OpenPayload, SnapshotLink, decode_ops, encode_open
 from chunkstore_journal.record import RecordHeader, encode_record
 from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
@@ -53,6 +55,7 @@ class TakeOver:
         *,
         own: OwnedStream | None,
         attempt: ClaimAttempt | None,
+        accept_rollback: bool = False,
     ) -> None:
         self._streams = streams
         self._storage = streams.storage
@@ -63,9 +66,10 @@ class TakeOver:
         self._own = own
         self._attempt = attempt
         self._latest: LatestHint | None = None
-        self._latest_holds = False
+        self._accept_rollback = accept_rollback
         self._store: MetadataStore | None = None
         self._findings: list[str] = []
+        self._seen: SeenEnds
 
     def run(self) -> Ownership:
         """Do it. Raises as ``JournalService.take_over``."""
@@ -92,6 +96,15 @@ class TakeOver:
 
     def _claim(self) -> ClaimAttempt:
         self._latest = read_latest(self._storage, self._names)
+        # In this order: what was there before we look at names must be found among them.
+        self._seen = SeenEnds(
+            self._streams,
+            cache=self._store.head() if self._store is not None else None,
+            own=self._own.head if self._own is not None else None,
+            lease=read_lease(self._storage, self._names) if self._own is None else None,
+            latest=self._latest,
+            accept=self._accept_rollback,
+        )
         if self._own is not None:
             # A1: our own next epoch or none. A process that was overtaken never climbs back by itself.
             assert self._attempt is not None
@@ -99,18 +112,9 @@ class TakeOver:
             claim_own_next(self._storage, self._names, self._attempt, deadline_s=self._deadline_s)
             return self._attempt
         voided = read_voided(self._storage, self._names)
-        known = 0
-        if self._store is not None:
-            head = self._store.head()
-            known = max(head.owner_epoch, head.position.epoch)
-        hints = (known, self._latest.epoch if self._latest else 0, voided.epoch if voided else 0)
+        hints = (self._seen.epoch, self._latest.epoch if self._latest else 0, voided.epoch if voided else 0)
         top = find_top(self._storage, self._names, max(hints))
-        if top < known:
-            raise Damaged(
-                f"the local cache has seen epoch {known}, whose claim is gone: the storage lost names. Restore it, or delete "
-                "the local cache to accept the loss",
-                object=self._names.epoch(known),
-            )
+        self._seen.check_claims(top)
         return claim_next(self._storage, self._names, top, deadline_s=self._deadline_s)
 
     def _require_own_claim(self, own: OwnedStream, attempt: ClaimAttempt) -> None:
@@ -129,18 +133,21 @@ class TakeOver:
         streams = self._streams
         if attempt.previous_epoch is None:
             hint = read_voided(self._storage, self._names) if attempt.epoch > 2 else None
-            attempt.previous_epoch = decide_below(streams, attempt, hint=hint, deadline_s=self._deadline_s)
+            attempt.previous_epoch = decide_below(
+                streams, attempt, hint=hint, deadline_s=self._deadline_s, check_opened=self._seen.check_opened
+            )
         previous = streams.opened(attempt.previous_epoch) if attempt.previous_epoch else None
         if attempt.closed is None:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
+        self._forget_what_is_lost(attempt)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:
             attempt.open_data = self._build_open(attempt, previous, closed, found)
         opened = self._open(attempt)
         self._finish(opened)
-        self._findings += found.findings
+        self._findings += (*self._seen.findings, *found.findings)
         report = TakeOverReport(
             epoch=attempt.epoch,
             previous_epoch=attempt.previous_epoch,
@@ -157,89 +164,46 @@ class TakeOver:
             return Ownership(journal=journal, store=self._store, report=report)
         return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
 
+    def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
+        """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
+        if self._seen.gave_up:
+            overrule_lease(self._storage, self._names, attempt.epoch)
+        if self._seen.cache_is_void and self._store is not None:
+            store, self._store = self._store, None
+            self._cache.discard(store)
+
     def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
         """T4."""
         ahead = None if closed.embedded is None else (closed.embedded.header.lsn, closed.embedded.hash)
         return materialise(self._streams, self._cache, leg, current=self._store, ahead=ahead)
 
     def _genesis(self) -> Materialised:
-        if self._store is not None:
-            if self._store.head().position == GENESIS:
-                return Materialised(self._store, "genesis", Progress(), None, frozenset(), ())
-            raise Damaged(
-                f"the local cache has applied lsn {self._store.head().position.lsn}, but no stream was ever opened: the "
-                "storage lost names. Restore it, or delete the local cache to accept the loss",
-                object=self._names.journal_prefix(),
-            )
-        store = self._cache.create()
-        self._cache.make_current(store)
+        store = self._store
+        if store is None:
+            store = self._cache.create()
+            self._cache.make_current(store)
         return Materialised(store, "genesis", Progress(), None, frozenset(), ())
 
     def _close_stream(self, previous: Opened | None, attempt: ClaimAttempt) -> ClosedStream:
         """T3."""
         if previous is None:
+            self._seen.judge(GENESIS)
             return ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH))
-        witnesses = self._witnesses(previous)
-        known: Position | None = None
-        for what, position in witnesses:
-            holds = self._streams.holds(position)
-            if holds is None and what:
-                raise self._lost(previous, what, position)
-            if holds is False and what:
-                self._findings.append(f"{what} does not agree with the journal at lsn {position.lsn}")
-            if holds and not what:
-                self._latest_holds = True
-            if holds and (known is None or position.lsn > known.lsn):
-                known = position
-        if self._streams.mode == "append":
-            closed = read_tail(self._streams, previous, known=known)
-        else:
-            end = seal_stream(self._streams, previous, attempt, known=known, deadline_s=self._deadline_s)
-            closed = ClosedStream(end)
-        last_lsn = closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn
-        for what, position in witnesses:
-            # A tail counts as torn only if no more of it was ever seen (protocol 3.2).
-            if position.lsn > last_lsn and (what or closed.tail_cut is not None):
-                raise self._lost(previous, what or "snapshot LATEST", position)
+        known = self._seen.known(previous)
+        if self._streams.mode == "slot":
+            end = seal_stream(
+                self._streams, previous, attempt, known=known, judge=self._seen.judge, deadline_s=self._deadline_s
+            )
+            return ClosedStream(end)
+        closed = read_tail(self._streams, previous, known=known)
+        self._seen.judge(_adopted(previous.epoch, closed), torn=closed.tail_cut is not None)
         return closed
-
-    def _witnesses(self, previous: Opened) -> list[tuple[str, Position]]:
-        """Known points of the former stream; with an empty name, the LATEST snapshot's."""
-        epoch = previous.epoch
-        found = []
-        if self._store is not None:
-            position = self._store.head().position
-            if position.epoch > epoch:
-                raise Damaged(
-                    f"the local cache stands in epoch {position.epoch}, whose OPEN is gone: the storage lost names",
-                    object=self._names.slot(position.epoch, 0),
-                )
-            found.append(("the local cache", position))
-        if self._own is not None:
-            found.append(("this process", self._own.head))
-        if self._latest is not None:
-            link = self._latest.snapshot
-            # A hint may say anything: what contradicts itself is no witness.
-            if link.lsn - previous.header.lsn == link.index - 1:
-                found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
-        return [(what, position) for what, position in found if position.epoch == epoch and position.index >= 1]
-
-    def _lost(self, previous: Opened, what: str, position: Position) -> Damaged:
-        epoch = previous.epoch
-        append = self._streams.mode == "append"
-        return Damaged(
-            f"{what} has seen lsn {position.lsn} of epoch {epoch}, but it is not here any more: committed records were lost. "
-            "Restore the storage, or delete the local cache to accept the loss",
-            object=self._names.log(epoch) if append else self._names.slot(epoch, position.index - 1),
-            position=position.end,
-        )
 
     def _build_open(
         self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
     ) -> bytes:
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
-        # One view: where owners share a cache, the former one may be applying its last record this very moment.
         with found.store.view() as view:
             digest = view.head.digest
             digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
@@ -252,8 +216,9 @@ class TakeOver:
                 previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
             )
             # Only who replayed to the end has looked at the last record's label.
-            replayed = found.progress.records and not found.progress.shared
-            label_ms = previous.header.time_ms if replayed else last_label_ms(self._streams, previous, end)
+            label_ms = (
+                previous.header.time_ms if found.progress.records else last_label_ms(self._streams, previous, end)
+            )
             time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
             inner = closed.embedded.header
@@ -272,6 +237,7 @@ class TakeOver:
             base=base,
             snapshot=self._newest_snapshot(previous, found, end),
             mode=self._streams.mode,
+            flags=FLAG_GIVEN_UP if self._seen.gave_up else 0,
             host=claim.host,
             pid=claim.pid,
             boot_id=claim.boot_id,
@@ -287,7 +253,7 @@ class TakeOver:
         assert closed.embedded is not None
         digest = view.head.digest
         if view.head.position.lsn == closed.embedded.header.lsn:
-            return digest  # the state comes from a snapshot that includes it, or its owner has applied it meanwhile
+            return digest  # its owner has applied it, and the state comes from its snapshot or its cache
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
         for key, value in dict(rows).items():
@@ -311,9 +277,10 @@ class TakeOver:
         links = [found.snapshot, *found.progress.notes]
         if previous is not None:
             links.append(previous.payload.snapshot)
-        if self._latest is not None and self._latest_holds and self._latest.snapshot.lsn <= end.lsn:
+        if self._latest is not None and self._seen.latest_holds and self._latest.snapshot.lsn <= end.lsn:
             links.append(self._latest.snapshot)
-        usable = [link for link in links if link is not None and link.name not in found.damaged]
+        named = [link for link in links if link is not None and self._streams.is_ours(link)]
+        usable = [link for link in named if link.name not in found.damaged]
         return max(usable, key=lambda link: link.lsn, default=None)
 
     def _open(self, attempt: ClaimAttempt) -> Opened:
@@ -362,7 +329,7 @@ class TakeOver:
             return  # the next try meets it again, and tries to delete it again
 
     def _finish(self, opened: Opened) -> None:
-        """Apply what our OPEN made history, then T9: only now may this process serve."""
+        """T9: apply what our OPEN made history; only now may this process serve."""
         leg = Leg(opened, StreamEnd(1, 0, opened.header.lsn, opened.hash))
         assert self._store is not None
         pool = runtime.pool("journal-open", 1)
@@ -375,9 +342,6 @@ class TakeOver:
             self._store = materialise(self._streams, self._cache, leg, current=None).store
         finally:
             pool.close()
-        if not self._store.set_owner(opened.epoch):
-            # A later owner on this host has the cache already (3.8).
-            raise NotOwner(epoch=opened.epoch, owner=self._store.head().owner_epoch)
 
 
 def _adopted(epoch: int, closed: ClosedStream) -> Position:

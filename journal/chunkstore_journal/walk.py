@@ -32,6 +32,7 @@ __all__ = [
     "named_snapshots",
     "newest_opened",
     "stored_records",
+    "visible_end",
 ]
 
 _WORKERS = 16
@@ -81,10 +82,11 @@ def legs_of_history(streams: Streams, top: int) -> Iterator[Leg]:
         else:
             epoch -= 1
     for opened, after in reversed(found):
-        yield Leg(opened, after.previous_end if after is not None else _visible_end(streams, opened))
+        yield Leg(opened, after.previous_end if after is not None else visible_end(streams, opened))
 
 
-def _visible_end(streams: Streams, opened: Opened) -> StreamEnd:
+def visible_end(streams: Streams, opened: Opened) -> StreamEnd:
+    """Where the visible records of a stream that no OPEN has ended end. Raises ``Damaged``."""
     last = opened.position
     for _, position in _visible(streams, opened):
         last = position

@@ -105,6 +105,11 @@ class Fields:
             self.wrong("there")
         return self._values[at]
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every element was taken."""
+        return self._at >= len(self._values)
+
     def version(self, known: int) -> None:
         """The next element must be ``known``, the version this program reads."""
         found = self.take()

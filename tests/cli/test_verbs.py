@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chunkstore
+from chunkstore import Replica
+from chunkstore.cli import transfer
+from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, SegmentInfo
 from tests.cli.conftest import Call
 
@@ -272,3 +277,57 @@ def test_an_attribute_of_bytes_is_base64(call: Call, root: str, data_file: Path)
         store.update_attributes("a", {"raw": b"\xff\0", "text": "t", "number": 7})
     attributes = call("stat", root, "a", "--json").document["attributes"]
     assert attributes == {"raw": {"base64": "/wA="}, "text": "t", "number": 7}
+
+
+def claimed(call: Call, root: str) -> object:
+    return call("owner", root, "--json").document["claimed_epoch"]
+
+
+@pytest.mark.parametrize("options", [(), ("--resume",), ("--append",)], ids=["plain", "resume", "append"])
+def test_a_put_that_is_refused_claims_nothing(
+    call: Call, root: str, tmp_path: Path, data_file: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "other").write_bytes(b"something else")
+    put(call, root, "a", tmp_path / "other", "--seal")
+    before = claimed(call, root)
+    refused = {"": "SegmentExists", "--resume": "ContentDiffers", "--append": "SegmentSealed"}["".join(options)]
+    assert call("put", root, "a", data_file, *options, "--json", code=1).error["error"] == refused
+    assert claimed(call, root) == before
+
+
+def test_a_put_in_chunks_that_are_too_small_leaves_nothing(
+    call: Call, start: Callable[..., subprocess.Popen[bytes]], root: str, tmp_path: Path, data_file: Path
+) -> None:
+    put(call, root, "b", data_file)
+    before = claimed(call, root)
+    large = tmp_path / "large"
+    large.write_bytes(bytes(600_000))
+    error = call("put", root, "a", large, "--chunk-size", "10", "--json", code=2).error
+    assert error["error"] == "InvalidArgument" and "50000 chunks" in str(error["message"])
+    assert claimed(call, root) == before
+    # Through a pipe the size is not known beforehand: refused by the commit, and no empty segment is left that takes nothing.
+    piped = start("put", root, "a", "-", "--chunk-size", "10")
+    piped.communicate(large.read_bytes(), timeout=60)
+    assert piped.returncode == 2
+    assert [item["name"] for item in call("ls", root, "--json").lines] == ["b"]
+
+
+def test_resume_compares_what_only_the_owner_sees_too(
+    call: Call, root: str, tmp_path: Path, data_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind the last mark of a dead owner is not shown to a replica once somebody has claimed."""
+    (tmp_path / "half").write_bytes(DATA[:5000])
+    put(call, root, "a", tmp_path / "half")
+    (tmp_path / "less").write_bytes(DATA[:3000])
+    put(call, root, "seen", tmp_path / "less")
+    look = transfer._Copy.look
+
+    def behind(self: transfer._Copy, store: ReadableContainer) -> None:
+        self.segment = "seen" if isinstance(store, Replica) else "a"
+        look(self, store)
+        self.segment = "a"
+
+    monkeypatch.setattr(transfer._Copy, "look", behind)
+    resumed = put(call, root, "a", data_file, "--resume")
+    assert (resumed["offset"], resumed["length"]) == (5000, len(DATA) - 5000)
+    assert call("cat", root, "a").out == DATA

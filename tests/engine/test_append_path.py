@@ -58,7 +58,8 @@ def test_the_floor_stores_the_same_bytes(tmp_path: Path, moment: None) -> None:
         for name in names:
             store.create(name)
             store.append(name, b"first")
-        floor = Floor(ours, floors, cache_dir, tmp_path / "floor")
+        cache = store._container.current.store.path  # type: ignore[attr-defined]
+        floor = Floor(ours, floors, cache, tmp_path / "floor")
         assert contents(floors) == contents(ours)
         tails = [floor.tail(name) for name in names]
         for data in (b"a", b"bc" * 500, b"d"):
@@ -74,7 +75,7 @@ def test_the_floor_stores_the_same_bytes(tmp_path: Path, moment: None) -> None:
         *_, last = streams.log_reader(1, 0)
         ops, rows = decode_ops(last.payload, object="log", position=0)
         assert (len(ops), len(rows)) == (64, 128)
-        reader = open_reader(cache_dir, streams.container)
+        reader = open_reader(cache, streams.container)
         assert reader is not None
         with reader.view() as view, floor.lmdb.begin() as txn:
             assert [(key, value) for key, value in txn.cursor() if key >= b"\x01"] == list(view.scan(b"\x01", b"\xff"))

@@ -45,6 +45,7 @@ def test_tables(world: World, target_chunks: int, source_chunks: int) -> None:
         after = [*store.layout(target)]
         assert [chunk.name for chunk in after] == [chunk.name for chunk in chunks + moved]
         assert [chunk.offset for chunk in after] == list(range(0, len(expected), size))
+        assert [chunk.crc32c for chunk in after] == [chunk.crc32c for chunk in chunks + moved]
         # What follows goes into a chunk of its own, unless nothing was spliced.
         assert store.append(target, b"tail") == len(expected)
         assert store.read(target, 0, 99) == expected + b"tail"

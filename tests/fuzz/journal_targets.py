@@ -195,13 +195,14 @@ def _decode_log(data: bytes, gate: Gate) -> None:
 # --- small objects and frames ----------------------------------------------------------------------------------------
 
 _OBJECT_TREES = {name: _tree(sample.raw[FRAME_HEADER_BYTES:]) for name, sample in OBJECTS.items()}
-_OBJECT_KINDS = {"format": 1, "claim": 2, "voided": 3, "latest": 4, "lease": 5}
+_OBJECT_KINDS = {"format": 1, "claim": 2, "voided": 3, "latest": 4, "lease": 5, "released": 5}
 _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "format": objects.encode_format,
     "claim": objects.encode_claim,
     "voided": objects.encode_voided,
     "latest": objects.encode_latest,
     "lease": objects.encode_lease,
+    "released": objects.encode_lease,
 }
 
 

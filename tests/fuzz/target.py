@@ -56,6 +56,10 @@ class Target:
     decode: Callable[[bytes, Gate], Callable[[], None] | None]
     errors: tuple[type[Exception], ...]
     spies: tuple[Spy, ...] = ()
+    each: int = 1
+    """How many inputs one counts for: a row is one, and a whole engine for each would take days."""
+    memory_bytes: int = 0
+    """What it may take besides, whatever the input: a whole engine."""
 
     @contextmanager
     def watched(self, gate: Gate) -> Iterator[None]:

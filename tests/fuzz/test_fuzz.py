@@ -9,11 +9,15 @@ import secrets
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chunkstore.errors import Damaged
-from tests.fuzz import runner
+from chunkstore.layout import ReadSlice
+from chunkstore.metadata.codec import decode_chunk
+from chunkstore.operations import read
+from tests.fuzz import row_targets, runner
 from tests.fuzz.chance import Chance
 from tests.fuzz.runner import BLOCK, Finding, Result, replay, run_blocks
 from tests.fuzz.target import Gate, Spy, Target
@@ -122,6 +126,21 @@ def test_a_decoder_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "SECONDS_PER_INPUT", 0.1)
     with pytest.raises(Finding, match="no end"):
         run_blocks(_planted(_hangs), 1, range(3))
+
+
+def test_a_call_that_leaves_the_chunks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(name: str, *rest: Any) -> ReadSlice:
+        return ReadSlice(row_targets.NAMES.format, *rest)
+
+    monkeypatch.setattr(read, "ReadSlice", elsewhere)
+    with pytest.raises(Finding, match="read 'default/FORMAT'"):
+        run_blocks(target_named("stored-rows"), 1, range(1))
+
+
+def test_a_row_that_is_believed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_targets, "decode_found_chunk", lambda names, identity, raw: decode_chunk(identity, raw))
+    with pytest.raises(Finding, match="AssertionError"):
+        run_blocks(target_named("stored-name"), 1, range(1))
 
 
 def test_spies_see_the_step_behind_the_first_check() -> None:

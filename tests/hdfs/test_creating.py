@@ -152,10 +152,8 @@ def test_a_body_that_is_cut_never_gets_the_name(fake: FakeWebHdfs, storage: Hdfs
 def test_a_shorter_file_is_noticed_even_when_the_data_node_says_created(
     fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support import fake_webhdfs
-
-    real_end = fake_webhdfs._end_write
-    monkeypatch.setattr(fake_webhdfs, "_end_write", lambda fake, file, data: real_end(fake, file, data[:-1]))
+    real_end = FakeWebHdfs.end_write
+    monkeypatch.setattr(FakeWebHdfs, "end_write", lambda fake, file, data: real_end(fake, file, data[:-1]))
     with pytest.raises(StorageUnavailable, match="arrived instead of"):
         storage.create_if_absent("a", b"whole")
     assert "/root/a" not in fake.files

@@ -23,7 +23,7 @@ from chunkstore_bindings.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
 from tests.hdfs.model import FOLDER, PATIENT_S, made, temporaries
-from tests.support import fake_webhdfs
+from tests.support import hdfs_names
 from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
@@ -33,22 +33,22 @@ Answer = dict[str, object]
 def rename_says_no(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
     """As HttpFS: the options are ignored, and what is not possible is a mere "false"."""
     try:
-        fake_webhdfs._rename(fake, path, {**params, "renameoptions": "NONE"})
-    except fake_webhdfs._No:
+        hdfs_names._rename(fake, path, {**params, "renameoptions": "NONE"})
+    except hdfs_names.No:
         return {"boolean": False}
     return {"boolean": True}
 
 
 def rename_replaces(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
     """A gateway that ignores the options, and replaces what is there."""
-    fake_webhdfs._rename(fake, path, {**params, "renameoptions": "OVERWRITE"})
+    hdfs_names._rename(fake, path, {**params, "renameoptions": "OVERWRITE"})
     return {"boolean": True}
 
 
 def becomes(
     monkeypatch: pytest.MonkeyPatch, method: str, op: str, act: Callable[[FakeWebHdfs, str, dict[str, str]], Answer]
 ) -> None:
-    monkeypatch.setitem(fake_webhdfs._NAMENODE, (method, op), act)
+    monkeypatch.setitem(hdfs_names._NAMENODE, (method, op), act)
 
 
 # Gateways
@@ -153,7 +153,7 @@ def test_a_refusal_decides_nothing_about_the_rename_before_it(
         (temporary,) = temporaries(fake)
         assert fake.files[temporary].data == b"record", "what may still be renamed is still there"
         with fake.lock:
-            fake_webhdfs._rename(fake, temporary, {"destination": f"/root/{asked}"})
+            hdfs_names._rename(fake, temporary, {"destination": f"/root/{asked}"})
         assert storage.create_if_absent(asked, b"record") is False
 
 
@@ -199,7 +199,7 @@ def test_a_sweep_takes_a_small_share_of_the_time(fake: FakeWebHdfs, monkeypatch:
 
     def slow(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
         time.sleep(0.1)
-        return fake_webhdfs._delete(fake, path, params)
+        return hdfs_names._delete(fake, path, params)
 
     becomes(monkeypatch, "DELETE", "DELETE", slow)
     # A tenth of it is a second and a bit; a third of it is more than anybody is held up.
@@ -260,7 +260,7 @@ def test_a_data_node_that_looks_for_a_lost_block_says_nothing(
         given_up.wait(60)
         return b""
 
-    monkeypatch.setattr(fake_webhdfs, "_read", silent)
+    monkeypatch.setattr(FakeWebHdfs, "read", silent)
     # All attempts end by this patience, long before the deadline, which would have other words for it.
     monkeypatch.setattr(storage._rest, "_answer_s", 0.3)
     with pytest.raises(ChunkstoreError, match=r"timed out.*no replica left.*fsck") as caught:

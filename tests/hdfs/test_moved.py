@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,9 +22,12 @@ from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage, held
 from chunkstore_bindings.hdfs.atomic import Temporary
 from chunkstore_bindings.in_time import Deadline
+from tests.faults.ground import FULL_RUN
+from tests.faults.moved import Hdfs, Moment
 from tests.hdfs.model import FOLDER, made, temporaries
+from tests.hdfs.moving import WAYS, Tree, replaced_by_a_copy, served_from_a_copy
 from tests.support.fake_webhdfs import FakeWebHdfs
-from tests.support.servers.hdfs import HdfsCluster, hdfs_or_end
+from tests.support.servers.hdfs import hdfs_or_end
 
 PATIENT_S = 60.0
 SOON_S = 1.5
@@ -31,67 +35,6 @@ SOON_S = 1.5
 
 
 _numbers = itertools.count(1)
-
-
-class Tree:
-    """What an administrator does to the folders of a cluster."""
-
-    def __init__(self, server: HdfsCluster | FakeWebHdfs) -> None:
-        self._server = server
-
-    def root(self, path: str) -> str:
-        return f"hdfs://127.0.0.1:{self._server.port}{path}"
-
-    def move(self, source: str, target: str) -> None:
-        if isinstance(self._server, FakeWebHdfs):
-            self._server.move(source, target)
-            return
-        self._ask("PUT", target.rpartition("/")[0] or "/", "MKDIRS")
-        self._ask("PUT", source, "RENAME", destination=target, renameoptions="NONE")
-
-    def copy(self, source: str, target: str) -> None:
-        if isinstance(self._server, FakeWebHdfs):
-            self._server.copy(source, target)
-            return
-        self._ask("PUT", target, "MKDIRS")
-        for name, kind in self._children(source):
-            if kind == "DIRECTORY":
-                self.copy(f"{source}/{name}", f"{target}/{name}")
-            else:
-                self._server.create(f"{target}/{name}", self._server.read(f"{source}/{name}"))
-
-    def remove(self, path: str) -> None:
-        if isinstance(self._server, FakeWebHdfs):
-            self._server.remove(path)
-        else:
-            self._ask("DELETE", path, "DELETE", recursive="true")
-
-    def is_there(self, path: str) -> bool:
-        if isinstance(self._server, FakeWebHdfs):
-            with self._server.lock:
-                return path in self._server.folders
-        return self._server.ask("GET", path, "GETFILESTATUS").status_code == 200
-
-    def files(self, path: str) -> list[str]:
-        """Below a folder, temporaries left out."""
-        if isinstance(self._server, FakeWebHdfs):
-            with self._server.lock:
-                return sorted(name for name in self._server.files if name.startswith(path + "/") and "/." not in name)
-        found: list[str] = []
-        for name, kind in self._children(path):
-            if not name.startswith("."):
-                found += self.files(f"{path}/{name}") if kind == "DIRECTORY" else [f"{path}/{name}"]
-        return sorted(found)
-
-    def _children(self, path: str) -> list[tuple[str, str]]:
-        statuses = self._ask("GET", path, "LISTSTATUS")["FileStatuses"]["FileStatus"]
-        return [(status["pathSuffix"], status["type"]) for status in statuses]
-
-    def _ask(self, method: str, path: str, op: str, **params: Any) -> dict[str, Any]:
-        assert isinstance(self._server, HdfsCluster)
-        answer = self._server.ask(method, path, op, **params)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json()) if answer.content else {}
 
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "model"])
@@ -120,61 +63,6 @@ def opened(
         lmdb_map_bytes=1 << 26,
     )
     return chunkstore.open(tree.root(path) + query, settings=settings)
-
-
-def renamed_root(tree: Tree, home: str) -> str:
-    tree.move(f"{home}/old", f"{home}/new")
-    return f"{home}/new"
-
-
-def renamed_container(tree: Tree, home: str) -> str:
-    tree.move(f"{home}/old/default", f"{home}/new/default")
-    return f"{home}/new"
-
-
-def removed(tree: Tree, home: str) -> str:
-    tree.copy(f"{home}/old", f"{home}/new")
-    tree.remove(f"{home}/old")
-    return f"{home}/new"
-
-
-def removed_to_the_trash(tree: Tree, home: str) -> str:
-    """What `hdfs dfs -rm -r` does where there is a trash: the folder lives on elsewhere, with the number that it had."""
-    tree.copy(f"{home}/old", f"{home}/new")
-    tree.move(f"{home}/old", f"{home}/trash/old")
-    return f"{home}/new"
-
-
-def replaced_by_a_copy(tree: Tree, home: str) -> str:
-    """The successor has what was renamed; the zombie's names lead into a copy, where no claim of the successor is."""
-    tree.move(f"{home}/old", f"{home}/new")
-    tree.copy(f"{home}/new", f"{home}/old")
-    return f"{home}/new"
-
-
-def served_from_a_copy(tree: Tree, home: str) -> str:
-    """The successor has the copy, in the old place; what the zombie opened lies elsewhere, with no claim of the successor."""
-    tree.move(f"{home}/old", f"{home}/aside")
-    tree.copy(f"{home}/aside", f"{home}/old")
-    return f"{home}/old"
-
-
-def restored_from_a_copy(tree: Tree, home: str) -> str:
-    tree.copy(f"{home}/old", f"{home}/aside")
-    tree.remove(f"{home}/old")
-    tree.move(f"{home}/aside", f"{home}/old")
-    return f"{home}/old"
-
-
-WAYS = [
-    renamed_root,
-    renamed_container,
-    removed,
-    removed_to_the_trash,
-    replaced_by_a_copy,
-    served_from_a_copy,
-    restored_from_a_copy,
-]
 
 
 def refused(call: Callable[[], object]) -> ChunkstoreError:
@@ -212,12 +100,12 @@ def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_pat
         assert store.check("deep") == []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_zombie_is_never_acknowledged(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_path: Path) -> None:
     check_zombie(tree, home, way, tmp_path)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_where_numbers_lead_nowhere_writes_look(way: Callable[[Tree, str], str], tmp_path: Path) -> None:
     """A router, say: folders have numbers, which cannot be asked for."""
     with FakeWebHdfs(inodes=False) as fake:
@@ -240,6 +128,15 @@ def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_pat
         tree.move(f"{home}/new", f"{home}/old")
         assert store.append("a", b" after") == 6
         assert store.read("a", 0, 100) == b"before after"
+
+
+def test_a_folder_that_is_moved_at_any_moment(tree: Tree, home: str) -> None:
+    """A share of ``python -m tests.faults.moved``."""
+    seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
+    print(f"CHUNKSTORE_SEED={seed}")
+    chance = random.Random(seed)
+    for number in range(500 if FULL_RUN else 5):
+        Moment(Hdfs(tree, f"{home}/{number}"), chance).run()
 
 
 # The storage alone
@@ -317,7 +214,7 @@ def test_a_container_is_followed_by_those_who_read(tree: Tree, home: str) -> Non
 
 
 # Not ``served_from_a_copy``: that copy has the temporary, too, and takes its place before the rename (``held``).
-@pytest.mark.parametrize("way", [way for way in WAYS if way is not served_from_a_copy])
+@pytest.mark.parametrize("way", [way for way in WAYS.values() if way is not served_from_a_copy])
 def test_a_rename_that_was_under_way(tree: Tree, home: str, way: Callable[[Tree, str], str]) -> None:
     """Its temporary is written; then the folder is moved and a successor has the slot; then the rename arrives."""
     storage = storage_of(tree, f"{home}/old")

@@ -350,8 +350,8 @@ class StepInvariants:
             self._report(12, f"the cache of {process} stands at lsn {lsn}, which is not a point of history")
         elif lsn == self.history.lsn and head.digest != self.history.digest:
             self._report(10, f"the cache of {process} has another digest at lsn {lsn} than history")
-        if head.owner_epoch > self.history.last_claim:
-            self._report(12, f"the cache of {process} belongs to epoch {head.owner_epoch}, which nobody has claimed")
+        if head.position.epoch > self.history.last_claim:
+            self._report(12, f"the cache of {process} stands in epoch {head.position.epoch}, which nobody has claimed")
 
     def rows_at(self, process: str, view: MetadataView) -> None:
         """What an owner's metadata cache holds where it stands at the end of history (invariant 10)."""

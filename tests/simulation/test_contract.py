@@ -16,10 +16,11 @@ from tests.simulator.world import StorageKind
 class Simulated(ChunkStorageContract):
     simulated = True
     kind: StorageKind = "s3"
+    bindings = False
 
     @pytest.fixture(autouse=True)
     def in_a_world(self) -> Iterator[None]:
-        with World(7, self.kind, preempt_every=20) as self.world:
+        with World(7, self.kind, preempt_every=20, bindings=self.bindings) as self.world:
             self.process = self.world.process("p")
             yield
 
@@ -50,3 +51,24 @@ class TestS3(Simulated):
 
 class TestPosix(Simulated):
     kind: StorageKind = "posix"
+
+
+class TestBoundPosix(Simulated):
+    """The file system binding over a simulated kernel."""
+
+    kind: StorageKind = "posix"
+    bindings = True
+
+
+class TestBoundS3(Simulated):
+    """The S3 binding, and the SDK, over a simulated server."""
+
+    deletes_silently = True
+    bindings = True
+
+
+class TestBoundHdfs(Simulated):
+    """The HDFS binding over a simulated cluster."""
+
+    kind: StorageKind = "hdfs"
+    bindings = True

@@ -11,6 +11,7 @@ import pytest
 from chunkstore.errors import Damaged, SegmentNotFound
 from tests.simulation import test_schedules_cache as cache
 from tests.simulation import test_schedules_claims as claims
+from tests.simulation import test_schedules_ends as ends
 from tests.simulation import test_schedules_fence as fence
 from tests.simulation import test_schedules_garbage as garbage
 from tests.simulation import test_schedules_replicas as replicas
@@ -19,6 +20,7 @@ from tests.simulation import test_schedules_snapshots as snapshots
 from tests.simulation import test_schedules_storage as storage
 from tests.simulation import test_schedules_tail as tail
 from tests.simulation.scene import APPEND, scene_of
+from tests.simulator.mutant import EVERYWHERE
 from tests.simulator.mutants import MUTANTS, Mutant, Patch, planted
 
 OWN = {
@@ -41,6 +43,24 @@ OWN = {
                     "return True",
                 ),
             ),
+        ),
+        Mutant(
+            "end-unknown",
+            "what a clean close says of its end is not compared",
+            EVERYWHERE,
+            (
+                Patch(
+                    "chunkstore_journal.ends:contradicts",
+                    "return lease.lsn > end.lsn or (lease.lsn == end.lsn and lease.hash != end.hash)",
+                    "return False",
+                ),
+            ),
+        ),
+        Mutant(
+            "memory-unasked",
+            "what this machine has seen of the root is not compared with its claims",
+            EVERYWHERE,
+            (Patch("chunkstore_journal.ends:SeenEnds._check_epochs", "self.epoch >= lost", "False"),),
         ),
         Mutant(
             "sync-goes-on",
@@ -71,6 +91,9 @@ BITES: tuple[Bite, ...] = (
     ("noembed", "posix-append", fence.test_04_third_owner_longer_tail, {}),
     ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True, "remote": False}),
     ("stalereads", "s3-slot", fence.test_42_stale_owner_reads, {"trusted": True, "remote": True}),
+    ("end-unknown", "s3-slot", ends.test_53_end_lost_after_close, {}),
+    ("end-unknown", "posix-append", ends.test_53_end_lost_after_close, {}),
+    ("memory-unasked", "s3-slot", ends.test_54_restored_backup, {}),
     ("no-own-claim", "posix-append", fence.test_52_root_moved_under_owner, {"held": "record"}),
     ("no-own-claim", "posix-slot", fence.test_52_root_moved_under_owner, {"held": "nothing"}),
     (

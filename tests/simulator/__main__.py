@@ -67,7 +67,7 @@ def _replay(options: argparse.Namespace) -> int:
     for line in run.world.trace or ():
         sys.stdout.write(line + "\n")
     _OUT.print(
-        f"seed {result.seed}: {result.storage} {result.mode}, {result.claims} claims, {result.served} served, "
+        f"seed {result.seed}: {result.kind}, {result.claims} claims, {result.served} served, "
         f"{result.points} scheduling points, {result.storage_calls} storage calls, {result.events} events, "
         f"{result.virtual_s:.1f} s of virtual time, trace {result.trace_hash}",
         highlight=False,

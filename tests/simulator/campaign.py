@@ -36,8 +36,11 @@ SOURCES: Final = (
     ("chunkstore.metadata", "**/*.py"),
     ("chunkstore.operations", "**/*.py"),
     ("chunkstore_journal", "**/*.py"),
-    ("chunkstore_bindings", "probe.py"),
+    ("chunkstore_bindings", "*.py"),
     ("chunkstore_bindings.wrappers", "**/*.py"),
+    ("chunkstore_bindings.filesystem", "**/*.py"),
+    ("chunkstore_bindings.s3", "**/*.py"),
+    ("chunkstore_bindings.hdfs", "**/*.py"),
 )
 """The production code that runs import: packages, and which of their files."""
 
@@ -75,7 +78,7 @@ class Tally:
         self.runs += 1
         for name in ("claims", "served", "points", "switches", "storage_calls", "events", "acknowledged"):
             setattr(self, name, getattr(self, name) + getattr(run, name))
-        self.kinds[f"{run.storage} {run.mode}{' lmdb' if run.lmdb else ''}"] += 1
+        self.kinds[run.kind] += 1
         self.allowed.update(run.allowed)
         self.fired.update(name for name in run.allowed if run.fired.get(name))
         if run.violations:

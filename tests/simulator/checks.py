@@ -44,9 +44,6 @@ class Checks:
             return
         self._watch.serving(process, store)
         with self._world.scheduler.atomic():
-            head = store._container.current.store.head()
-            if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
-                return  # it slept, and a newer owner on its machine has the cache, or is filling it
             findings = list(check(store._context, "quick", epoch=store.epoch))
         for finding in findings:
             if finding.severity in _WRONG:

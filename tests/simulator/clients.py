@@ -137,7 +137,7 @@ class Recorder:
             return
         if isinstance(error, Damaged | InvalidArgument):
             self._world.fail(f"{kind} of {segment!r} was answered {error!r}")
-        hidden = hidden_cause(error)
+        hidden = hidden_cause(error, weather=self._world.backend.causes)
         if hidden is not None:
             self._world.fail(f"{kind} of {segment!r}: {error!r} hides {hidden!r}")
 

@@ -21,6 +21,10 @@ _ONLY_S3: Final = frozenset(
     ("unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst", "stale_list")
 )
 _ONLY_POSIX: Final = frozenset(("io_error", "short_write", "disk_full", "sync_error", "torn_write", "late_write"))
+_BINDINGS: Final = 0.4
+"""The share of runs over the real bindings."""
+_HDFS: Final = 0.4
+"""The share of these, where it is an object store's turn, that are HDFS's."""
 # Per call for what hits calls, per turn of the nemesis for the rest; what has few occasions needs more of a chance.
 _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "unavailable": (0.003, 0.01, 0.04),
@@ -71,6 +75,7 @@ class Plan:
     pace: float
     fence_by_stat: bool
     remote: bool
+    bindings: bool
     retrying: bool
     lmdb: bool
     mix: tuple[tuple[str, int], ...]
@@ -88,18 +93,31 @@ class Plan:
         return {**rest, "settings": changed, "weather": weather, "mix": dict(self.mix)}
 
 
-def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage: StorageKind | None = None) -> Plan:
-    """The plan that belongs to a seed."""
+def draw_plan(
+    seed: int,
+    *,
+    claims: int = 24,
+    lmdb: bool | None = None,
+    storage: StorageKind | None = None,
+    bindings: bool | None = None,
+) -> Plan:
+    """The plan that belongs to a seed, with what the caller has decided by himself."""
     random = Random(f"plan {seed}")
     choice = random.choice
     drawn: StorageKind = choice(("s3", "posix", "posix"))
+    bound = Random(f"bindings {seed}")
+    bindings = bound.random() < _BINDINGS if bindings is None else bindings
+    if drawn == "s3" and bindings and bound.random() < _HDFS:
+        drawn = "hdfs"
     kind = storage if storage is not None else drawn
-    mode: JournalMode = "slot" if kind == "s3" else choice(("slot", "append", "append"))
-    latency_s = choice((0.005, 0.02, 0.1)) if kind == "s3" else choice((0.00005, 0.0005, 0.005))
+    remote = kind != "posix"
+    mode: JournalMode = "slot" if remote else choice(("slot", "append", "append"))
+    latency_s = choice((0.005, 0.02, 0.1)) if remote else choice((0.00005, 0.0005, 0.005))
     timeout_s = latency_s * choice((10, 50))
-    fence_by_stat = kind == "s3" or mode == "append" or random.random() < 0.5
+    fence_by_stat = remote or mode == "append" or random.random() < 0.5
     wants_lmdb = random.random() < 0.004
-    settings = _draw_settings(random, mode, latency_s, timeout_s)
+    # Reading a segment of many chunks takes a handful of requests of HDFS for each of them, in one operation.
+    settings = _draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1)
     weather = _draw_weather(random, kind, network=not fence_by_stat)
     return Plan(
         seed=seed,
@@ -119,20 +137,21 @@ def draw_plan(seed: int, *, claims: int = 24, lmdb: bool | None = None, storage:
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
         # Of its own chance, so that everything else about a seed is what it was before this was drawn.
-        remote=kind == "s3" and Random(f"remote {seed}").random() < 0.5,
-        retrying=kind == "s3" and random.random() < 0.5,
+        remote=remote and Random(f"remote {seed}").random() < 0.5,
+        bindings=bindings or kind == "hdfs",
+        retrying=remote and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
         mix=_draw_mix(random),
     )
 
 
-def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float) -> Settings:
+def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float, *, patience: int) -> Settings:
     choice = random.choice
     return Settings(
         journal_mode=mode,
         read_fence="fenced",
         linger_s=choice((0.0, 0.0, latency_s, latency_s * 5)),
-        op_deadline_s=max(0.001, timeout_s * choice((1, 3, 20))),
+        op_deadline_s=max(0.001, timeout_s * choice((1, 3, 20))) * patience,
         resolve_s=timeout_s * choice((0, 1, 10)),
         undecided_s_max=timeout_s * choice((1, 5, 50)),
         gc_grace_s=choice((0.0, 0.0, timeout_s, 3600.0)),
@@ -149,7 +168,10 @@ def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_
 
 
 def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weather:
-    unfit = _ONLY_POSIX if kind == "s3" else _ONLY_S3 if network else _ONLY_S3 | {"late_write"}
+    if kind == "posix":
+        unfit = _ONLY_S3 if network else _ONLY_S3 | {"late_write"}
+    else:
+        unfit = _ONLY_POSIX if kind == "s3" else _ONLY_POSIX | {"conflict", "stale_list"}
     chances: dict[str, float] = {}
     for name in CLASSES:
         # Drawn for every class, so that a class more or less does not change the others.

@@ -1,10 +1,11 @@
-"""What a planted bug is, and where one can show. Leaves out: the bugs (``mutants_journal``, ``mutants_engine``)."""
+"""What a planted bug is, and where one can show. Leaves out: the bugs (``mutants_journal``, ``mutants_engine``, ``mutants_bindings``)."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-from tests.simulator.drawing import Plan
+from tests.simulator.drawing import Plan, draw_plan
+from tests.simulator.world import StorageKind
 
 __all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch", "single"]
 
@@ -26,7 +27,8 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", or "machines" (more than one).
+    fault classes, "replicas", or "machines" (more than one). ``bound``: it is in a binding, so only runs over it can show it;
+    ``tests``: files that look for it besides, fast ones first.
     """
 
     name: str
@@ -34,6 +36,15 @@ class Mutant(NamedTuple):
     kinds: tuple[str, ...]
     patches: tuple[Patch, ...]
     needs: tuple[str, ...] = ()
+    bound: bool = False
+    tests: tuple[str, ...] = ()
+
+    def plan(self, seed: int, claims: int) -> Plan:
+        """The run of a seed in which the bug is hunted."""
+        if not self.bound:
+            return draw_plan(seed, claims=claims, lmdb=False)
+        storage = cast("StorageKind", self.kinds[0].partition("-")[0])
+        return draw_plan(seed, claims=claims, lmdb=False, bindings=True, storage=storage)
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""

@@ -10,20 +10,23 @@ import __future__
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from importlib import import_module
 from types import CodeType, FunctionType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from tests.simulator.mutant import Mutant, Patch
+from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
 
-MUTANTS: Final[dict[str, Mutant]] = {mutant.name: mutant for mutant in (*JOURNAL_MUTANTS, *ENGINE_MUTANTS)}
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.name: mutant for mutant in (*JOURNAL_MUTANTS, *ENGINE_MUTANTS, *BINDING_MUTANTS)
+}
 """Every planted bug, by name."""
 
 _FLAGS: Final = __future__.annotations.compiler_flag
@@ -60,6 +63,7 @@ def _function(target: str) -> FunctionType:
     found = reduce(inspect.getattr_static, path.split("."), import_module(module))
     if isinstance(found, staticmethod):
         found = found.__func__
+    found = inspect.unwrap(cast("Callable[..., object]", found))
     if not isinstance(found, FunctionType):
         raise MutantError(f"{target} is not a function")
     return found
@@ -73,9 +77,13 @@ def _changed(target: str, patches: Sequence[Patch], function: FunctionType) -> C
         source = source.replace(patch.old, patch.new)
     if source.startswith("@"):
         source = source[source.index("def ") :]  # a decorator's work has been done already
-    # The bare namespace receives the function; its globals stay the module's, because only the code object is used.
+    # Its globals stay the module's, because only the code object is used.
     namespace: dict[str, object] = {}
-    exec(compile(source, f"<mutant of {target}>", "exec", flags=_FLAGS, dont_inherit=True), {}, namespace)
+    exec(
+        compile(source, f"<mutant of {target}>", "exec", flags=_FLAGS, dont_inherit=True),
+        dict(function.__globals__),
+        namespace,
+    )
     (made,) = namespace.values()
     assert isinstance(made, FunctionType)
     if made.__code__.co_freevars != function.__code__.co_freevars:

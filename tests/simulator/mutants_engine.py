@@ -181,6 +181,19 @@ ENGINE_MUTANTS: Final = (
         "changes.rows[segment_key(source_name)] = None",
         "pass",
     ),
+    Mutant(
+        "concat-drops-crc",
+        "a concat drops the CRC of the target's last chunk",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.concat:plan_concat",
+                "last._replace(next=source.first_chunk, state=CLOSED)",
+                "last._replace(next=source.first_chunk, state=CLOSED, crc32c=None)",
+            ),
+        ),
+        tests=("tests/engine/test_concat.py",),
+    ),
     single(
         "index-shift",
         "the offset index is one run off after a concat",

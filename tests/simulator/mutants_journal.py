@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import APPEND, EVERYWHERE, SLOT, Mutant, Patch, single
+from tests.simulator.mutant import APPEND, EVERYWHERE, POSIX, SLOT, Mutant, Patch, single
 
 __all__ = ["JOURNAL_MUTANTS"]
 
@@ -181,6 +181,29 @@ JOURNAL_MUTANTS: Final = (
         "self._storage.harden(name)",
         "pass",
         needs=("replicas", "stall_at_call", "power_cut"),
+    ),
+    single(
+        "rnofsyncopen",
+        "a replica relies on an OPEN that is not durable",
+        POSIX,
+        "chunkstore_journal.follower:Follower._find_newest",
+        "self._storage.harden(found.object)",
+        "pass",
+        needs=("replicas", "stall_at_call", "power_cut"),
+    ),
+    Mutant(
+        "no-own-claim",
+        "no newer claim is believed where our own is not seen",
+        APPEND,
+        (
+            Patch("chunkstore_journal.stream:OwnedStream.check_fence", "if not self.sees_own_claim():", "if False:"),
+            Patch(
+                f"{_APPEND_STREAM}:AppendStream._refusal",
+                "None if self.sees_own_claim() else self._broken(self.moved(), happened=None)",
+                "None",
+            ),
+        ),
+        tests=("tests/simulation/test_schedules_fence.py", "tests/faults/test_moved_roots.py"),
     ),
     single(
         "noembed",

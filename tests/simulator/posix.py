@@ -22,24 +22,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
-from greenlet import GreenletExit
-
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage
 from tests.simulator.inodes import Inode
+from tests.simulator.posix_faults import PosixFaults
 from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 
 __all__ = ["PosixBackend", "PosixChunkStorage"]
 
 _TEMPORARY: Final = ".chunkstore-tmp/"
-_SPACE: Final = frozenset(("creat", "pwrite", "temporary"))
-_SYNCS: Final = frozenset(("fsync", "fsync-temporary"))
-_ANY_CALL: Final = frozenset(("slow", "crash_at_call", "io_error"))
-_DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-temporary", "pwrite", "unlink"))
 
 
-class PosixBackend:
+class PosixBackend(PosixFaults):
     """The kernel and its disk.
 
     ``append_journal`` and ``fence_by_stat`` are the capabilities of that name; without ``fence_by_stat`` this is a network file
@@ -47,7 +42,7 @@ class PosixBackend:
     """
 
     def __init__(self, world: Surroundings, *, append_journal: bool = True, fence_by_stat: bool = True) -> None:
-        self._world = world
+        super().__init__(world, network=not fence_by_stat)
         self.capabilities = Capabilities(
             append=True,
             append_journal=append_journal,
@@ -61,8 +56,6 @@ class PosixBackend:
         self._dirty: dict[str, dict[str, Inode | None]] = {}
         self._inodes = 0
         self.held: list[dict[str, str]] = []  # for each client: the folders it holds open, and their names by now
-        self.busy = False
-        self._network = not fence_by_stat
 
     def client(self, process: WiredProcess) -> PosixChunkStorage:
         """The way of one process to the kernel."""
@@ -202,103 +195,19 @@ class PosixBackend:
 
     # Faults
 
-    def applies(self, fault: str, call: Call) -> bool:
-        """Whether a fault of this class can hit this call."""
-        if fault in _ANY_CALL:
-            return True
-        if fault == "disk_full":
-            return call.step in _SPACE
-        if fault in ("short_write", "torn_write"):
-            return call.step == "pwrite"
-        if fault == "late_write":
-            return self._network and call.op == "write"
-        if fault == "stall_at_call":
-            return call.step in _DECIDING and not call.name.startswith(self._world.names.data_prefix())
-        return fault == "sync_error" and call.step in _SYNCS
+    def inode_of(self, call: Call) -> Inode | None:
+        return self.entries.get(call.name)
 
-    def busy_fault(self, call: Call) -> str:
-        """The fault that a bad time brings to a call that had none of its own."""
-        if self._world.scheduler.now >= self._world.faults.full_until:
-            self.busy = False
-            return ""
-        return "full" if call.step in _SPACE else ""
-
-    def suffer(self, wire: Wire, call: Call, fault: str) -> Any:
-        """Let a fault happen to a call."""
-        world = self._world
-        random = world.faults.random
-        wire.pause()
-        wire.lose(call)
-        if fault == "torn_write":
-            self.write_a_part(call)
-            call.process.crash()
-            raise GreenletExit
-        if fault == "late_write":
-            self._write_later(call)
-            raise wire.timed_out(call)
-        if fault == "io_error":
-            if call.step == "unlink" or random.random() < 0.2:
-                call.late()  # EIO after the fact happens, too
-            raise StorageUnavailable(f"{call.step} of {call.name}: Input/output error", object=call.name)
-        if fault == "sync_error":
-            inode = self.entries.get(call.name)
-            if inode is not None:
-                inode.sync_fails()
-            raise StorageUnavailable(f"{call.step} of {call.name}: Input/output error", object=call.name)
-        if fault == "disk_full" and world.faults.active:
-            world.faults.full_until = world.scheduler.now + int(world.timeout_ns * (0.2 + 5 * random.random()))
-            self.busy = True
-        if fault == "short_write" or (call.step == "pwrite" and random.random() < 0.3):
-            self.write_a_part(call)
-        raise StorageFull(f"{call.step} of {call.name}: No space left on device", object=call.name)
-
-    def _write_later(self, call: Call) -> None:
-        """Where files lie behind a network, a write that nobody waits for any more still goes to the place it was meant for."""
+    def part_of(self, call: Call) -> Callable[[int, int], object]:
         assert call.data is not None
         inode, whole = self.find(call.name), call.data
         place = len(inode.data)
 
-        def arrive() -> None:
-            if len(inode.data) >= place:
-                inode.data[place : place + len(whole)] = whole
+        def arrive(start: int, stop: int) -> None:
+            if len(inode.data) >= place + start:
+                inode.data[place + start : place + stop] = whole[start:stop]
 
-        call.apply = arrive
-        self._world.scheduler.at(int(self._world.timeout_ns * 10 * self._world.faults.random.random()), call.late)
-
-    def write_a_part(self, call: Call) -> None:
-        """Some of the bytes of a write arrive."""
-        assert call.data is not None
-        kept = int(self._world.faults.random.random() * len(call.data))
-        inode = self.entries.get(call.name)
-        if inode is not None and kept:
-            whole, call.data = call.data, call.data[:kept]
-            before = call.apply
-            call.apply = lambda: inode.data.extend(whole[:kept])
-            call.late()
-            call.apply = before
-
-    def tear(self, call: Call, kept: int) -> None:
-        """The first ``kept`` bytes of a held write are visible now; releasing the call brings the rest of them."""
-        assert call.data is not None
-        assert not call.applied
-        inode, whole = self.find(call.name), call.data
-        inode.data += whole[:kept]
-
-        def rest() -> int:
-            inode.data.extend(whole[kept:])
-            return len(whole)
-
-        call.apply = rest
-
-    def die_with(self, call: Call) -> None:
-        """The caller of a system call has died: it is done, or not begun; a write may be torn."""
-        world = self._world
-        dice = world.faults.random.random()
-        if call.step == "pwrite" and world.faults.active and world.faults.weather.torn_write and dice < 0.7:
-            world.faults.note("torn_write")
-            self.write_a_part(call)
-        elif dice < 0.5:
-            call.late()
+        return arrive
 
 
 class PosixChunkStorage(BaseChunkStorage):

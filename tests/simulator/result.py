@@ -28,6 +28,13 @@ class RunResult:
     fired: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     lmdb: bool = False
+    bindings: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The world it ran in."""
+        extra = " bound" * self.bindings + " lmdb" * self.lmdb
+        return f"{self.storage} {self.mode}{extra}"
 
     def replay(self, extra: str = "") -> str:
         """The line that runs it again."""

@@ -87,11 +87,13 @@ class Run:
             settings=plan.settings,
             weather=plan.weather,
             preempt_every=plan.preempt_every,
-            latency_s=plan.latency_s,
+            # An operation of HDFS is a handful of requests.
+            latency_s=plan.latency_s / 6 if plan.storage == "hdfs" else plan.latency_s,
             timeout_s=plan.timeout_s,
             wrap=self._wrap if plan.retrying else None,
             fence_by_stat=plan.fence_by_stat,
             remote=plan.remote,
+            bindings=plan.bindings,
             lmdb_folder=self._folder,
         )
         self.world.trace = [] if trace else None
@@ -100,7 +102,7 @@ class Run:
         self.checks = Checks(self.world, level)
         self.recorder.listener = self.checks.told
         self.recorder.on_damage = self.checks.damaged
-        self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb)
+        self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb, bindings=plan.bindings)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.ending = False
@@ -244,7 +246,7 @@ class Run:
 
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
         """On a file system the machines are containers of one kernel: each has a cache to lose, and all lose power at once."""
-        alone = self.plan.storage == "s3" or (lose and self.plan.machines > 1)
+        alone = self.plan.storage != "posix" or (lose and self.plan.machines > 1)
         for machine in [victim.machine] if alone else self.world.machines.values():
             for process in machine.processes():
                 self._forget_stall(process)

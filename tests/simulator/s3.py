@@ -10,44 +10,45 @@ Leaves out: multipart uploads, versions, permissions, request sizes; appends (ob
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import ChunkExists, ChunkNotFound, StorageUnavailable
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage, ReadRange
+from chunkstore.errors import ChunkExists, ChunkNotFound
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkStorage, ListPage, ReadRange
+from tests.simulator.request_faults import RequestFaults
 from tests.simulator.scheduler import NS
-from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
+from tests.simulator.wire import Surroundings, Wire, WiredProcess
 
-__all__ = ["S3Backend", "S3ChunkStorage"]
+__all__ = ["Object", "S3Backend", "S3ChunkStorage"]
 
 _LAG_NS: Final = 5 * NS
-_ANY_CALL: Final = frozenset(("unavailable", "lost_reply", "burst", "slow", "crash_at_call"))
-_CHANGING: Final = frozenset(("late_apply", "very_late_apply", "duplicate"))
 
 
-class _Object:
-    __slots__ = ("data", "modified_ns")
+class Object:
+    """``headers``: what goes with the bytes, where whoever put them knows of such."""
 
-    def __init__(self, data: bytes, modified_ns: int) -> None:
+    __slots__ = ("data", "headers", "modified_ns")
+
+    def __init__(self, data: bytes, modified_ns: int, headers: Mapping[str, str] | None = None) -> None:
         self.data = data
         self.modified_ns = modified_ns
+        self.headers = headers or {}
 
 
-class S3Backend:
+class S3Backend(RequestFaults):
     """The store itself: what every process sees."""
 
     def __init__(self, world: Surroundings, *, remote: bool = False) -> None:
         self.capabilities = Capabilities(
             append=False, append_journal=False, create_if_absent=True, remote=remote, medium="simulated-s3"
         )
-        self._world = world
-        self.objects: dict[str, _Object] = {}
+        super().__init__(world)
+        self.objects: dict[str, Object] = {}
         self._names: list[str] | None = None
         self._deleted: list[tuple[int, str, int]] = []
-        self.busy = False
 
-    def client(self, process: WiredProcess) -> S3ChunkStorage:
+    def client(self, process: WiredProcess) -> ChunkStorage:
         """The way of one process to the store."""
         return S3ChunkStorage(self._world, process, self)
 
@@ -66,7 +67,7 @@ class S3Backend:
 
     def overwrite(self, name: str, data: bytes) -> None:
         """Damage: bytes change behind everybody's back. For negative tests."""
-        self.objects[name] = _Object(data, self._world.scheduler.now)
+        self.objects[name] = Object(data, self._world.scheduler.now)
         self._names = None
 
     def remove(self, name: str) -> None:
@@ -79,17 +80,17 @@ class S3Backend:
 
     # Requests
 
-    def put(self, name: str, data: bytes, *, only_if_absent: bool) -> bool:
+    def put(self, name: str, data: bytes, *, only_if_absent: bool, headers: Mapping[str, str] | None = None) -> bool:
         objects = self.objects
         known = name in objects
         if known and only_if_absent:
             return False
         if not known:
             self._names = None
-        objects[name] = _Object(data, self._world.scheduler.now)
+        objects[name] = Object(data, self._world.scheduler.now, headers)
         return True
 
-    def get(self, name: str) -> _Object:
+    def get(self, name: str) -> Object:
         found = self.objects.get(name)
         if found is None:
             raise ChunkNotFound(name)
@@ -127,69 +128,6 @@ class S3Backend:
         if len(ordered) > limit:
             return ListPage(tuple(ordered[:limit]), ordered[limit - 1].name)
         return ListPage(tuple(ordered), None)
-
-    # Faults
-
-    def applies(self, fault: str, call: Call) -> bool:
-        """Whether a fault of this class can hit this call."""
-        if fault in _ANY_CALL:
-            return True
-        if fault in _CHANGING:
-            return call.changes
-        if fault == "stall_at_call":
-            return call.changes and not call.name.startswith(self._world.names.data_prefix())
-        return fault == "conflict" and call.step in ("PUT*", "DELETE")
-
-    def busy_fault(self, call: Call) -> str:
-        """The fault that a bad time brings to a call that had none of its own."""
-        faults = self._world.faults
-        if self._world.scheduler.now >= faults.burst_until:
-            self.busy = False
-            return ""
-        return ("unavailable", "unavailable", "lost_reply", "")[int(faults.random.random() * 4)]
-
-    def suffer(self, wire: Wire, call: Call, fault: str) -> Any:
-        """Let a fault happen to a call."""
-        world = self._world
-        random = world.faults.random
-        if fault == "burst":
-            world.faults.burst_until = world.scheduler.now + int(world.timeout_ns * (0.5 + 8 * random.random()))
-            self.busy = True
-            fault = "unavailable"
-        if fault in ("unavailable", "conflict"):
-            wire.pause()
-            wire.lose(call)
-            wire.pause()
-            if fault == "conflict":
-                raise StorageUnavailable(
-                    f"{call.name}: 409 ConditionalRequestConflict, nothing decided", object=call.name
-                )
-            raise StorageUnavailable(f"{call.op} of {call.name}: 503 Slow Down", object=call.name)
-        if fault == "lost_reply":
-            wire.pause()
-            wire.lose(call)
-            call.late()
-            raise wire.timed_out(call)
-        if fault == "duplicate":
-            result = wire.apply_after(call)
-            world.scheduler.at(int(world.timeout_ns * 20 * random.random()), call.late)
-            wire.pause()
-            return result
-        # Late: on its way, and nobody's any more, whatever becomes of its sender.
-        wire.lose(call)
-        patience = world.timeout_ns
-        delay = patience * (5 * random.random() if fault == "late_apply" else 50 * 20 ** random.random())
-        world.scheduler.at(int(delay), call.late)
-        raise wire.timed_out(call)
-
-    def die_with(self, call: Call) -> None:
-        """The sender of a call on its way has died: the request arrives now, later or never."""
-        world = self._world
-        dice = world.faults.random.random()
-        if dice < 0.35:
-            call.late()
-        elif dice < 0.65 and call.changes:
-            world.scheduler.at(int(world.timeout_ns * 30 * world.faults.random.random()), call.late)
 
 
 class S3ChunkStorage(BaseChunkStorage):

@@ -17,7 +17,7 @@ from tests.simulator.world import Process, World
 
 __all__ = ["Watch"]
 
-_WHOLE = frozenset(("PUT", "PUT*", "link", "rename", "creat"))
+_WHOLE = frozenset(("PUT", "PUT*", "RENAME", "link", "rename", "creat"))
 _DELETING = frozenset(("DELETE", "unlink"))
 
 

@@ -38,8 +38,12 @@ from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.runtime import ProcessIdentity
 from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.probe import ServerBacked, probe_storage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
+from tests.simulator.bound_hdfs import BoundHdfsBackend
+from tests.simulator.bound_posix import BoundPosixBackend
+from tests.simulator.bound_s3 import BoundS3Backend
 from tests.simulator.faults import CLASSES, Faults, Weather
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
@@ -52,7 +56,7 @@ from tests.support.closing import Closing
 __all__ = ["Job", "Machine", "Observer", "Process", "ProcessDied", "StorageKind", "World"]
 
 T = TypeVar("T")
-StorageKind = Literal["s3", "posix"]
+StorageKind = Literal["s3", "posix", "hdfs"]
 Observer = Callable[[Call, Any, bool], None]
 """Told of every call that has taken effect: the call, its result (or the exception), and whether it came late."""
 
@@ -96,13 +100,14 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("machine", "storage", "world")
+    __slots__ = ("caches", "machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
         self.storage: ChunkStorage = world.wrap(world.backend.client(self))
+        self.caches: list[MemoryMetadataCache] = []
 
     # Doing something
 
@@ -176,8 +181,8 @@ class Process(WiredProcess):
     def until_record(self, stage: Stage = "apply", *, skip: int = 0) -> Call:
         """Let the world go on until this process is about to write a record into its journal."""
         if self.world.mode == "append":
-            return self.until(op="write", name="*/log.a", stage=stage, skip=skip)
-        step = "PUT*" if self.world.kind == "s3" else "link"
+            return self.until(op="write", step="pwrite", name="*/log.a", stage=stage, skip=skip)
+        step = {"s3": "PUT*", "posix": "link", "hdfs": "RENAME"}[self.world.kind]
         return self.until(op="create_if_absent", step=step, name="*/j/*/*.s", stage=stage, skip=skip)
 
     # What happens to it
@@ -205,13 +210,14 @@ class World(Closing):
 
     Arguments:
       seed: decides everything that is left to chance.
-      storage: "s3" or "posix".
+      storage: "s3", "posix", or "hdfs" (with its binding only).
       settings: those of every store; ``container`` is created with them, in fine weather, before anything else.
       weather: the faults; none by default.
       preempt_every: mean number of scheduling points between two preemptions; 0: only who waits gives way.
       latency_s, timeout_s: one way of a call, and a client's patience with a call that does not answer.
       wrap: put a wrapper (retries, say) around each process's storage.
       remote: the object store says that it is behind a network, as real ones do: nobody works for others in his own thread.
+      bindings: processes use the binding for real, over a simulated system below it.
       lmdb_folder: keep the metadata caches in LMDB under this folder instead of memory.
     """
 
@@ -230,6 +236,7 @@ class World(Closing):
         append_journal: bool = True,
         fence_by_stat: bool = True,
         remote: bool = False,
+        bindings: bool = False,
         lmdb_folder: str | None = None,
     ) -> None:
         self.seed = seed
@@ -240,21 +247,20 @@ class World(Closing):
         runtime.install(self.runtime)
         self.faults = Faults(weather or Weather(), seed)
         self.faults.active = False
-        self.latency_ns = int((latency_s if latency_s is not None else 0.02 if storage == "s3" else 0.0002) * NS)
+        self.latency_ns = int((latency_s if latency_s is not None else 0.0002 if storage == "posix" else 0.02) * NS)
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
         self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4)
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
-        self.backend: S3Backend | PosixBackend = (
-            S3Backend(self, remote=remote)
-            if storage == "s3"
-            else PosixBackend(
-                self,
-                append_journal=append_journal,
-                fence_by_stat=fence_by_stat,
-            )
-        )
+        self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
+        if storage == "hdfs":
+            self.backend = BoundHdfsBackend(self)
+        elif storage == "s3":
+            self.backend = BoundS3Backend(self) if bindings else S3Backend(self, remote=remote)
+        else:
+            posix = BoundPosixBackend if bindings else PosixBackend
+            self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         self.lmdb_folder = lmdb_folder
         self.on_stall: Callable[[Process], None] = Process.stall
         """Called when a process stalls in the middle of a call; sees to it that it wakes."""
@@ -275,14 +281,19 @@ class World(Closing):
                 self.scheduler.kill(process)
         self.scheduler.heap.clear()
         self.observers.clear()
+        if isinstance(self.backend, BoundPosixBackend | BoundS3Backend | BoundHdfsBackend):
+            self.backend.close()
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
             abandon(self.lmdb_folder)
 
     def _create_container(self) -> ContainerFormat:
-        """In fine weather, and without the probe of put-if-absent: the store is known to have it."""
-        storage = self.backend.client(Process(self, Machine(self, "nowhere"), "founder", 0))
+        """In fine weather; the probe of put-if-absent only for bindings that will ask for its result."""
+        founder = Process(self, Machine(self, "nowhere"), "founder", 0)
+        storage = self.backend.client(founder)
+        if isinstance(storage, ServerBacked):
+            return founder.run(lambda: create_container(storage, self.names, self.settings, probe=probe_storage))
         return create_container(storage, self.names, self.settings)
 
     @property
@@ -318,9 +329,11 @@ class World(Closing):
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""
         if self.lmdb_folder is None:
-            return MemoryMetadataCache(self.format.uuid, role, shelf=process.machine.shelf)
+            cache = MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
+            process.caches.append(cache)
+            return cache
         folder = f"{self.lmdb_folder}/{process.machine.boot_id}"
-        return LmdbMetadataCache(folder, self.format.uuid, role=role, settings=self.settings)
+        return LmdbMetadataCache(folder, self.format.uuid, process.storage.address, role, settings=self.settings)
 
     # Letting it go on
 
@@ -381,7 +394,8 @@ class World(Closing):
         try:
             self.scheduler.kill(process)
         finally:
-            process.machine.shelf.forget_closed_views()
+            for cache in process.caches:
+                cache.abandon()
 
     def power_cut(self) -> None:
         """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""

@@ -1,9 +1,6 @@
 """WebHDFS as a model in this process: one name node, data nodes, exact faults. The truth stays with the real server.
 
-What is modelled is what the binding depends on, as a real Hadoop 3.3.6 was seen to behave (``tests/hdfs/test_semantics.py``
-asks both the same questions): exclusive but not atomic CREATE (a client that dies leaves a complete, shorter file), leases,
-RENAME with options, CONCAT, paged listing in order of signed bytes, offsets at the
-end of a file being errors.
+What the servers know and do is ``hdfs_names``.
 
     with FakeWebHdfs() as fake:
         fake.lose_reply("RENAME")                     # carried out, never answered
@@ -11,48 +8,24 @@ end of a file being errors.
         ...
         assert fake.asked("RENAME") == 2
 
-Leaves out: blocks, users, permissions but the owner's write bit, chunked bodies.
+Leaves out: chunked bodies.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.support.closing import Closing
+from tests.support.hdfs_names import PREFIX, NameSpace, No, remote_exception
 
 __all__ = ["FakeWebHdfs", "Fault"]
-
-_PREFIX = "/webhdfs/v1"
-_INODES = "/.reserved/.inodes/"
-_BLOCK_BYTES = 128 << 20
-
-
-class _No(Exception):
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.kind, self.message = status, kind, message
-
-
-@dataclass
-class _File:
-    number: int
-    data: bytes = b""
-    open: bool = False
-    """Somebody writes it, or died doing so: closed at ``closes_at``, where that is set."""
-    closes_at: float | None = None
-    permission: str = "644"
-    modified_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 @dataclass
@@ -84,40 +57,17 @@ class Asked:
     params: dict[str, str]
 
 
-def _signed(name: str) -> bytes:
-    """A key that sorts as Hadoop does: by signed bytes, so that everything beyond ASCII comes first."""
-    return bytes(byte ^ 0x80 for byte in name.encode())
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return (path + "/").startswith(folder + "/")
-
-
-def _moved(path: str, source: str, target: str) -> str:
-    return target + path[len(source) :] if _is_within(path, source) else path
-
-
-class FakeWebHdfs(Closing):
-    """The servers. ``page``: entries of a listing's page; ``numbers``: False makes it a gateway that gives files none;
-    ``inodes``: whether ``/.reserved/.inodes`` leads anywhere; ``datanodes``: how many."""
+class FakeWebHdfs(NameSpace, Closing):
+    """The servers. ``page``, ``numbers``, ``inodes``: as ``NameSpace`` has them; ``datanodes``: how many."""
 
     def __init__(self, *, page: int = 1000, numbers: bool = True, inodes: bool = True, datanodes: int = 1) -> None:
-        self.lock = threading.RLock()
-        self.files: dict[str, _File] = {}
-        self.folders: dict[str, int] = {"/": 16_385}
-        """Their numbers."""
+        super().__init__(lambda: time.time_ns() // 1_000_000, time.monotonic, page=page, numbers=numbers, inodes=inodes)
         self.log: list[Asked] = []
         self.faults: list[Fault] = []
-        self.page = page
-        self.numbers = numbers
-        self.inodes = inodes
-        self._next_number = 16_385
         self._servers = [_serve(self, "namenode", "127.0.0.1")]
         # Each on an address of its own: the name node leaves data nodes out by address.
         self._servers += [_serve(self, "datanode", f"127.0.0.{index + 1}") for index in range(datanodes)]
-        self.safe_mode = ""
-        """What the name node tells of its safe mode at /jmx, and ``live_nodes`` of its data nodes."""
-        self.live_nodes: dict[str, dict[str, int]] = {}
+        self.datanodes = [(str(server.server_name), int(server.server_port)) for server in self._servers[1:]]
         self.too_much = 0
         """So many bytes more than were asked for are sent with every OPEN."""
         self._holders: list[socket.socket] = []
@@ -180,7 +130,6 @@ class FakeWebHdfs(Closing):
         self._cuts[path] = (reads, length)
 
     def after_read(self, path: str) -> None:
-        """What happens once a data node has read ``path``; called with the lock held."""
         file = self.files[path]
         file.data += self._grows.get(path, b"")
         reads, length = self._cuts.get(path, (0, 0))
@@ -232,268 +181,6 @@ class FakeWebHdfs(Closing):
                     return fault
         return None
 
-    # The name space
-
-    def resolve(self, path: str) -> str:
-        """The path that ``path``, which may begin with a number, stands for now."""
-        if not self.inodes or not path.startswith(_INODES):
-            return path
-        number, slash, rest = path[len(_INODES) :].partition("/")
-        with self.lock:
-            for found, known in self.folders.items():
-                if str(known) == number:
-                    return (found + slash + rest).replace("//", "/")
-            for found, file in self.files.items():
-                if str(file.number) == number:
-                    return found + slash + rest
-        raise _No(404, "FileNotFoundException", f"File for given inode path does not exist: {path}")
-
-    def move(self, source: str, target: str) -> None:
-        """Rename a folder, as somebody else would."""
-        with self.lock:
-            self.make_folders(target.rpartition("/")[0] or "/")
-            self.files = {_moved(path, source, target): file for path, file in self.files.items()}
-            self.folders = {_moved(path, source, target): number for path, number in self.folders.items()}
-
-    def copy(self, source: str, target: str) -> None:
-        """Copy a folder, as somebody else would: the same names and bytes under other numbers."""
-        with self.lock:
-            for path in [path for path in self.folders if _is_within(path, source)]:
-                self.make_folders(target + path[len(source) :])
-            for path, file in [item for item in self.files.items() if _is_within(item[0], source)]:
-                copied = self.new_file(target + path[len(source) :])
-                copied.data, copied.open = file.data, False
-
-    def remove(self, folder: str) -> None:
-        """Remove a folder with all that is in it."""
-        with self.lock:
-            self.files = {path: file for path, file in self.files.items() if not _is_within(path, folder)}
-            self.folders = {path: number for path, number in self.folders.items() if not _is_within(path, folder)}
-
-    def entry(self, path: str) -> _File | None:
-        """A file, its lease brought up to now. Raises for a path below a file."""
-        for index in range(1, len(path)):
-            if path[index] == "/" and path[:index] in self.files:
-                raise _No(403, "AccessControlException", f"{path[:index]} (is not a directory)")
-        file = self.files.get(path)
-        if file is not None and file.closes_at is not None and time.monotonic() >= file.closes_at:
-            file.open, file.closes_at = False, None
-        return file
-
-    def file(self, path: str) -> _File:
-        found = self.entry(path)
-        if found is None:
-            raise _No(404, "FileNotFoundException", f"File does not exist: {path}")
-        return found
-
-    def make_folders(self, path: str) -> None:
-        while path not in self.folders:
-            if path in self.files:
-                raise _No(403, "ParentNotDirectoryException", f"{path} (is not a directory)")
-            self._next_number += 1
-            self.folders[path] = self._next_number
-            path = path.rpartition("/")[0] or "/"
-
-    def new_file(self, path: str) -> _File:
-        self._next_number += 1
-        file = self.files[path] = _File(self._next_number, open=True)
-        return file
-
-    def status(self, path: str, suffix: str = "") -> dict[str, Any]:
-        if path in self.folders:
-            number = self.folders[path] if self.numbers else 0
-            return {"type": "DIRECTORY", "pathSuffix": suffix, "length": 0, "fileId": number, "permission": "755"}
-        file = self.file(path)
-        return {
-            "type": "FILE",
-            "pathSuffix": suffix,
-            "length": len(file.data),
-            "fileId": file.number if self.numbers else 0,
-            "permission": file.permission,
-            "modificationTime": file.modified_ms,
-            "blockSize": _BLOCK_BYTES,
-        }
-
-    def locate(self, path: str, params: dict[str, str]) -> dict[str, Any]:
-        excluded = set(filter(None, params.get("excludedatanodes", "").split(",")))
-        for server in self._servers[1:]:
-            host, port = str(server.server_name), int(server.server_port)
-            if host not in excluded:
-                query = "&".join(f"{key}={quote(value)}" for key, value in params.items() if key != "noredirect")
-                query += f"&namenoderpcaddress={self._servers[0].server_name}:1"
-                return {"Location": f"http://{host}:{port}{_PREFIX}{quote(path)}?{query}"}
-        raise _No(403, "IOException", "Failed to find datanode, suggest to check cluster health.")
-
-
-# What the name node does: one function for each operation, called with the lock held.
-
-
-def _get_file_status(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    fake.entry(path)
-    return {"FileStatus": fake.status(path)}
-
-
-def _blocks(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    file = fake.file(path)
-    return {"LocatedBlocks": {"fileLength": 0 if file.open else len(file.data), "isUnderConstruction": file.open}}
-
-
-def _mkdirs(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    fake.entry(path)
-    fake.make_folders(path)
-    return {"boolean": True}
-
-
-def _create(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    # Whether the name is free is decided when the data node begins.
-    return fake.locate(path, params)
-
-
-def _open(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    if path in fake.folders:
-        raise _No(404, "FileNotFoundException", f"Path is not a file: {path}")
-    size, offset = len(fake.file(path).data), int(params.get("offset", "0"))
-    if offset >= size > 0:
-        raise _No(403, "IOException", f"Offset={offset} out of the range [0, {size}); OPEN, path={path}")
-    return fake.locate(path, params)
-
-
-def _delete(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    if path in fake.folders:
-        if params.get("recursive") == "true":
-            fake.remove(path)
-            return {"boolean": True}
-        if any(name.startswith(path + "/") for name in (*fake.files, *fake.folders)):
-            raise _No(403, "PathIsNotEmptyDirectoryException", f"`{path} is non empty': Directory is not empty")
-        del fake.folders[path]
-        return {"boolean": True}
-    return {"boolean": fake.files.pop(path, None) is not None}
-
-
-def _rename(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    target, replace = params["destination"], params.get("renameoptions") == "OVERWRITE"
-    if path not in fake.files:
-        raise _No(404, "FileNotFoundException", f"rename source {path} is not found.")
-    parent = target.rpartition("/")[0] or "/"
-    if any(target[:index] in fake.files for index in range(1, len(target)) if target[index] == "/"):
-        raise _No(403, "ParentNotDirectoryException", f"{parent} (is not a directory)")
-    if target in fake.folders:
-        raise _No(403, "IOException", f"Source {path} and destination {target} must both be directories")
-    if target in fake.files and not replace:
-        raise _No(403, "FileAlreadyExistsException", f"rename destination {target} already exists")
-    if parent not in fake.folders:
-        raise _No(404, "FileNotFoundException", f"rename destination parent {target} not found.")
-    fake.files[target] = fake.files.pop(path)
-    return {}
-
-
-def _list(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    fake.entry(path)
-    if path in fake.files:
-        return _listing([fake.status(path)], 0)
-    if path not in fake.folders:
-        raise _No(404, "FileNotFoundException", f"File {path} does not exist.")
-    stem = path if path == "/" else path + "/"
-    names = {
-        name[len(stem) :]
-        for name in (*fake.files, *fake.folders)
-        if name.startswith(stem) and name != stem and "/" not in name[len(stem) :]
-    }
-    after = _signed(params.get("startAfter", ""))
-    wanted = sorted((name for name in names if _signed(name) > after), key=_signed)
-    shown = wanted[: fake.page]
-    return _listing([fake.status(stem + name, name) for name in shown], len(wanted) - len(shown))
-
-
-def _listing(statuses: list[dict[str, Any]], remaining: int) -> dict[str, Any]:
-    partial = {"FileStatuses": {"FileStatus": statuses}}
-    return {"DirectoryListing": {"partialListing": partial, "remainingEntries": remaining}}
-
-
-def _jmx(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    return {"beans": [{"Safemode": fake.safe_mode, "LiveNodes": json.dumps(fake.live_nodes)}]}
-
-
-def _set_permission(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    fake.file(path).permission = params["permission"]
-    return {}
-
-
-def _concat(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> dict[str, Any]:
-    if path.startswith(_INODES):
-        raise _No(403, "IOException", f"Concat operation doesn't support .reserved relative path : {path}")
-    target, sources = fake.file(path), params["sources"].split(",")
-    illegal = partial(_No, 400, "HadoopIllegalArgumentException")
-    if len(set(sources)) != len(sources):
-        raise illegal("concat: at least two of the source files are the same")
-    for source in sources:
-        file = fake.file(source)
-        if source.rpartition("/")[0] != path.rpartition("/")[0]:
-            raise illegal(f"Source file {source} is not in the same directory with the target {path}")
-        if not file.data or file.open:
-            raise illegal(f"concat: source file {source} is invalid or empty or underConstruction")
-    target.data += b"".join(fake.files.pop(source).data for source in sources)
-    return {}
-
-
-_NAMENODE: dict[tuple[str, str], Callable[[FakeWebHdfs, str, dict[str, str]], dict[str, Any]]] = {
-    ("GET", ""): _jmx,
-    ("GET", "GETFILESTATUS"): _get_file_status,
-    ("GET", "GET_BLOCK_LOCATIONS"): _blocks,
-    ("GET", "LISTSTATUS_BATCH"): _list,
-    ("GET", "OPEN"): _open,
-    ("PUT", "CREATE"): _create,
-    ("PUT", "MKDIRS"): _mkdirs,
-    ("PUT", "RENAME"): _rename,
-    ("PUT", "SETPERMISSION"): _set_permission,
-    ("POST", "CONCAT"): _concat,
-    ("DELETE", "DELETE"): _delete,
-}
-
-
-# What a data node does.
-
-
-def _begin_create(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> _File:
-    with fake.lock:
-        path = fake.resolve(path)
-        if path in fake.folders:
-            raise _No(403, "FileAlreadyExistsException", f"{path} already exists as a directory")
-        if any(path[:index] in fake.files for index in range(1, len(path)) if path[index] == "/"):
-            raise _No(403, "ParentNotDirectoryException", f"{path} (is not a directory)")
-        there = fake.entry(path)
-        if there is not None and params.get("overwrite") != "true":
-            if there.open:
-                raise _No(403, "AlreadyBeingCreatedException", f"Failed to CREATE_FILE {path}: the lease is held")
-            raise _No(403, "FileAlreadyExistsException", f"{path} for client 127.0.0.1 already exists")
-        parent = path.rpartition("/")[0] or "/"
-        if params.get("createparent") == "false" and parent not in fake.folders:
-            raise _No(404, "FileNotFoundException", f"Parent directory doesn't exist: {parent}")
-        fake.make_folders(parent)
-        return fake.new_file(path)
-
-
-def _end_write(fake: FakeWebHdfs, file: _File, data: bytes) -> None:
-    with fake.lock:
-        file.data += data
-        file.open = False
-        file.modified_ms = time.time_ns() // 1_000_000
-
-
-def _read(fake: FakeWebHdfs, path: str, params: dict[str, str], known_bytes: int | None) -> bytes:
-    with fake.lock:
-        path = fake.resolve(path)
-        file = fake.file(path)
-        if file.open and file.data:
-            raise _No(403, "CannotObtainBlockLengthException", "Cannot obtain block length for LocatedBlock")
-        offset = int(params.get("offset", "0"))
-        if offset > len(file.data):
-            raise _No(403, "EOFException", "Cannot seek after EOF")
-        known = file.data if known_bytes is None else file.data[:known_bytes]
-        data = known[offset : offset + int(params.get("length", str(1 << 62)))]
-        fake.after_read(path)
-        return data + bytes(fake.too_much)
-
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -512,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         parts = urlsplit(self.path)
-        path, params = unquote(parts.path)[len(_PREFIX) :] or "/", dict(parse_qsl(parts.query, keep_blank_values=True))
+        path, params = unquote(parts.path)[len(PREFIX) :] or "/", dict(parse_qsl(parts.query, keep_blank_values=True))
         op = params.get("op", "")
         asked = Asked(self.where, self.command, op, self._shown(path), self._shown_in(params))
         with self.fake.lock:
@@ -523,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.action in ("refuse", "garble", "say") and fault.answer is not None:
             self._drain()
             status, kind, message = fault.answer
-            self._answer(status, fault.body if not kind else _remote(_No(status, kind, message)))
+            self._answer(status, fault.body if not kind else remote_exception(No(status, kind, message)))
             return
         if fault is not None and fault.action == "lose_request":
             self.close_connection = True
@@ -532,10 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
             if self.where == "datanode":
                 status, body = self._datanode(op, path, params, fault)
             else:
-                status, body = 200, self._namenode(op, path, params)
-        except _No as no:
+                status, body = 200, self.fake.command(self.command, op, path, params)
+        except No as no:
             self._drain()
-            status, body = no.status, _remote(no)
+            status, body = no.status, remote_exception(no)
         if fault is not None and fault.action != "shorten":
             # Carried out; the answer is lost.
             self.close_connection = True
@@ -544,32 +231,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _shown(self, path: str) -> str:
         """For the log and the faults: by name, where there is one."""
-        with contextlib.suppress(_No):
+        with contextlib.suppress(No):
             return self.fake.resolve(path)
         return path
 
     def _shown_in(self, params: dict[str, str]) -> dict[str, str]:
         return {key: self._shown(value) if key == "destination" else value for key, value in params.items()}
 
-    def _namenode(self, op: str, path: str, params: dict[str, str]) -> bytes:
-        known = _NAMENODE.get((self.command, op))
-        if known is None:
-            raise _No(400, "IllegalArgumentException", f'Invalid value for webhdfs parameter "op": {op}')
-        with self.fake.lock:
-            if op not in ("CONCAT", "CREATE"):
-                path = self.fake.resolve(path)
-            if "destination" in params:
-                params = {**params, "destination": self.fake.resolve(params["destination"])}
-            answer = known(self.fake, path, params)
-        return json.dumps(answer).encode() if answer else b""
-
     def _datanode(self, op: str, path: str, params: dict[str, str], fault: Fault | None) -> tuple[int, bytes]:
         if op == "OPEN":
             known_bytes = None
             if fault is not None and fault.action == "shorten" and fault.answer is not None:
                 known_bytes = fault.answer[0]
-            return 200, _read(self.fake, path, params, known_bytes)
-        file = _begin_create(self.fake, path, params)
+            return 200, self.fake.read(path, params, known_bytes) + bytes(self.fake.too_much)
+        file = self.fake.begin_create(path, params)
         # Unasked, as the real ones do.
         self.send_response_only(100)
         self.end_headers()
@@ -578,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         # A client that dies: the file is closed with what has arrived, and nobody says anything.
         cut = fault is not None and fault.action == "cut_body"
         data = self._body(size // 2 if cut else size)
-        _end_write(self.fake, file, data)
+        self.fake.end_write(file, data)
         return 201, b""
 
     def _body(self, size: int) -> bytes:
@@ -602,10 +277,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-
-def _remote(no: _No) -> bytes:
-    return json.dumps({"RemoteException": {"exception": no.kind, "message": no.message}}).encode()
 
 
 class _Server(ThreadingHTTPServer):

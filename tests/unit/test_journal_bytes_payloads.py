@@ -200,8 +200,8 @@ def test_every_flipped_bit_and_every_cut_of_a_small_object_is_damage(name: str) 
 
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_one_kind_is_never_taken_for_another(name: str) -> None:
-    for other, sample in OBJECTS.items():
-        if other != name:
+    for sample in OBJECTS.values():
+        if type(sample.value) is not type(OBJECTS[name].value):
             with pytest.raises(Damaged, match="kind"):
                 OBJECTS[name].decode(sample.raw, object="x")
 

@@ -40,7 +40,7 @@ def stored(found: dict[bytes, TableRecord]) -> MemoryMetadataStore:
     commit = Commit(
         GENESIS._replace(lsn=1, hash=b"1" * 16), GENESIS.hash, 0, [(int(OpCode.TABLE_PUT), "!blocks", b"")], changes
     )
-    assert store.apply([commit], owner_epoch=None, verify=False)
+    assert store.apply([commit], verify=False)
     return store
 
 

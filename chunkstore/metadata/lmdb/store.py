@@ -1,7 +1,7 @@
 """The store and its views on an LMDB environment: rows and index entries as they are, and one row for the head.
 
 Promises: the port's. A commit costs its row puts and one more; it is applied in one write transaction, conditional on the
-head read inside it, so that LMDB's writer lock orders all processes and all but the owner are refused.
+head read inside it.
 Leaves out: opening and trust (``cache``), errors of LMDB (``environment``).
 """
 
@@ -28,18 +28,17 @@ T = TypeVar("T")
 
 HEAD_KEY = b"\0head"
 _FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
-_HEAD = Struct(">B16sQQ16sQQQ32s")
-_HEAD_VERSION = 1
+_HEAD = Struct(">B16sQ16sQQQ32s")
+_HEAD_VERSION = 2
 _LOAD_PAIRS = 32_768
 _LOAD_BYTES = 8 * MIB
 
 
 def pack_head(container_uuid: bytes, head: Head) -> bytes:
     """The head row's value (FORMAT.md of the metadata folder)."""
-    position, digest, owner_epoch = head
-    lsn, record_hash, epoch, index, end = position
+    lsn, record_hash, epoch, index, end = head.position
     return _HEAD.pack(
-        _HEAD_VERSION, container_uuid, owner_epoch, lsn, record_hash, epoch, index, end, digest.to_bytes(32, "big")
+        _HEAD_VERSION, container_uuid, lsn, record_hash, epoch, index, end, head.digest.to_bytes(32, "big")
     )
 
 
@@ -47,8 +46,8 @@ def _read_head(txn: lmdb.Transaction[bytes], container_uuid: bytes) -> Head:
     raw = txn.get(HEAD_KEY)
     if raw is None or len(raw) != _HEAD.size or raw[0] != _HEAD_VERSION or raw[1:17] != container_uuid:
         raise StorageUnavailable("the metadata cache is not of this container or version; delete it", object="head")
-    _, _, owner_epoch, lsn, record_hash, epoch, index, end, digest = _HEAD.unpack(raw)
-    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big"), owner_epoch)
+    _, _, lsn, record_hash, epoch, index, end, digest = _HEAD.unpack(raw)
+    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big"))
 
 
 def _floor(cursor: lmdb.Cursor[bytes], key: bytes) -> tuple[bytes, bytes] | None:
@@ -171,15 +170,18 @@ class _OpenView(LmdbMetadataView):
 class LmdbMetadataStore(MetadataStore):
     """See the module's text. Made by ``LmdbMetadataCache`` and ``open_reader``."""
 
-    def __init__(
-        self, environment: Environment, container_uuid: bytes, *, opener: str | None, deadline_s: float
-    ) -> None:
+    def __init__(self, environment: Environment, container_uuid: bytes, *, writes: bool, deadline_s: float) -> None:
         self._environment = environment
         self._uuid = container_uuid
-        self._opener = opener
+        self._writes = writes
         self._deadline_s = deadline_s
         self._open = True
         self._last_head: tuple[bytes, Head | None] = (b"", None)
+
+    @property
+    def environment(self) -> Environment:
+        """What it is a handle on; other handles may share it."""
+        return self._environment
 
     @property
     def path(self) -> str:
@@ -192,7 +194,7 @@ class LmdbMetadataStore(MetadataStore):
         return self._environment
 
     def _write(self, body: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        if not self._open or self._opener is None:
+        if not self._open or not self._writes:
             self._check()
             raise Unsupported(
                 "this metadata store was opened by open_reader; only its owner changes it", feature="write"
@@ -210,13 +212,13 @@ class LmdbMetadataStore(MetadataStore):
         with _OpenView(self._check(), self._uuid) as view:
             return view.get(key)
 
-    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+    def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
             # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
             raw, head = self._last_head
             if head is None or txn.get(HEAD_KEY) != raw:
                 head = _read_head(txn, self._uuid)
-            if not may_follow(head, commits, owner_epoch):
+            if not may_follow(head, commits):
                 return False
             head = fold(_WriteTransaction(txn), head, commits, verify=verify)
             raw = pack_head(self._uuid, head)
@@ -232,16 +234,6 @@ class LmdbMetadataStore(MetadataStore):
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
             txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position)))
-            return True
-
-        return self._write(body)
-
-    def set_owner(self, epoch: int) -> bool:
-        def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head = _read_head(txn, self._uuid)
-            if head.owner_epoch > epoch:
-                return False
-            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(owner_epoch=epoch)))
             return True
 
         return self._write(body)
@@ -289,4 +281,4 @@ class LmdbMetadataStore(MetadataStore):
     def close(self, *, clean: bool) -> None:
         if self._open:
             self._open = False
-            release(self._environment, self._opener if clean else None)
+            release(self._environment, writes=self._writes, clean=clean)

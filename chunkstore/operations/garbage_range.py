@@ -1,0 +1,104 @@
+"""Unfolding a garbage range: which of its chunks may be forgotten, and what stays because its row is damaged or leads elsewhere.
+
+Promises: reads rows only; goes from the first chunk to the last and never beyond, whatever the range says of its count. A row that
+can be read but is refused (``names.confined``) still leads on. Beyond one that cannot be read only the way from the other end leads;
+what lies between two such rows stays. Leaves out: deleting (``collect``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chunkstore.errors import Damaged
+from chunkstore.metadata.codec import decode_chunk
+from chunkstore.metadata.keys import block_range, chunk_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import ContainerNames, confined
+from chunkstore.records import ChunkRecord, GarbageRecord
+
+__all__ = ["Unfolded", "unfold"]
+
+
+class Unfolded(NamedTuple):
+    """``ids`` may go, and with them the rows of their block borders, ``block_keys``. ``refused`` may not: those that lie among
+    ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the range."""
+
+    ids: list[bytes]
+    block_keys: list[bytes]
+    size_bytes: int
+    kept: list[GarbageRecord]
+    refused: list[bytes]
+    rest: GarbageRecord | None
+
+
+def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, chunks_max: int) -> Unfolded:
+    """The next chunks of a range, as long as they and their block rows are fewer than ``chunks_max``."""
+    ids: list[bytes] = []
+    block_keys: list[bytes] = []
+    kept: list[GarbageRecord] = []
+    refused: list[bytes] = []
+    met: set[bytes] = set()
+    first, last, left = garbage.first, garbage.last, garbage.count
+    size_bytes = kept_bytes = 0
+    backwards = beside_kept = False
+    while left and len(met) + len(block_keys) < chunks_max:
+        identity = last if backwards else first
+        record = _readable(view, identity) if identity not in met else None
+        if record is None:
+            refused.append(identity)
+            if backwards or identity == last:
+                break
+            backwards, beside_kept = True, False
+            continue
+        met.add(identity)
+        left -= 1
+        if _is_confined(names, identity, record):
+            ids.append(identity)
+            block_keys += [key for key, _ in view.scan(*block_range(identity))]
+            size_bytes += record.length
+            beside_kept = False
+        else:
+            refused.append(identity)
+            kept_bytes += record.length
+            if beside_kept:
+                before = kept.pop()
+                kept.append(
+                    before._replace(
+                        first=identity if backwards else before.first,
+                        last=before.last if backwards else identity,
+                        count=before.count + 1,
+                        size_bytes=before.size_bytes + record.length,
+                    )
+                )
+            else:
+                kept.append(GarbageRecord(identity, identity, 1, record.length, 0, 0, 0))
+            beside_kept = True
+        if identity == (first if backwards else last):
+            left = 0
+        elif backwards:
+            last = record.previous
+            if last == first:
+                break
+        else:
+            first = record.next
+    rest = None
+    if left:
+        rest_bytes = max(0, garbage.size_bytes - size_bytes - kept_bytes)
+        rest = garbage._replace(first=first, last=last, count=left, size_bytes=rest_bytes)
+    return Unfolded(ids, block_keys, size_bytes, kept, refused, rest)
+
+
+def _readable(view: MetadataView, identity: bytes) -> ChunkRecord | None:
+    raw = view.get(chunk_key(identity))
+    try:
+        return None if raw is None else decode_chunk("chunk row", raw)
+    except Damaged:
+        return None
+
+
+def _is_confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> bool:
+    try:
+        confined(names, identity, record)
+    except Damaged:
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""What was seen of history's end before, and whether the journal still reaches it (protocol 3.2, 3.4 T0 to T3, A17).
+
+Promises: a claimant is told, before it writes anything that would make it final, that the storage lost what a released lease, its
+own process or the local cache has seen; so what is put back heals it. A lease speaks of the root itself: ``Damaged``. A cache
+speaks of what this machine saw under this root: ``RolledBack``. Nothing here decides who owns what.
+Leaves out: reading streams to their ends (``append_stream``, ``slot_stream``), what vanished in the middle of history (replay).
+"""
+
+from __future__ import annotations
+
+from chunkstore.errors import Damaged, RolledBack
+from chunkstore.journal import LeaseInfo
+from chunkstore.metadata.port import GENESIS, Head, Position
+from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.objects import LatestHint
+from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
+from chunkstore_journal.walk import newest_opened, visible_end
+
+__all__ = ["SeenEnds", "contradicts", "missing"]
+
+_WAY_ON = (
+    "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
+    "former owner runs any more"
+)
+
+
+def contradicts(lease: LeaseInfo | None, end: Position) -> bool:
+    """Whether ``lease`` says that the stream which ends at ``end`` was closed further on, or at another record."""
+    if lease is None or not lease.lsn or lease.epoch != end.epoch:
+        return False
+    return lease.lsn > end.lsn or (lease.lsn == end.lsn and lease.hash != end.hash)
+
+
+class SeenEnds:
+    """The witnesses of one take-over. With ``accept`` they are given up where the journal does not reach them, and that is told."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        *,
+        cache: Head | None,
+        own: Position | None,
+        lease: LeaseInfo | None,
+        latest: LatestHint | None,
+        accept: bool,
+    ) -> None:
+        self._streams = streams
+        self._names = streams.names
+        self._cache = cache
+        self._own = own
+        self._lease = lease
+        self._latest = latest
+        self._accept = accept
+        self._missing: Position | None = None
+        self.latest_holds = False
+        self.gave_up = False
+        """Whether the journal does not reach what was seen, and the caller goes on without it."""
+        self.cache_is_void = False
+        """Whether the cache is ahead of a history that goes on without it: it is to be discarded."""
+        self.findings: list[str] = []
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that the cache has seen opened."""
+        return 0 if self._cache is None else self._cache.position.epoch
+
+    def check_claims(self, top: int) -> None:
+        """T0: what was opened is claimed. Raises ``Damaged``, ``RolledBack``."""
+        self._check_epochs(top + 1, "claim", self._names.epoch(top + 1))
+
+    def check_opened(self, epoch: int) -> None:
+        """T2, before an epoch without slot 0 is voided: it, or one above it, was never opened. Raises as ``check_claims``."""
+        self._check_epochs(epoch, "OPEN", self._names.slot(epoch, 0))
+
+    def _check_epochs(self, lost: int, what: str, object: str) -> None:
+        lease = self._lease
+        if lease is not None and lease.epoch >= lost:
+            text = f"epoch {lease.epoch} was opened, says the lease, but the {what} of epoch {lost} is gone: "
+            self._lease = None
+            self._give_up(Damaged(f"{text}the storage lost names. {_WAY_ON}", object=object))
+        if self._cache is not None and self.epoch >= lost:
+            newest = newest_opened(self._streams, lost - 1)
+            end = GENESIS
+            if newest:
+                reached = visible_end(self._streams, self._streams.opened(newest))
+                end = Position(reached.lsn, reached.hash, newest, reached.index, 0)
+            self._give_up_cache(self._cache, end, object)
+
+    def known(self, previous: Opened) -> Position | None:
+        """The last point of the stream that was seen and is really there: reading and probing may begin at it."""
+        known: Position | None = None
+        for what, position in self._points(previous):
+            holds = self._streams.holds(position)
+            if holds is None and what and self._streams.mode == "slot":
+                self._missing = position
+            if holds is False and what:
+                self.findings.append(f"{what} does not agree with the journal at lsn {position.lsn}")
+            if holds and not what:
+                self.latest_holds = True
+            if holds and (known is None or position.lsn > known.lsn):
+                known = position
+        return known
+
+    def _points(self, previous: Opened) -> list[tuple[str, Position]]:
+        """Points of the former stream; with an empty name, the LATEST snapshot's."""
+        found: list[tuple[str, Position]] = []
+        if self._cache is not None:
+            found.append(("the local cache", self._cache.position))
+        if self._own is not None:
+            found.append(("this process", self._own))
+        if self._latest is not None:
+            link = self._latest.snapshot
+            # A hint may say anything: what contradicts itself is no witness.
+            if link.lsn - previous.header.lsn == link.index - 1:
+                found.append(("", Position(link.lsn, link.hash, link.epoch, link.index, link.end)))
+        return [
+            (what, position) for what, position in found if position.epoch == previous.epoch and position.index >= 1
+        ]
+
+    def judge(self, end: Position, *, torn: bool = False) -> None:
+        """T3, before anything is written behind ``end``, the last record of the former stream (GENESIS: there is none).
+
+        ``torn``: incomplete bytes follow it. They count as torn only if no more of the stream was ever seen (protocol 3.2).
+        Raises: ``Damaged``, ``RolledBack``.
+        """
+        name = self._name_of(end)
+        hole = self._missing
+        if hole is not None and end.index >= hole.index:
+            text = "the next record is there, but this one, which was seen, is gone: the storage lost names. Restore it"
+            raise Damaged(text, object=self._names.slot(hole.epoch, hole.index - 1))
+        if self._own is not None and self._own.lsn > end.lsn:
+            raise Damaged(
+                f"this process has committed lsn {self._own.lsn}: {_gone(end, self._own)}. Restore it",
+                object=name,
+                position=end.end,
+            )
+        lease = self._lease
+        if lease is not None and contradicts(lease, end):
+            gone = f"{missing(end, lease.lsn)}{self._others(end)}"
+            text = f"epoch {lease.epoch} was closed at lsn {lease.lsn}, says the lease: {gone}. {_WAY_ON}"
+            self._lease = None
+            self._give_up(Damaged(text, object=name, position=end.end))
+        cache = self._cache
+        if cache is not None and (cache.position.lsn > end.lsn or cache.position.epoch > end.epoch):
+            if self._was_given_up(end, cache.position):
+                self.findings.append(
+                    f"the local cache was discarded: it stands at lsn {cache.position.lsn}, in a part of history that was given up"
+                )
+                self._cache, self.cache_is_void = None, True
+            else:
+                self._give_up_cache(cache, end, name)
+        self._judge_latest(end, name, torn)
+
+    def _judge_latest(self, end: Position, name: str, torn: bool) -> None:
+        if self._latest is None or self._latest.snapshot.lsn <= end.lsn:
+            return
+        link = self._latest.snapshot
+        if torn and link.epoch == end.epoch and link.lsn - end.lsn == link.index - end.index:
+            text = f"snapshot LATEST has seen lsn {link.lsn}: {missing(end, link.lsn)}"
+            self._latest = None
+            self._give_up(Damaged(f"{text}. {_WAY_ON}", object=name, position=end.end))
+            return
+        # Not enough to stop for: a hint that anybody may overwrite.
+        self.findings.append(f"snapshot {link.name} stands at lsn {link.lsn}, and the journal ends at lsn {end.lsn}")
+        self._latest = None
+
+    def _name_of(self, end: Position) -> str:
+        """The object in which the record behind ``end`` would lie."""
+        if not end.epoch:
+            return self._names.journal_prefix()
+        append = self._streams.mode == "append"
+        return self._names.log(end.epoch) if append else self._names.slot(end.epoch, end.index)
+
+    def _others(self, end: Position) -> str:
+        """Who else has seen more."""
+        found = []
+        if self._cache is not None and self._cache.position.lsn > end.lsn:
+            found.append(f"the local cache (lsn {self._cache.position.lsn})")
+        if self._latest is not None and self._latest.snapshot.lsn > end.lsn:
+            found.append(f"snapshot LATEST (lsn {self._latest.snapshot.lsn})")
+        return f"; seen, too, by {' and '.join(found)}" if found else ""
+
+    def _was_given_up(self, end: Position, seen: Position) -> bool:
+        """Whether history says itself that it goes on without what was seen: an OPEN above its epoch cut it off.
+
+        Epochs are dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their
+        numbers recur, and nothing tells the two apart: then every machine is asked for itself.
+        """
+        epoch = end.epoch
+        while epoch > seen.epoch:
+            payload = self._streams.opened(epoch).payload
+            if payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):
+                return True
+            epoch = payload.previous_epoch
+        return False
+
+    def _give_up_cache(self, cache: Head, end: Position, object: str) -> None:
+        self._cache, self.cache_is_void = None, True
+        seen = cache.position
+        text = (
+            f"this root is older than what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
+            f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {_WAY_ON}"
+        )
+        self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn))
+
+    def _give_up(self, error: Damaged) -> None:
+        if not self._accept:
+            raise error
+        self.gave_up = True
+        self.findings.append(f"accepted: {error.message}")
+
+
+def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:
+    """In words: what is missing behind ``end`` of what reached ``lsn``."""
+    if lsn <= end.lsn:
+        return f"another record with lsn {lsn} lies here"
+    count = lsn - end.lsn
+    records = "1 record" if count == 1 else f"{count} records"
+    size = f", {size_bytes} bytes" if size_bytes > 0 else ""
+    which = f"lsn {lsn}" if count == 1 else f"lsn {end.lsn + 1} to {lsn}"
+    return f"{which} ({records}{size}) is missing here"
+
+
+def _gone(end: Position, seen: Position) -> str:
+    return missing(end, seen.lsn, seen.end - end.end if seen.epoch == end.epoch else 0)

@@ -1,0 +1,211 @@
+"""A restored backup takes a root's place, by the command line and in Python; what a machine has seen of it, and what it has not."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import chunkstore
+from chunkstore import Settings
+from chunkstore.assembly import open_store_on
+from chunkstore.errors import ContainerNotFound, Damaged, RolledBack
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.registry import open_storage
+from chunkstore.storage import ChunkHandle
+from chunkstore_bindings.memory import MemoryChunkStorage
+from tests.cli.conftest import Call
+from tests.support.servers.s3server import S3Server
+
+
+@dataclass
+class Place:
+    """A root, and its objects as somebody copies them who knows nothing of chunkstore."""
+
+    root: str
+    settings: Settings
+
+    def objects(self) -> dict[str, bytes]:
+        if self.root.startswith("file:"):
+            folder = Path(urlsplit(self.root).path)
+            return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        storage = open_storage(self.root, self.settings)
+        names = [item.name for item in storage.list("", limit=10_000).items]
+        found = {name: storage.read(ChunkHandle(name, False), 0, 1 << 24) for name in names}
+        storage.close()
+        return found
+
+    def become(self, objects: dict[str, bytes]) -> None:
+        if self.root.startswith("file:"):
+            folder = Path(urlsplit(self.root).path)
+            shutil.rmtree(folder)
+            for name, data in objects.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            return
+        storage = open_storage(self.root, self.settings)
+        for item in storage.list("", limit=10_000).items:
+            storage.delete(item.name)
+        for name, data in objects.items():
+            storage.put(name, data)
+        storage.close()
+
+
+@pytest.fixture(params=["file-append", "file-slot", "s3-slot"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    kind, _, mode = request.param.partition("-")
+    if kind == "s3":
+        server = request.getfixturevalue("moto")
+        assert isinstance(server, S3Server)
+        root = server.root(server.make_bucket(), "store")
+    else:
+        root = (tmp_path / "store").as_uri()
+    found = Place(root, Settings(journal_mode="append" if mode == "append" else "slot"))
+    chunkstore.open(root, settings=found.settings).close()
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(256)) * 20)
+    return path
+
+
+def restored(call: Call, place: Place, file: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """A backup after a close, the root goes on, and the backup comes back. Both states."""
+    call("put", place.root, "a", file)
+    backup = place.objects()
+    call("put", place.root, "b", file)
+    call("put", place.root, "c", file)
+    newer = place.objects()
+    place.become(backup)
+    return backup, newer
+
+
+def test_a_restored_backup_and_the_way_on(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
+    backup, newer = restored(call, place, file)
+    error = call("put", place.root, "d", file, "--json", code=1).error
+    assert error["error"] == "RolledBack"
+    assert error["fields"]["lsn_seen"] > error["fields"]["lsn_now"] > 0
+    assert "a restored backup" in error["message"]
+    assert "--accept-rollback" in error["message"]
+    assert place.objects() == backup, "it is as it was restored"
+    with pytest.raises(RolledBack):
+        chunkstore.open(place.root, settings=place.settings)
+    found = call("check", place.root, "--json", code=1).document["findings"]
+    assert {item["invariant"] for item in found} == {12}
+    assert {item["severity"] for item in found} == {"damage"}
+    assert call("cat", place.root, "a").out == file.read_bytes(), "readers do no harm"
+    # Put right, all goes on; restored once more, and accepted:
+    place.become(newer)
+    call("put", place.root, "d", file)
+    place.become(backup)
+    call("put", place.root, "e", file, "--accept-rollback")
+    call("put", place.root, "f", file)
+    assert call("check", place.root, "--deep", "--json").document["ok"]
+    shutil.rmtree(tmp_path / "cache")
+    call("put", place.root, "g", file)
+    assert [line["name"] for line in call("ls", place.root, "--json").lines] == ["a", "e", "f", "g"]
+    assert call("cat", place.root, "f").out == file.read_bytes()
+
+
+def test_in_python(call: Call, place: Place, file: Path) -> None:
+    restored(call, place, file)
+    with chunkstore.open(place.root, settings=place.settings, accept_rollback=True) as store:
+        [accepted] = [finding for finding in store.report.findings if finding.startswith("accepted: ")]
+        assert "older than what the local cache has seen" in accepted
+        assert [info.name for info in store.segments()] == ["a"]
+        store.create("b")
+        store.append("b", b"anew")
+    with chunkstore.open(place.root, settings=place.settings) as store:
+        assert (store.report.source, store.report.findings) == ("cache", ())
+        assert store.read("b", 0, 10) == b"anew"
+
+
+def test_a_machine_that_has_seen_nothing(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
+    restored(call, place, file)
+    elsewhere = str(tmp_path / "elsewhere")
+    assert call("check", place.root, "--cache-dir", elsewhere, "--json").document == {
+        "ok": True,
+        "level": "quick",
+        "findings": [],
+    }
+    call("put", place.root, "b", file, "--cache-dir", elsewhere)
+    assert call("cat", place.root, "b", "--cache-dir", elsewhere).out == file.read_bytes()
+
+
+def test_a_replica_of_this_machine_says_so(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
+    elsewhere = str(tmp_path / "elsewhere")
+    call("put", place.root, "a", file)
+    backup = place.objects()
+    call("put", place.root, "b", file)
+    call("ls", place.root, "--cache-dir", elsewhere)
+    place.become(backup)
+    document = call("check", place.root, "--cache-dir", elsewhere, "--json").document
+    [finding] = document["findings"]
+    assert (document["ok"], finding["severity"]) == (True, "warning")
+    assert "this replica had applied lsn" in finding["message"]
+
+
+def test_a_cut_tail_after_a_clean_close(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
+    """With a fresh cache: the root's own lease says it."""
+    call("put", place.root, "a", file)
+    whole = place.objects()
+    last = max(name for name in whole if "/j/" in name and not name.endswith("VOIDED"))
+    if last.endswith("log.a"):
+        place.become({**whole, last: whole[last][:-300]})
+    else:
+        place.become({name: data for name, data in whole.items() if name != last})
+    elsewhere = str(tmp_path / "elsewhere")
+    error = call("put", place.root, "b", file, "--cache-dir", elsewhere, "--json", code=1).error
+    assert (error["error"], error["fields"]["object"]) == ("Damaged", last)
+    assert "is missing here" in error["message"]
+    found = call("check", place.root, "--cache-dir", elsewhere, "--json", code=1).document["findings"]
+    assert {(item["invariant"], item["object"]) for item in found} == {(5, last)}
+    place.become(whole)
+    call("put", place.root, "b", file, "--cache-dir", elsewhere)
+    assert call("check", place.root, "--cache-dir", elsewhere, "--json").document["findings"] == []
+
+
+def test_a_lost_format_is_named_and_never_made_anew(call: Call, place: Place, file: Path) -> None:
+    """Before, it was said that there is no container, and where no claims were left, another one was made in its place."""
+    call("put", place.root, "a", file)
+    whole = place.objects()
+    for kept in ("/epoch/", "/j/", "/d/"):
+        left = {name: data for name, data in whole.items() if kept in name}
+        assert left
+        place.become(left)
+        for verb in (("cat", place.root, "a"), ("put", place.root, "b", file), ("rm", place.root, "a")):
+            error = call(*verb, "--json", code=1).error if verb[0] != "cat" else None
+            if error is None:
+                assert b"default/FORMAT" in call(*verb, code=1).err
+            else:
+                assert (error["error"], error["fields"]["object"]) == ("Damaged", "default/FORMAT")
+        [finding] = call("check", place.root, "--json", code=1).document["findings"]
+        assert finding["object"] == "default/FORMAT"
+        for create in (True, False):
+            with pytest.raises(Damaged) as raised:
+                chunkstore.open(place.root, settings=place.settings, create=create)
+            assert raised.value.object == "default/FORMAT"
+        assert place.objects() == left
+    place.become(whole)
+    assert call("cat", place.root, "a").out == file.read_bytes()
+
+
+def test_a_lost_format_in_memory() -> None:
+    storage = MemoryChunkStorage("memory://lost-format")
+    cache = MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
+    with pytest.raises(ContainerNotFound):
+        open_store_on(storage, cache=cache, create=False)
+    storage.put("default/tmp/left-by-a-probe", b"x")
+    with pytest.raises(ContainerNotFound):
+        open_store_on(storage, cache=cache, create=False)
+    storage.put("default/j/0000000000000000/0000000000000001/log.a", b"")
+    with pytest.raises(Damaged):
+        open_store_on(storage, cache=cache)
+    assert not storage.exists("default/FORMAT")

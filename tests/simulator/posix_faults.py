@@ -1,0 +1,135 @@
+"""What can go wrong with the system calls of a simulated file system, whoever makes them.
+
+Promises: see ``Weather``'s second block. Leaves out: what calls do (``posix``, ``bound_posix``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
+
+from greenlet import GreenletExit
+
+from chunkstore.errors import StorageFull, StorageUnavailable
+from tests.simulator.inodes import Inode
+from tests.simulator.wire import Call, Surroundings, Wire
+
+__all__ = ["PosixFaults"]
+
+_SPACE: Final = frozenset(("creat", "pwrite", "temporary", "pwrite-temporary", "mkdir"))
+_SYNCS: Final = frozenset(("fsync", "fsync-temporary"))
+_WRITES: Final = frozenset(("pwrite", "pwrite-temporary"))
+_ANY_CALL: Final = frozenset(("slow", "crash_at_call", "io_error"))
+_DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-temporary", "pwrite", "unlink"))
+
+
+class PosixFaults(ABC):
+    """``network``: files lie behind one. ``busy``: the disk is full for a while. ``causes``: what errors may name as theirs."""
+
+    causes: tuple[type[BaseException], ...] = ()
+
+    def __init__(self, world: Surroundings, *, network: bool) -> None:
+        self._world = world
+        self._network = network
+        self.busy = False
+
+    @abstractmethod
+    def inode_of(self, call: Call) -> Inode | None:
+        """The file that a sync is of."""
+
+    @abstractmethod
+    def part_of(self, call: Call) -> Callable[[int, int], object]:
+        """How some bytes of a write arrive, from one place in them up to another; where they go is decided now."""
+
+    def applies(self, fault: str, call: Call) -> bool:
+        """Whether a fault of this class can hit this call."""
+        if fault in _ANY_CALL:
+            return True
+        if fault == "disk_full":
+            return call.step in _SPACE
+        if fault in ("short_write", "torn_write"):
+            return call.step in _WRITES
+        if fault == "late_write":
+            return self._network and call.op == "write" and call.step == "pwrite"
+        if fault == "stall_at_call":
+            return call.step in _DECIDING and not call.name.startswith(self._world.names.data_prefix())
+        return fault == "sync_error" and call.step in _SYNCS
+
+    def busy_fault(self, call: Call) -> str:
+        """The fault that a bad time brings to a call that had none of its own."""
+        if self._world.scheduler.now >= self._world.faults.full_until:
+            self.busy = False
+            return ""
+        return "full" if call.step in _SPACE else ""
+
+    def suffer(self, wire: Wire, call: Call, fault: str) -> Any:
+        """Let a fault happen to a call."""
+        world = self._world
+        random = world.faults.random
+        wire.pause()
+        wire.lose(call)
+        if fault == "torn_write":
+            self.write_a_part(call)
+            call.process.crash()
+            raise GreenletExit
+        if fault == "late_write":
+            self._write_later(call)
+            raise wire.timed_out(call)
+        if fault == "io_error":
+            if call.step == "unlink" or random.random() < 0.2:
+                call.late()  # EIO after the fact happens, too
+            raise StorageUnavailable(f"{call.step} of {call.name}: Input/output error", object=call.name)
+        if fault == "sync_error":
+            inode = self.inode_of(call)
+            if inode is not None:
+                inode.sync_fails()
+            raise StorageUnavailable(f"{call.step} of {call.name}: Input/output error", object=call.name)
+        if fault == "disk_full" and world.faults.active:
+            world.faults.full_until = world.scheduler.now + int(world.timeout_ns * (0.2 + 5 * random.random()))
+            self.busy = True
+        if fault == "short_write" or (call.step in _WRITES and random.random() < 0.3):
+            self.write_a_part(call)
+        raise StorageFull(f"{call.step} of {call.name}: No space left on device", object=call.name)
+
+    def _write_later(self, call: Call) -> None:
+        """Where files lie behind a network, a write that nobody waits for any more still goes to the place it was meant for."""
+        assert call.data is not None
+        part, size = self.part_of(call), len(call.data)
+        call.apply = lambda: part(0, size)
+        self._world.scheduler.at(int(self._world.timeout_ns * 10 * self._world.faults.random.random()), call.late)
+
+    def write_a_part(self, call: Call) -> int:
+        """Some of the bytes of a write arrive; returns how many."""
+        assert call.data is not None
+        kept = int(self._world.faults.random.random() * len(call.data))
+        if kept:
+            whole, before, part = call.data, call.apply, self.part_of(call)
+            call.data = whole[:kept]
+            call.apply = lambda: part(0, kept)
+            call.late()
+            call.data, call.apply = whole, before
+        return kept
+
+    def tear(self, call: Call, kept: int) -> None:
+        """The first ``kept`` bytes of a held write are visible now; releasing the call brings the rest of them."""
+        assert call.data is not None
+        assert not call.applied
+        part, size = self.part_of(call), len(call.data)
+        part(0, kept)
+
+        def rest() -> int:
+            part(kept, size)
+            return size
+
+        call.apply = rest
+
+    def die_with(self, call: Call) -> None:
+        """The caller of a system call has died: it is done, or not begun; a write may be torn."""
+        world = self._world
+        dice = world.faults.random.random()
+        if call.step == "pwrite" and world.faults.active and world.faults.weather.torn_write and dice < 0.7:
+            world.faults.note("torn_write")
+            self.write_a_part(call)
+        elif dice < 0.5:
+            call.late()
