@@ -103,6 +103,7 @@ class ChunkedSegmentStorage(ReadableContainer):
             names=names,
             pool=container.pool,
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: container.current.store,
             check_open=container.check_owner if fenced else container.check_open,

@@ -279,14 +279,23 @@ class Unsupported(ChunkstoreError):
 
 
 class Damaged(ChunkstoreError):
-    """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it."""
+    """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it.
 
-    fields: ClassVar[tuple[str, ...]] = ("object", "position")
+    Where bytes of a segment cannot be read for it, they are ``[start, stop)`` of ``segment``: what lies around can be.
+    """
 
-    def __init__(self, message: str, *, object: str, position: int = 0) -> None:
-        super().__init__(f"{object} at byte {position}: {message}")
+    fields: ClassVar[tuple[str, ...]] = ("object", "position", "segment", "start", "stop")
+
+    def __init__(
+        self, message: str, *, object: str, position: int = 0, segment: str = "", start: int = 0, stop: int = 0
+    ) -> None:
+        where = f" (bytes {start} to {stop} of segment {segment!r})" if stop else ""
+        super().__init__(f"{object} at byte {position}: {message}{where}")
         self.object = object
         self.position = position
+        self.segment = segment
+        self.start = start
+        self.stop = stop
 
 
 class RolledBack(Damaged):
@@ -296,7 +305,7 @@ class RolledBack(Damaged):
     back would not heal. ``chunkstore.open(..., accept_rollback=True)`` goes on with what is here.
     """
 
-    fields = ("object", "position", "lsn_seen", "lsn_now")
+    fields = (*Damaged.fields, "lsn_seen", "lsn_now")
 
     def __init__(self, message: str, *, object: str, position: int = 0, lsn_seen: int, lsn_now: int) -> None:
         super().__init__(message, object=object, position=position)

@@ -72,6 +72,7 @@ class Replica(ReadableContainer):
             names=names,
             pool=self._pool,
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: self._follower.store,
             check_open=self._check_open,

@@ -40,6 +40,7 @@ LAYERS = {
     "chunkstore.storage": 1,
     "chunkstore.journal": 1,
     "chunkstore.arguments": 1,
+    "chunkstore.blocks": 1,
     "chunkstore.changes": 1,
     "chunkstore.handles": 1,
     "chunkstore.layout": 1,

@@ -2,8 +2,9 @@
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over. Objects go first, then their rows, so a crash in between only repeats deletions. One
-record forgets at most 5,000 chunks. A row that is refused (``names.confined``) or cannot be read stops nothing: it stays, in a
-range of its own, with the object it stands for, and what lies beyond it goes. Leaves out: the sweep of orphans.
+record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. A row that is refused
+(``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it stands for, and what
+lies beyond it goes. Leaves out: the sweep of orphans.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def _delete(storage: ChunkStorage, name: str) -> None:
 def _forget(changes: ChangeSet, work: _Work) -> None:
     for identity in work.found.ids:
         changes.rows[chunk_key(identity)] = None
-    for row_key in work.writer_keys:
+    for row_key in (*work.found.block_keys, *work.writer_keys):
         changes.rows[row_key] = None
     changes.rows[work.key] = work.rest
     changes.garbage += work.found.kept

@@ -98,10 +98,10 @@ class OwnedEpoch:
             # Only the last chunk of a list ever grows: the others are closed for ever.
             state.unwritable = frozenset()
         if not last:
-            state.advance(segment, None, "", growing=False, generation=generation)
+            state.advance(segment, None, "", False, b"", generation)
             return
         tail = self.chunk(last)
-        state.advance(segment, tail, self.names.chunk(last), self.may_grow(last, tail, state), generation)
+        state.advance(segment, tail, self.names.chunk(last), self.may_grow(last, tail, state), b"", generation)
 
     def may_grow(self, identity: bytes, tail: ChunkRecord, state: PendingSegment) -> bool:
         """Whether we may extend the chunk: the storage appends, it is ours, of this epoch, and every write of it succeeded."""
