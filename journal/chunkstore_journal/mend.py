@@ -52,6 +52,8 @@ class Mend(TakeOver):
         diagnosis = diagnose(self._streams, self._cache, attempt.epoch - 1)
         store, previous, closed = diagnosis.store, diagnosis.previous, diagnosis.closed
         self._store = store
+        attempt.previous_epoch = previous.epoch if previous is not None else 0
+        self._forget_what_is_lost(attempt)
         if previous is not None and self._streams.mode == "slot":
             self._storage.harden(self._names.slot(previous.epoch, closed.end.index - 1))  # P6
         link = diagnosis.snapshot
