@@ -149,6 +149,18 @@ def test_a_body_that_is_cut_never_gets_the_name(fake: FakeWebHdfs, storage: Hdfs
     assert storage.create_if_absent("a", b"x" * 100_000)
 
 
+def test_a_body_that_may_have_arrived_is_sent_to_no_other_data_node() -> None:
+    with FakeWebHdfs(datanodes=2) as fake:
+        storage = made(fake)
+        assert storage.create_if_absent("a", b"x")
+        sent = fake.asked("CREATE", "datanode")
+        fake.lose_reply("CREATE", where="datanode")
+        with pytest.raises(StorageUnavailable):
+            storage.create_if_absent("b", b"x")
+        assert fake.asked("CREATE", "datanode") == sent + 1
+        storage.close()
+
+
 def test_a_shorter_file_is_noticed_even_when_the_data_node_says_created(
     fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
