@@ -52,6 +52,7 @@ ENABLED: Final = frozenset(
         "ignored_condition",
         "restored_backup",
         "rolled_back",
+        "rotten_chunk",
         "rotten_journal",
     )
 )
