@@ -334,11 +334,11 @@ BINDING_MUTANTS: Final = (
         needs=("late_apply",),
     ),
     _hdfs(
-        "hdfs-lost-is-taken",
-        "a name that is taken after a rename without answer counts as lost",
+        "hdfs-ours-is-taken",
+        "a name that our own rename without answer took counts as lost",
         Patch(
-            f"{_HDFS}.atomic:AtomicCreates.place",
-            "if lost is None:\n                    return False",
+            f"{_HDFS}.atomic:AtomicCreates._is_ours",
+            'return bool(status["fileId"] == temporary.number)',
             "return False",
         ),
         needs=("lost_reply",),
