@@ -21,6 +21,7 @@ from chunkstore.config import Settings
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.lmdb import open_reader
+from chunkstore.metadata.lmdb.rows import Tally
 from chunkstore.metadata.lmdb.store import HEAD_KEY, pack_head
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
@@ -30,7 +31,7 @@ from chunkstore_journal.history import Streams
 __all__ = ["Floor", "Tail"]
 
 _HEADER = struct.Struct(">4sBBBBII16sQQQQ16s32s16sQI")
-_HEAD = struct.Struct(">B16sQQ16sQQQ32s")
+_HEAD = struct.Struct(">B16sQ16sQQQ32sQQ")
 _U32 = struct.Struct(">I")
 _APPEND, _OPS = int(OpCode.APPEND), int(RecordKind.OPS)
 _SEGMENT_ID, _SEGMENT_LENGTH, _LAST_CHUNK, _MODIFIED_MS = 3, 6, 8, 16
@@ -60,23 +61,24 @@ class Tail:
 
 
 class Floor:
-    """Goes on from what an open store in APPEND mode has stored, on a copy of it: ``storage``, and LMDB at ``path``."""
+    """Goes on from what an open store in APPEND mode has stored, on a copy of it: ``storage``, and LMDB at ``path``.
+    ``cache``: the directory of its metadata store."""
 
-    def __init__(self, source: ChunkStorage, storage: ChunkStorage, cache_dir: str, path: Path) -> None:
+    def __init__(self, source: ChunkStorage, storage: ChunkStorage, cache: str, path: Path) -> None:
         for item in iter_listing(source):
             storage.put(item.name, source.read(ChunkHandle(item.name, False), 0, item.length))
         self.storage = storage
         self._names = ContainerNames("default")
         format_ = read_format(storage, self._names)
         self._uuid = format_.uuid
-        reader = open_reader(cache_dir, self._uuid)
+        reader = open_reader(cache, self._uuid)
         assert reader is not None
         with reader.view() as view:
             head = view.head
             self.rows = dict(view.scan(b"\x01", b"\xff"))
         reader.close(clean=False)
         self._lsn, self._hash, self._epoch, self._index, self._end = head.position
-        self._digest, self._owner_epoch = head.digest, head.owner_epoch
+        self._digest = head.digest
         *_, last = Streams(storage, self._names, format_).log_reader(self._epoch, 0)
         self._token = last.header.token
         self._log = ChunkHandle(self._names.log(self._epoch), True)
@@ -87,7 +89,7 @@ class Floor:
         with self.lmdb.begin(write=True) as txn:
             for key, value in self.rows.items():
                 txn.put(key, value)
-            txn.put(HEAD_KEY, pack_head(self._uuid, head))
+            txn.put(HEAD_KEY, pack_head(self._uuid, head, Tally(0, 0)))
 
     def tail(self, name: str) -> Tail:
         """What ``append`` takes for the segment ``name``, which has a growing chunk with room enough."""
@@ -120,8 +122,8 @@ class Floor:
             txn.put(
                 HEAD_KEY,
                 _HEAD.pack(
-                    1, self._uuid, self._owner_epoch, self._lsn, self._hash, self._epoch, self._index, self._end,
-                    digest.to_bytes(32, "big"),
+                    2, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
+                    digest.to_bytes(32, "big"), 0, 0,
                 ),
             )  # fmt: skip
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import chunkstore
 from benchmarks.append_floor import Floor
@@ -153,7 +154,8 @@ def against_floor(report: Report, path: Path, rounds: int) -> None:
     for name in names:
         store.create(name)
         store.append(name, data)
-    floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), str(path / "cache"), path / "floor")
+    cache: Any = store._container.current.store
+    floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), cache.path, path / "floor")
     tails = [floor.tail(name) for name in names]
     one = tails[:1]
     sides: dict[str, tuple[int, Callable[[], object], Callable[[], object]]] = {

@@ -9,53 +9,116 @@ import argparse
 import json
 import os
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import chunkstore
 from benchmarks.big import CHUNK_BYTES, build, build_concats, open_big
 from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s
+from chunkstore.checksum import crc32c
 from chunkstore.config import KIB, MIB
 
 __all__ = ["main"]
 
+WINDOW_BYTES: Final = 256 * KIB
+
+
+class _Plain:
+    """The same files, read by ``os.preadv``: as they are, or in windows whose CRC32C is compared at once."""
+
+    def __init__(self, root: Path, store: chunkstore.ChunkedSegmentStorage) -> None:
+        self._files: list[tuple[int, int]] = []
+        self._expected: dict[int, int] = {}
+        for chunk in store.layout("s"):
+            file = os.open(root / chunk.name, os.O_RDONLY)
+            self._files.append((chunk.offset, file))
+            for offset in range(0, chunk.length, WINDOW_BYTES):
+                self._expected[chunk.offset + offset] = crc32c(os.pread(file, WINDOW_BYTES, offset))
+
+    def read(self, offset: int, view: memoryview) -> None:
+        base, file = next(item for item in reversed(self._files) if item[0] <= offset)
+        os.preadv(file, [view], offset - base)
+
+    def verify(self, offset: int, view: memoryview) -> None:
+        base, file = next(item for item in reversed(self._files) if item[0] <= offset)
+        for start in range(0, len(view), WINDOW_BYTES):
+            window = view[start : start + WINDOW_BYTES]
+            os.preadv(file, [window], offset + start - base)
+            assert crc32c(window) == self._expected[offset + start]
+
+    def close(self) -> None:
+        for _, file in self._files:
+            os.close(file)
+
 
 def sequential(report: Report, path: Path, total: int) -> None:
-    """Reads of several sizes into the caller's buffer, alternating with ``preadv`` of the very same files."""
-    settings = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)
-    with chunkstore.open(f"file://{path}/seq", settings=settings) as store:
+    """Reads of several sizes into the caller's buffer, verified and not, alternating with ``preadv`` of the very same files."""
+    options: dict[str, Any] = {"cache_dir": str(path / "cache"), "lease_s": 0}
+    with chunkstore.open(f"file://{path}/seq", settings=chunkstore.Settings(**options)) as store:
         store.create("s", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=64 * MIB))
         piece = os.urandom(8 * MIB)
         for _ in range(total // len(piece)):
             store.append("s", piece)
-        chunks = list(store.layout("s"))
-        files = {chunk.offset: os.open(path / "seq" / chunk.name, os.O_RDONLY) for chunk in chunks}
-        for size, target in ((4 * MIB, 0.85), (8 * MIB, 1.0), (32 * MIB, 1.0)):
-            order = random.Random(size)
+    with (
+        chunkstore.open(f"file://{path}/seq", settings=chunkstore.Settings(**options)) as store,
+        chunkstore.open_replica(
+            f"file://{path}/seq", settings=chunkstore.Settings(verify="off", **options)
+        ) as unverified,
+    ):
+        plain = _Plain(path / "seq", store)
+        for size, to_verified in ((MIB, 0.95), (4 * MIB, 0.95), (8 * MIB, 1.0), (32 * MIB, 1.0)):
             buffer = bytearray(size)
             view = memoryview(buffer)
-            engine_s: list[float] = []
-            bare_s: list[float] = []
-            for _ in range(3):
-                for offset in range(0, total, size):
-                    chunk = next(item for item in reversed(chunks) if item.offset <= offset)
-                    # In random order: whoever reads a range second finds it in the processor's cache.
-                    for turn in order.sample(("engine", "bare"), 2):
-                        began = time_s()
-                        if turn == "engine":
-                            store.read_into("s", offset, buffer)
-                            engine_s.append(time_s() - began)
-                        else:
-                            os.preadv(files[chunk.offset], [view], offset - chunk.offset)
-                            bare_s.append(time_s() - began)
-            report.add(
-                f"sequential read {size // MIB} MiB, ratio of medians to preadv",
-                median(bare_s) / median(engine_s),
-                "ratio",
-                at_least=target,
-                detail=f"engine {size / median(engine_s) / 1e9:.1f} GB/s, bare {size / median(bare_s) / 1e9:.1f} GB/s",
-            )
-        for descriptor in files.values():
-            os.close(descriptor)
+            turns: dict[str, Callable[[int], object]] = {
+                "verified": lambda offset, buffer=buffer: store.read_into("s", offset, buffer),  # type: ignore[misc]
+                "off": lambda offset, buffer=buffer: unverified.read_into("s", offset, buffer),  # type: ignore[misc]
+                "bare": lambda offset, view=view: plain.read(offset, view),  # type: ignore[misc]
+                "loop": lambda offset, view=view: plain.verify(offset, view),  # type: ignore[misc]
+            }
+            took = _alternating(turns, [*range(0, total, size)] * 3, random.Random(size))
+            speeds = ", ".join(f"{name} {size / seconds / 1e9:.1f} GB/s" for name, seconds in took.items())
+            for turn, peer, target in (
+                ("verified", "loop", to_verified),
+                ("verified", "bare", 0.5),
+                ("off", "bare", 0.85),
+            ):
+                name = {"loop": "a preadv loop that compares the same CRCs", "bare": "preadv"}[peer]
+                report.add(
+                    f"sequential read {size // MIB} MiB, {turn}, to {name}",
+                    took[peer] / took[turn],
+                    "ratio",
+                    at_least=target,
+                    detail=speeds,
+                )
+        buffer = bytearray(4 * KIB)
+        small: dict[str, Callable[[int], object]] = {
+            "verified": lambda offset: store.read_into("s", offset, buffer),
+            "off": lambda offset: unverified.read_into("s", offset, buffer),
+        }
+        chance = random.Random(4)
+        took = _alternating(small, [chance.randrange(total - 4 * KIB) for _ in range(4000)], chance)
+        report.add(
+            "warm 4 KiB read in chunks of 64 MiB, verified to not",
+            took["verified"] / took["off"],
+            "ratio",
+            at_most=3,
+            detail=f"{took['verified'] * 1e6:.1f} us to {took['off'] * 1e6:.1f} us",
+        )
+        plain.close()
+
+
+def _alternating(
+    turns: dict[str, Callable[[int], object]], offsets: Sequence[int], order: random.Random
+) -> dict[str, float]:
+    """The median time of each turn. In random order: whoever reads a range second finds it in the processor's cache."""
+    taken: dict[str, list[float]] = {name: [] for name in turns}
+    for offset in offsets:
+        for name in order.sample([*turns], len(turns)):
+            began = time_s()
+            turns[name](offset)
+            taken[name].append(time_s() - began)
+    return {name: median(seconds) for name, seconds in taken.items()}
 
 
 def first_read(path: str, chunks: int, seed: int) -> None:

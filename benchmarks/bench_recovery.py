@@ -9,9 +9,13 @@ import argparse
 import json
 import resource
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import chunkstore
 from benchmarks.big import build, open_big, settings_for
@@ -76,6 +80,37 @@ def reopen(report: Report, path: Path, many: int, rounds: int) -> None:
         found = _child("open", path / "many")
         rates.append(found["rows"] / found["open_s"])
     report.add("rebuild from a snapshot, whole open", median(rates), "rows/s", at_least=300_000)
+
+
+def child_hold(path: str) -> None:
+    """Own the container, say so, and stay."""
+    store = open_big(Path(path))
+    store.create("held")
+    print("held", flush=True)
+    threading.Event().wait()
+
+
+def beside_a_zombie(report: Report, path: Path, many: int, rounds: int) -> None:
+    """Taking over while the former owner, on this machine, lives: its cache is its own, and is copied."""
+    command = [sys.executable, "-m", "benchmarks.bench_recovery", "--child", "hold", str(path)]
+    for what, number in (("stopped", signal.SIGSTOP), ("serving", None)):
+        opened = []
+        for _ in range(rounds):
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as zombie:
+                assert zombie.stdout is not None
+                assert zombie.stdout.readline()
+                if number is not None:
+                    zombie.send_signal(number)
+                began = time_s()
+                store = open_big(path)
+                opened.append(time_s() - began)
+                assert store.report.source == "cache"
+                store.delete("held")
+                copied: Any = store._container.current.store
+                store.close()
+                shutil.rmtree(copied.path)  # so that the next round finds one store, too
+                zombie.kill()
+        report.add(f"take-over beside a {what} owner, {many:,} chunks", median(opened), "s", at_most=2)
 
 
 def journal_replay(report: Report, path: Path, operations: int) -> None:
@@ -156,12 +191,15 @@ def main() -> None:
     if options.child:
         if options.child[0] == "open":
             child_open(options.child[1])
+        elif options.child[0] == "hold":
+            child_hold(options.child[1])
         else:
             child_segments(options.child[1], options.child[2])
         return
     report = Report("recovery-quick" if options.quick else "recovery")
     with scratch(options.dir) as path:
         reopen(report, path, 20_000 if options.quick else 1_000_000, 3 if options.quick else 9)
+        beside_a_zombie(report, path / "many", 20_000 if options.quick else 1_000_000, 3 if options.quick else 9)
         journal_replay(report, path, 6_400 if options.quick else 256_000)
         (path / "segments").mkdir()
         active_segments(report, path / "segments", 1_000 if options.quick else 25_000)

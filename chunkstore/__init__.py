@@ -10,6 +10,7 @@ from chunkstore.config import GIB, KIB, MIB, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
+    CacheDamaged,
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
@@ -43,6 +44,7 @@ __all__ = [
     "KIB",
     "MIB",
     "BadOffset",
+    "CacheDamaged",
     "ChunkExists",
     "ChunkNotFound",
     "ChunkedSegmentStorage",

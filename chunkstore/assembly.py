@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
-from chunkstore.journal import SnapshotReport
+from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
+from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -51,13 +51,14 @@ def _settings(settings: Settings | None) -> Settings:
 
 
 def _cache(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
+    address = storage.address
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
         from chunkstore.metadata.memory import MemoryMetadataCache
 
-        return MemoryMetadataCache(container, role)
+        return MemoryMetadataCache(container, address, role)
     from chunkstore.metadata.lmdb import LmdbMetadataCache
 
-    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, role=role, settings=settings)
+    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
 
 
 def open_store(
@@ -153,25 +154,7 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
-        try:
-            close_lazy_chunks(storage, names, ownership)
-            store = ChunkedSegmentStorage(
-                storage=storage,
-                names=names,
-                settings=chosen,
-                service=service,
-                ownership=ownership,
-                journal_findings=partial(
-                    _journal_findings, storage, container, _scratch(storage, format_.uuid, chosen, cache)
-                ),
-                observer=observer,
-                snapshot_worker=_snapshot_worker(storage, names, chosen, root, parts) if cache is None else None,
-                on_close=closing,
-            )
-        except BaseException:
-            ownership.journal.close()
-            ownership.store.close(clean=False)
-            raise
+        store = _serve(service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing)
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
         return store
@@ -181,16 +164,48 @@ def open_store_on(
         raise
 
 
+def _serve(
+    service: JournalService,
+    ownership: Ownership,
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    cache: MetadataCache | None,
+    uuid: bytes,
+    root: str | None,
+    observer: Observer | None,
+    closing: list[Callable[[], None]],
+) -> ChunkedSegmentStorage:
+    """The store of a fresh ownership, which is given up if that fails."""
+    try:
+        close_lazy_chunks(storage, names, ownership)
+        return ChunkedSegmentStorage(
+            storage=storage,
+            names=names,
+            settings=settings,
+            service=service,
+            ownership=ownership,
+            journal_findings=partial(
+                _journal_findings, storage, names.container, _scratch(storage, uuid, settings, cache)
+            ),
+            observer=observer,
+            snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
+            on_close=closing,
+        )
+    except BaseException:
+        ownership.journal.close()
+        ownership.store.close(clean=False)
+        raise
+
+
 def _snapshot_worker(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None, cache: MetadataCache
-) -> Callable[[int], SnapshotReport] | None:
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None
+) -> SnapshotWriter | None:
     if root is None or storage.capabilities.medium == "memory":
         return None
-    from chunkstore.metadata.lmdb import LmdbMetadataCache
     from chunkstore.snapshot_worker import SnapshotWorker
 
-    assert isinstance(cache, LmdbMetadataCache)
-    return SnapshotWorker(root, names.container, replace(settings, cache_dir=cache.cache_dir)).write
+    return SnapshotWorker(root, names.container, settings).write
 
 
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:
@@ -269,18 +284,15 @@ def _memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings
     """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
         store = _cache(storage, container, settings, "owner").open_current()
-    else:
-        from chunkstore.metadata.lmdb import open_reader
+        if store is None:
+            return None
+        try:
+            return store.head()
+        finally:
+            store.close(clean=False)
+    from chunkstore.metadata.lmdb import newest_head
 
-        store = open_reader(settings.cache_dir or default_cache_dir(), container, settings=settings)
-    if store is None:
-        return None
-    try:
-        return store.head()
-    except ChunkstoreError:
-        return None
-    finally:
-        store.close(clean=False)
+    return newest_head(settings.cache_dir or default_cache_dir(), container, storage.address, settings=settings)
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
@@ -352,7 +364,7 @@ def _scratch(
             return _cache(storage, container, settings, "replica")
         from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 
-        return MemoryMetadataCache(container, "replica", shelf=MemoryShelf())
+        return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())
 
     return make
 

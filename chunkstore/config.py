@@ -55,6 +55,8 @@ class Limits:
     attribute_bytes_max: int = 4 * KIB
     commit_chunks_max: int = 50_000
     """Chunks that the appends of one commit may make: keeps its record below ``record_bytes_max``."""
+    commit_bytes_max: int = 32 * GIB
+    """Bytes of one append: with it the rows of so many chunks, block borders included, stay below ``record_bytes_max``."""
     garbage_unfold_chunks_max: int = 5_000
     """Chunks that one collector record forgets (protocol.md A7)."""
 
@@ -119,6 +121,7 @@ class Settings:
       snapshots_kept: validated snapshots that the collector keeps.
       cache_free_bytes_min: below this much free space on the cache disk new operations get StorageFull beforehand.
       lmdb_map_bytes: size of the LMDB map (address space, not memory); grown where it is too small.
+      verify: "blocks": every block that a read touches is verified; "off": reads give out what the storage answers, unverified.
       parallel_read_bytes_min: reads of at least this length are split over several threads.
       retry_s_max: one call of a remote storage (s3, hdfs) is asked again for this long, where that is safe; 0 switches it off.
       retry_tries_max: ... and this often, the first time included.
@@ -148,6 +151,7 @@ class Settings:
     snapshots_kept: int = 3
     cache_free_bytes_min: int = 4 * MIB
     lmdb_map_bytes: int = 1 << 40
+    verify: Literal["blocks", "off"] = "blocks"
     parallel_read_bytes_min: int = 8 * MIB
     retry_s_max: float = 20.0
     retry_tries_max: int = 8
@@ -163,6 +167,7 @@ class Settings:
         )
         _require(self.lengths == "exact", "lengths", _EXACT, self.lengths)
         _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
+        _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
         for name, low, high in _NUMBER_RANGES:

@@ -45,8 +45,10 @@ from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
+from chunkstore.operations.regain import Regain, SegmentOutcome, regain
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
+from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue
@@ -71,7 +73,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         service: JournalService,
         ownership: Ownership,
         journal_findings: JournalFindings = no_findings,
-        snapshot_worker: Callable[[int], SnapshotReport] | None = None,
+        snapshot_worker: SnapshotWriter | None = None,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
@@ -101,12 +103,14 @@ class ChunkedSegmentStorage(ReadableContainer):
             names=names,
             pool=container.pool,
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: container.current.store,
             check_open=container.check_owner if fenced else container.check_open,
             check=SharedCheck(check, settings.op_deadline_s) if beside else check,
             check_beside=beside,
             recheck=container.check_fence,
+            rebuild=container.rebuild,
         )
         self._maintenance.start()
 
@@ -371,9 +375,7 @@ class ChunkedSegmentStorage(ReadableContainer):
         if self._container.fence.error is None:
             settle(self._container, name)
         try:
-            with self._container.current.store.view() as view:
-                record = find_segment(view, name, identity)
-                raw = view.get(writer_key(record.id, writer))
+            raw = self._context.look(lambda view: view.get(writer_key(find_segment(view, name, identity).id, writer)))
         finally:
             self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]
@@ -399,6 +401,10 @@ class ChunkedSegmentStorage(ReadableContainer):
         """
         self._container.check_owner()
         return collect(self._container, dry_run=dry_run)
+
+    def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
+        """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
+        return regain(self._container, plan)
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Raises nothing.

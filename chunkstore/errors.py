@@ -15,6 +15,7 @@ A class exists only where a caller would act differently::
       OutcomeUnknown         may or may not have happened: retry with an expected offset or event number
       StorageFull            free space, then retry; nothing was lost
       StorageUnavailable     retry later; it did not happen
+        CacheDamaged         the same: the metadata cache is made anew meanwhile
       DeadlineExceeded       retry with more time; it did not happen
       ContainerNotFound      create it, or mend the root
       ContainerBusy          a live owner exists: wait, or take over
@@ -36,6 +37,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "BadOffset",
+    "CacheDamaged",
     "ChunkExists",
     "ChunkNotFound",
     "ChunkstoreError",
@@ -222,6 +224,13 @@ class StorageUnavailable(ChunkstoreError):
         self.object = object
 
 
+class CacheDamaged(StorageUnavailable):
+    """The local metadata cache does not hold what was written to it; ``object`` is its directory. The operation did not happen.
+
+    An owner and a replica make it anew and plan again, so that callers hear of it only where that fails.
+    """
+
+
 class DeadlineExceeded(ChunkstoreError):
     """The time allowed ran out before anything was done; the operation did not happen."""
 
@@ -270,14 +279,23 @@ class Unsupported(ChunkstoreError):
 
 
 class Damaged(ChunkstoreError):
-    """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it."""
+    """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it.
 
-    fields: ClassVar[tuple[str, ...]] = ("object", "position")
+    Where bytes of a segment cannot be read for it, they are ``[start, stop)`` of ``segment``: what lies around can be.
+    """
 
-    def __init__(self, message: str, *, object: str, position: int = 0) -> None:
-        super().__init__(f"{object} at byte {position}: {message}")
+    fields: ClassVar[tuple[str, ...]] = ("object", "position", "segment", "start", "stop")
+
+    def __init__(
+        self, message: str, *, object: str, position: int = 0, segment: str = "", start: int = 0, stop: int = 0
+    ) -> None:
+        where = f" (bytes {start} to {stop} of segment {segment!r})" if stop else ""
+        super().__init__(f"{object} at byte {position}: {message}{where}")
         self.object = object
         self.position = position
+        self.segment = segment
+        self.start = start
+        self.stop = stop
 
 
 class RolledBack(Damaged):
@@ -287,7 +305,7 @@ class RolledBack(Damaged):
     back would not heal. ``chunkstore.open(..., accept_rollback=True)`` goes on with what is here.
     """
 
-    fields = ("object", "position", "lsn_seen", "lsn_now")
+    fields = (*Damaged.fields, "lsn_seen", "lsn_now")
 
     def __init__(self, message: str, *, object: str, position: int = 0, lsn_seen: int, lsn_now: int) -> None:
         super().__init__(message, object=object, position=position)

@@ -6,9 +6,11 @@ Leaves out: names, records, errors about offsets (the operations check those fir
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from chunkstore.blocks import Borders
 from chunkstore.config import KIB, LIMITS
 from chunkstore.errors import InvalidArgument
 
@@ -27,16 +29,18 @@ class AppendPiece(NamedTuple):
 
 
 class ReadSlice(NamedTuple):
-    """``[offset, offset + length)`` of object ``name`` goes to ``[start, start + length)`` of the caller's buffer.
+    """Bytes ``[offset, offset + length)`` of a chunk go to ``[start, start + length)`` of the caller's buffer.
 
-    ``crc32c`` is set when the slice is a whole chunk whose CRC is known: the reader then verifies it.
+    The chunk's first byte is byte ``chunk_offset`` of its segment. ``borders``: of the blocks that
+    hold the slice, against which the reader verifies them; None where nothing verifies it alone.
     """
 
     name: str
+    chunk_offset: int
     offset: int
     length: int
     start: int
-    crc32c: int | None
+    borders: Borders | None
 
 
 def check_chunk_count(length: int, chunk_size_bytes_max: int) -> None:
@@ -46,6 +50,10 @@ def check_chunk_count(length: int, chunk_size_bytes_max: int) -> None:
             f"{length} bytes in chunks of {chunk_size_bytes_max} would make more than {LIMITS.commit_chunks_max} chunks; "
             "append them in several parts",
             argument="data",
+        )
+    if length > LIMITS.commit_bytes_max:
+        raise InvalidArgument(
+            f"{length} bytes are too many for one append; append them in several parts", argument="data"
         )
 
 
@@ -69,19 +77,21 @@ def plan_append(length: int, *, tail_room: int, tail_length: int, chunk_size_byt
 
 
 def split_for_parallel_read(slices: Sequence[ReadSlice], *, ways: int) -> list[ReadSlice]:
-    """Cut long slices so that about ``ways`` readers have equal work; whole chunks with a CRC are kept whole."""
+    """Cut long slices so that about ``ways`` readers have equal work, at borders of blocks where there are any."""
     total = sum(item.length for item in slices)
     target = max(_READ_PIECE_BYTES_MIN, -(-total // max(1, ways)))
     result: list[ReadSlice] = []
     for item in slices:
-        if item.crc32c is not None or item.length <= target:
-            result.append(item)
-            continue
         parts = -(-item.length // target)
         step = -(-item.length // parts)
-        done = 0
-        while done < item.length:
-            length = min(step, item.length - done)
-            result.append(ReadSlice(item.name, item.offset + done, length, item.start + done, None))
-            done += length
+        position, stop = item.offset, item.offset + item.length
+        while position < stop:
+            borders = item.borders
+            cut = min(stop, position + step)
+            if borders is not None and cut < stop:
+                cut = min(stop, borders.at[bisect_left(borders.at, cut)])
+            start = item.start + position - item.offset
+            part = None if borders is None else borders.between(position, cut)
+            result.append(item._replace(offset=position, length=cut - position, start=start, borders=part))
+            position = cut
     return result

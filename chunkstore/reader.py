@@ -2,7 +2,8 @@
 
 Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``stop`` (or the end at the time it is reached);
 at most ``prefetch_bytes`` are held in advance; with ``follow`` it waits for more until the segment is sealed, deleted or the
-reader closed. Errors of reading are raised at the position where they occur, after all buffers before it. Reading ahead also ends
+reader closed. Errors of reading are raised at the position where they occur, after all buffers before it: damage where the bad block
+begins. With ``on_damage="skip"`` bad blocks are left out, and only these, and ``skipped`` names them. Reading ahead also ends
 when a reader is garbage-collected. In a forked child a reader is closed.
 Leaves out: random access (``store.read``).
 """
@@ -14,15 +15,25 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from chunkstore import runtime
 from chunkstore.arguments import check_number
-from chunkstore.errors import BadOffset, ChunkstoreError, Closed, InvalidArgument, SegmentTruncated, StorageUnavailable
+from chunkstore.errors import (
+    BadOffset,
+    ChunkstoreError,
+    Closed,
+    Damaged,
+    InvalidArgument,
+    SegmentTruncated,
+    StorageUnavailable,
+)
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 
-__all__ = ["StorageReader", "check_reader"]
+__all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader"]
+
+OnDamage = Literal["raise", "skip"]
 
 _FOLLOW_WAIT_S: Final = 0.5
 _PIECE_BYTES_MIN: Final = 4096
@@ -39,7 +50,17 @@ class _Readable(Protocol):
     def wait(self, segment: SegmentHandle, offset: int, timeout_s: float, /) -> SegmentInfo: ...
 
 
-def check_reader(start: object, stop: object, prefetch_bytes: object, piece_bytes: object) -> None:
+class SkippedRange(NamedTuple):
+    """Bytes ``[start, stop)`` of a segment that were not given out, and why."""
+
+    start: int
+    stop: int
+    error: Damaged
+
+
+def check_reader(
+    start: object, stop: object, prefetch_bytes: object, piece_bytes: object, on_damage: object = "raise"
+) -> None:
     """Check a reader's arguments. Raises ``InvalidArgument``."""
     for value, argument in (
         (0 if start is None else start, "start"),
@@ -52,12 +73,15 @@ def check_reader(start: object, stop: object, prefetch_bytes: object, piece_byte
             f"piece_bytes must be from {_PIECE_BYTES_MIN} to {_PIECE_BYTES_MAX}, not {piece_bytes!r}",
             argument="piece_bytes",
         )
+    if on_damage not in ("raise", "skip"):
+        raise InvalidArgument(f"on_damage must be 'raise' or 'skip', not {on_damage!r}", argument="on_damage")
 
 
 class StorageReader:
     """An iterator of ``bytes`` objects of at most ``piece_bytes``; also a context manager. For one consuming thread.
 
-    ``position`` is the offset behind the last buffer returned. ``prefetch_bytes`` 0 reads only when asked.
+    ``position`` is the offset behind the last buffer returned. ``prefetch_bytes`` 0 reads only when asked. ``skipped``: with
+    ``on_damage="skip"``, the ranges before ``position`` that could not be read, and at the end also those behind.
     """
 
     def __init__(
@@ -70,16 +94,23 @@ class StorageReader:
         prefetch_bytes: int,
         follow: bool,
         piece_bytes: int,
+        on_damage: OnDamage = "raise",
     ) -> None:
-        check_reader(start, stop, prefetch_bytes, piece_bytes)
+        check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
         info = store.info(handle)
         if start < info.start_offset:
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.position = start
+        self.skipped: list[SkippedRange] = []
         self._pieces = _Pieces(
-            partial(store.read, handle), partial(store.wait, handle), stop=stop, follow=follow, piece_bytes=piece_bytes
+            partial(store.read, handle),
+            partial(store.wait, handle),
+            stop=stop,
+            follow=follow,
+            piece_bytes=piece_bytes,
+            skip=on_damage == "skip",
         )
         self._ahead_max = max(1, prefetch_bytes // piece_bytes) if prefetch_bytes else 0
         self._ended = False
@@ -103,7 +134,9 @@ class StorageReader:
             raise Closed("this reader")
         if self._ended:
             raise StopIteration
-        item = self._next_item()
+        while isinstance(item := self._next_item(), SkippedRange):
+            self.skipped.append(item)
+            self.position = item.stop
         if isinstance(item, bytes):
             self.position += len(item)
             return item
@@ -128,13 +161,15 @@ class StorageReader:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
-        self._pieces = _Pieces(self._pieces.read_at, self._pieces.wait_at, stop=0, follow=False, piece_bytes=0)
+        self._pieces = _Pieces(
+            self._pieces.read_at, self._pieces.wait_at, stop=0, follow=False, piece_bytes=0, skip=False
+        )
         self._pieces.closed = True
         self._task = None
 
 
-_Item = bytes | ChunkstoreError | None
-"""A buffer, the error to raise in its place, or None at the end."""
+_Item = bytes | SkippedRange | ChunkstoreError | None
+"""A buffer, what is left out in its place, the error to raise there, or None at the end."""
 
 
 class _Pieces:
@@ -148,12 +183,14 @@ class _Pieces:
         stop: int | None,
         follow: bool,
         piece_bytes: int,
+        skip: bool,
     ) -> None:
         self.read_at = read_at
         self.wait_at = wait_at
         self._stop = stop
         self._follow = follow
         self._piece_bytes = piece_bytes
+        self._skip = skip
         self._condition = runtime.condition()
         self._ready: deque[_Item] = deque()
         self.closed = False
@@ -190,9 +227,12 @@ class _Pieces:
                     return
                 self._ready.append(item)
                 self._condition.notify()
-            if not isinstance(item, bytes):
+            if isinstance(item, bytes):
+                position += len(item)
+            elif isinstance(item, SkippedRange):
+                position = item.stop
+            else:
                 return
-            position += len(item)
 
     def read(self, position: int) -> _Item:
         """The buffer at ``position``, None at the end, or the error to raise there."""
@@ -202,13 +242,13 @@ class _Pieces:
                 if length <= 0:
                     return None
                 try:
-                    data = self.read_at(position, length)
+                    found = self._read_whole_blocks(position, length)
                 except BadOffset:
                     if not self._follow:
                         raise
-                    data = b""
-                if data:
-                    return data
+                    found = b""
+                if found:
+                    return found
                 if not self._follow or self.closed:
                     return None
                 info = self.wait_at(position, _FOLLOW_WAIT_S)
@@ -221,6 +261,21 @@ class _Pieces:
             wrapped = StorageUnavailable(f"unexpected {type(error).__name__} while reading: {error}")
             wrapped.__cause__ = error
             return wrapped
+
+    def _read_whole_blocks(self, position: int, length: int) -> bytes | SkippedRange:
+        """What can be read up to the first bad block; where that is at ``position``, it is raised or skipped."""
+        while True:
+            try:
+                return self.read_at(position, length)
+            except Damaged as error:
+                if position < error.start < position + length:
+                    length = error.start - position
+                elif self._skip and error.start <= position < error.stop:
+                    return SkippedRange(
+                        position, error.stop if self._stop is None else min(error.stop, self._stop), error
+                    )
+                else:
+                    raise
 
 
 _readers: weakref.WeakSet[StorageReader] = weakref.WeakSet()

@@ -13,14 +13,15 @@ from typing import TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
+from chunkstore.blocks import Borders
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head
 from chunkstore.operations import inspect
-from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check
+from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
-from chunkstore.reader import StorageReader, check_reader
+from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
@@ -70,8 +71,7 @@ class ReadableContainer:
         name, identity = resolve(segment)
         self._context.check_open()
         try:
-            with self._context.store().view() as view:
-                record = find_segment(view, name, identity)
+            record = self._context.look(lambda view: find_segment(view, name, identity))
         finally:
             # Also before an error: that there is no segment may be news of yesterday.
             self._context.check()
@@ -95,11 +95,20 @@ class ReadableContainer:
         self.info(segment)
         return inspect.layout(self._context, name, identity, self._present_epoch())
 
+    def borders(self, segment: SegmentRef) -> Iterator[Borders | None]:
+        """The blocks of each chunk that ``layout`` shows, for readers that read chunks themselves; None: its CRC is not known.
+
+        Raises as ``info``, also while iterating. Retry: safe.
+        """
+        name, identity = resolve(segment)
+        self._context.check_open()
+        return inspect.borders(self._context, name, identity)
+
     def read(self, segment: SegmentRef, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; short only at the segment's end, ``b""`` at it.
 
         Raises as ``info``, and ``SegmentTruncated`` (``start_offset`` is the first readable byte), ``BadOffset`` (beyond the
-        length). Retry: safe.
+        length). ``Damaged`` names the first bad block of those that the range touches. Retry: safe.
         """
         name, identity = resolve(segment)
         check_range(offset, length)
@@ -107,7 +116,8 @@ class ReadableContainer:
         return read(self._context, name, identity, offset, length)
 
     def read_into(self, segment: SegmentRef, offset: int, buffer: bytearray | memoryview) -> int:
-        """Fill ``buffer`` (writable, contiguous, of shape (n,)) from ``offset``; returns the count. Raises as ``read``."""
+        """Fill ``buffer`` (writable, contiguous, of shape (n,)) from ``offset``; returns the count. Raises as ``read``; what the
+        buffer holds is undefined then."""
         name, identity = resolve(segment)
         target = check_buffer(buffer)
         check_number(offset, "offset")
@@ -165,9 +175,11 @@ class ReadableContainer:
         prefetch_bytes: int = 8 << 20,
         follow: bool = False,
         piece_bytes: int = 1 << 20,
+        on_damage: OnDamage = "raise",
     ) -> StorageReader:
-        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. Raises as ``read``. Retry: safe."""
-        check_reader(start, stop, prefetch_bytes, piece_bytes)
+        """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. With ``on_damage="skip"`` blocks that are damaged are
+        left out, and named by the reader's ``skipped``. Raises as ``read``. Retry: safe."""
+        check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
         info = self.info(segment)
         handle = SegmentHandle(info.name, info.id, False)
         return StorageReader(
@@ -178,18 +190,23 @@ class ReadableContainer:
             prefetch_bytes=prefetch_bytes,
             follow=follow,
             piece_bytes=piece_bytes,
+            on_damage=on_damage,
         )
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.
 
-        Read-only. Raises ``InvalidArgument`` (level), ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``,
-        ``StorageFull`` (``deep``: no room for a replay). Retry: safe.
+        Read-only, but for a damaged metadata cache, which is made anew (a warning says so). Raises ``InvalidArgument`` (level),
+        ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``, ``StorageFull`` (no room for a replay, or for a new
+        cache). Retry: safe.
         """
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
         self._context.check_open()
-        head = self._context.store().head()
-        findings = [*self._journal_findings(level, head), *check(self._context, level, epoch=self._present_epoch())]
-        self._context.check()
+        context = self._context
+        findings = list(check_cache(context))
+        findings += self._journal_findings(level, context.store().head())
+        epoch = self._present_epoch()
+        findings += context.look(lambda view: list(check(context, view, level, epoch=epoch)))
+        context.check()
         return findings

@@ -72,12 +72,14 @@ class Replica(ReadableContainer):
             names=names,
             pool=self._pool,
             parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: self._follower.store,
             check_open=self._check_open,
             check=self._check_open,
             check_beside=False,
             recheck=self._refresh,
+            rebuild=lambda _damage: self._refresh(),
         )
         try:
             # Without a limit: no other caller waits, and there is nothing to show before.
@@ -104,12 +106,12 @@ class Replica(ReadableContainer):
     @property
     def epoch(self) -> int:
         """The epoch of the stream the replica has reached."""
-        return self._follower.store.head().position.epoch
+        return self._context.look(lambda view: view.head).position.epoch
 
     @property
     def lsn(self) -> int:
         """The point of history the replica shows."""
-        return self._follower.store.head().position.lsn
+        return self._context.look(lambda view: view.head).position.lsn
 
     def refresh(self) -> int:
         """Apply everything committed by now; returns the lsn reached.

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.checksum import BytesLike, check_data, crc32c
+from chunkstore.blocks import count_borders, crc_at_borders
+from chunkstore.checksum import BytesLike, check_data
 from chunkstore.errors import InvalidArgument
 from chunkstore.names import ContainerNames, session_chunk_id
 from chunkstore.storage import ChunkStorage
@@ -21,11 +22,13 @@ _NUMBER_MAX: Final = (1 << 64) - 1
 
 
 class SessionChunk(NamedTuple):
-    """A chunk that a session has written and made durable."""
+    """A chunk that a session has written and made durable. ``border_crcs``: the CRCs at the borders of its blocks (``chunkstore.blocks``);
+    without them only reads of the whole chunk are verified."""
 
     id: bytes
     length: int
     crc32c: int
+    border_crcs: tuple[int, ...] = ()
 
 
 class SessionWriter(NamedTuple):
@@ -54,7 +57,8 @@ class SessionWriter(NamedTuple):
         storage.create(name, data)
         if storage.capabilities.append:
             storage.sync((name,))
-        return SessionChunk(identity, len(data), crc32c(data))
+        crc, borders = crc_at_borders(0, 0, data)
+        return SessionChunk(identity, len(data), crc, tuple(border_crc for _, border_crc in borders))
 
 
 def check_session_id(session_id: object) -> None:
@@ -81,6 +85,15 @@ def check_session_chunks(session_id: int, chunks: object) -> None:
             raise InvalidArgument(f"chunk {position} is not a SessionChunk", argument="chunks")
         if item.id[:16] != prefix or item.length < 1 or not 0 <= item.crc32c < 1 << 32:
             raise InvalidArgument(f"chunk {position} was not written by session {session_id:x}", argument="chunks")
+        if type(item.border_crcs) is not tuple or (
+            item.border_crcs and not _are_crcs_of(item.border_crcs, item.length)
+        ):
+            raise InvalidArgument(f"chunk {position} has other borders than its length", argument="chunks")
         if item.id in seen:
             raise InvalidArgument(f"chunk {position} is named twice", argument="chunks")
         seen.add(item.id)
+
+
+def _are_crcs_of(crcs: tuple[object, ...], length: int) -> bool:
+    good = all(type(crc) is int and 0 <= crc < 1 << 32 for crc in crcs)
+    return good and len(crcs) == count_borders(length)

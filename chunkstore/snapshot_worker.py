@@ -1,6 +1,6 @@
 """Writing a large snapshot in a process of its own, so that commits keep the interpreter to themselves (protocol A8).
 
-Promises: the worker opens the storage by its URL and the owner's cache as one more reader, writes the snapshot of the point of
+Promises: the worker opens the storage by its URL and the owner's present store as one more reader, writes the snapshot of the point of
 history it finds there, reads it back, and prints its report; the owner then commits the note. A worker that fails or is
 killed leaves at most an unused object without a note. It never claims and never changes the cache.
 Leaves out: storages without a URL and caches in memory: there the owner writes its snapshots itself.
@@ -15,11 +15,11 @@ import sys
 from dataclasses import asdict
 from typing import Any, Final
 
-from chunkstore.config import RollingPolicy, Settings, default_cache_dir
+from chunkstore.config import RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.lmdb import open_reader
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.lmdb import LmdbMetadataStore, open_reader
+from chunkstore.metadata.port import MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 
@@ -29,15 +29,15 @@ _TIMEOUT_S: Final = 3600.0
 
 
 class SnapshotWorker:
-    """Starts workers for one container; called by the owner's upkeep. ``settings``: the owner's, with the directory that its
-    cache is really in."""
+    """Starts workers for one container; called by the owner's upkeep. ``settings``: the owner's."""
 
     def __init__(self, root: str, container: str, settings: Settings) -> None:
         self._request = {"root": root, "container": container, "settings": asdict(settings)}
 
-    def write(self, epoch: int) -> SnapshotReport:
-        """Write, validate and return a snapshot. Raises ``StorageUnavailable`` when the worker fails. Retry: safe."""
-        request = json.dumps({**self._request, "epoch": epoch})
+    def write(self, store: MetadataStore, epoch: int) -> SnapshotReport:
+        """Write, validate and return a snapshot of ``store``. Raises ``StorageUnavailable`` when the worker fails. Retry: safe."""
+        assert isinstance(store, LmdbMetadataStore)
+        request = json.dumps({**self._request, "epoch": epoch, "store": store.path})
         # The worker finds the same modules, also when they run from a checkout.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
@@ -69,7 +69,8 @@ def main() -> int:
     """The worker: request as JSON on standard input, report as JSON on standard output, failure on standard error."""
     request = json.load(sys.stdin)
     try:
-        report = _write(request["root"], request["container"], _settings(request["settings"]), request["epoch"])
+        settings = _settings(request["settings"])
+        report = _write(request["root"], request["container"], settings, request["epoch"], request["store"])
     except ChunkstoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
@@ -85,19 +86,18 @@ def main() -> int:
     return 0
 
 
-def _write(root: str, container: str, settings: Settings, epoch: int) -> SnapshotReport:
-    """Write and validate a snapshot of what the owner's cache holds now; the owner of ``epoch`` commits its note."""
+def _write(root: str, container: str, settings: Settings, epoch: int, path: str) -> SnapshotReport:
+    """Write and validate a snapshot of what the owner's store at ``path`` holds now; the owner of ``epoch`` commits its note."""
     from chunkstore_journal.container import read_format
     from chunkstore_journal.snapshot import write_snapshot
 
-    cache_dir = settings.cache_dir or default_cache_dir()
     names = ContainerNames(container)
     storage = open_storage(root, settings)
     try:
         format_ = read_format(storage, names)
-        store = open_reader(cache_dir, format_.uuid, settings=settings)
+        store = open_reader(path, format_.uuid, settings=settings)
         if store is None:
-            raise StorageUnavailable("the owner's metadata cache cannot be read", object=cache_dir)
+            raise StorageUnavailable("the owner's metadata cache cannot be read", object=path)
         try:
             with store.view() as view:
                 return write_snapshot(storage, names, container=format_.uuid, view=view, epoch=epoch)

@@ -2,14 +2,11 @@
 
 Promises
 * Names are relative paths of ``/``-separated parts (``names.check_object_name``); a name is never reused.
-* A storage is linearizable per name for ``create_if_absent``, ``read``, ``delete``, ``stat`` and ``exists``: what starts
-  after another call has finished sees its effect.
+* A storage is linearizable per name for ``create_if_absent``, ``read``, ``delete``, ``stat``, ``exists``: later calls see the effect.
 * Every operation is thread-safe. Every foreign error arrives as ``StorageUnavailable``, chained.
-* Errors all operations share: ``InvalidArgument`` (before any effect), ``Closed``, ``StorageUnavailable`` (may have
-  happened, for changing calls), ``StorageFull``.
+* All operations share ``InvalidArgument`` (before any effect), ``Closed``, ``StorageUnavailable`` (may have happened), ``StorageFull``.
 
 Leaves out: retries (a wrapper), checksums of contents (the engine keeps them in metadata), listing by anything but prefix.
-
 A binding subclasses ``BaseChunkStorage``, which checks arguments, and writes the ``do_*`` methods. What it cannot do stays
 ``Unsupported``, and its ``Capabilities`` say so.
 """
@@ -119,6 +116,11 @@ class ChunkStorage(ABC):
     def url(self) -> str:
         """The root as a URL, without credentials."""
 
+    @property
+    def address(self) -> str:
+        """Where the root is, without credentials and tuning: by it a metadata cache tells a root from copies of it."""
+        return self.url
+
     @abstractmethod
     def exists(self, name: str) -> bool:
         """Whether a chunk of this name exists, asked freshly (never from a cache)."""
@@ -127,18 +129,17 @@ class ChunkStorage(ABC):
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
         """Create a chunk exclusively, empty or with ``data``, and return a write handle.
 
-        Raises: ``ChunkExists``. Durability: with ``data`` on a storage without ``append``, durable on return; on a
-        storage with ``append`` only after ``sync``. Atomicity: exclusive; the content is atomic only where there is no
-        ``append``. Retry: not safe (may meet its own first attempt).
+        Raises: ``ChunkExists``. Durability: with ``data`` on a storage without ``append``, durable on return; else only after ``sync``.
+        Atomicity: exclusive; the content is atomic only without ``append``. Retry: not safe (may meet its own first attempt).
         """
 
     @abstractmethod
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
         """Create ``name`` with exactly ``data``, atomically and durably, unless it exists.
 
-        Returns True if this call created it, False if the name was taken (compare contents to learn by which writer).
-        Raises: ``Unsupported`` without the capability; ``StorageUnavailable`` when the outcome is unknown: it may still
-        take effect later (protocol.md 2.3). Retry: safe with identical bytes, followed by comparing contents.
+        Returns True if this call created it, False if the name was taken (compare contents to learn by which writer). Raises:
+        ``Unsupported`` without the capability; ``StorageUnavailable`` when the outcome is unknown: it may still take effect later
+        (protocol.md 2.3). Retry: safe with identical bytes, followed by comparing contents.
         """
 
     @abstractmethod
@@ -215,8 +216,8 @@ class ChunkStorage(ABC):
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         """Join the first ``length`` bytes of each argument into the first one; returns its new length.
 
-        Sources may or may not vanish. Raises: ``ChunkNotFound``, ``Unsupported``, ``InvalidArgument`` (fewer than two,
-        a source equal to the target, two equal neighbours, a length beyond its chunk).
+        Sources may or may not vanish. Raises: ``ChunkNotFound``, ``Unsupported``, ``InvalidArgument`` (fewer than two, a source
+        equal to the target, two equal neighbours, a length beyond its chunk).
         """
 
     @abstractmethod

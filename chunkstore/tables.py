@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from chunkstore.arguments import check_key, check_namespace, check_value, check_version
 from chunkstore.errors import InvalidArgument
+from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
@@ -33,8 +34,7 @@ class TableReader:
         """
         check_key(key)
         self._context.check_open()
-        with self._context.store().view() as view:
-            entry = read_entry(view, self.namespace, key)
+        entry = self._context.look(lambda view: read_entry(view, self.namespace, key))
         self._context.check()
         return entry
 
@@ -50,9 +50,11 @@ class TableReader:
         return self._scan(prefix, after)
 
     def _scan(self, prefix: bytes, after: bytes | None) -> Iterator[TableEntry]:
-        with self._context.store().view() as view:
+        def scanned(view: MetadataView) -> Iterator[TableEntry]:
             self._context.check()
-            yield from scan_entries(view, self.namespace, prefix, after)
+            return scan_entries(view, self.namespace, prefix, after)
+
+        return self._context.look_through(scanned)
 
 
 class Table(TableReader):

@@ -40,6 +40,7 @@ LAYERS = {
     "chunkstore.storage": 1,
     "chunkstore.journal": 1,
     "chunkstore.arguments": 1,
+    "chunkstore.blocks": 1,
     "chunkstore.changes": 1,
     "chunkstore.handles": 1,
     "chunkstore.layout": 1,
@@ -64,6 +65,7 @@ LAYERS = {
     "chunkstore.pulsar": 5,
     "chunkstore.assembly": 5,
     "chunkstore.registry": 5,
+    "chunkstore.repair": 5,
     "chunkstore.snapshot_worker": 5,
     "chunkstore": 6,
     "chunkstore.testing": 6,
@@ -105,7 +107,7 @@ ROOMS = {
 }
 
 # Only these know concrete bindings and the journal, and only inside functions.
-COMPOSERS = ("chunkstore.assembly", "chunkstore.registry", "chunkstore.snapshot_worker")
+COMPOSERS = ("chunkstore.assembly", "chunkstore.registry", "chunkstore.repair", "chunkstore.snapshot_worker")
 
 DOORS = {"time", "random", "uuid", "threading", "secrets", "sched", "concurrent", "multiprocessing", "asyncio"}
 DOOR_CALLS = {("os", "urandom"), ("os", "getrandom"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}

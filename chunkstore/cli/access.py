@@ -14,7 +14,7 @@ from rich.console import Console
 import chunkstore
 from chunkstore.config import Settings
 
-__all__ = ["owner", "replica", "settings_for"]
+__all__ = ["owner", "replica", "settings_for", "wait_s"]
 
 _LEASES_WATCHED = 2.2
 """A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
@@ -23,6 +23,11 @@ _LEASES_WATCHED = 2.2
 def settings_for(cache_dir: str | None) -> Settings:
     """The default settings, with the cache where the user wants it."""
     return Settings(cache_dir=cache_dir)
+
+
+def wait_s(settings: Settings) -> float:
+    """How long to watch the present owner for signs of life before it is pushed aside."""
+    return _LEASES_WATCHED * settings.lease_s
 
 
 @contextmanager
@@ -49,14 +54,14 @@ def owner(
     ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
     """
     settings = settings_for(cache_dir)
-    wait_s = 0.0 if take_over else _LEASES_WATCHED * settings.lease_s
+    watched_s = 0.0 if take_over else wait_s(settings)
     with _note(f"opening {container}", quiet=quiet):
         store = chunkstore.open(
             root,
             container=container,
             create=create,
             settings=settings,
-            wait_s=wait_s,
+            wait_s=watched_s,
             accept_rollback=accept_rollback,
         )
     with store:

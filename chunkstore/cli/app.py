@@ -69,7 +69,7 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
-    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot)),
+    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:

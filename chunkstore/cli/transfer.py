@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
@@ -21,7 +21,7 @@ import typer
 import chunkstore
 from chunkstore.changes import Append, Create
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, meter, print_facts, print_json
+from chunkstore.cli.output import Meter, meter, print_error, print_facts, print_json
 from chunkstore.config import MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
@@ -33,13 +33,13 @@ from chunkstore.errors import (
 )
 from chunkstore.layout import check_chunk_count
 from chunkstore.names import check_segment_name
+from chunkstore.reader import SkippedRange
 from chunkstore.reading import ReadableContainer
 
 __all__ = ["ContentDiffers", "PutResult", "cat", "put"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
-_FOLLOW_WAIT_S = 10.0
 
 
 class ContentDiffers(ChunkstoreError):
@@ -65,6 +65,18 @@ class FileUnreadable(ChunkstoreError):
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"cannot read {file}: {reason}")
         self.file = file
+
+
+class BytesSkipped(ChunkstoreError):
+    """``cat --salvage``: these bytes are damaged and were left out."""
+
+    fields = ("segment", "start", "stop", "object", "position")
+
+    def __init__(self, segment: str, item: SkippedRange) -> None:
+        super().__init__(f"bytes {item.start} to {item.stop} of segment {segment!r} left out: {item.error.message}")
+        self.segment = segment
+        self.start, self.stop = item.start, item.stop
+        self.object, self.position = item.error.object, item.error.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,50 +274,59 @@ def cat(
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
     ] = False,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Leave out damaged blocks, name each on standard error, and exit with 1.")
+    ] = False,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Errors as JSON; the bytes stay bytes.")] = False,
 ) -> None:
-    """Write a segment's bytes to standard output."""
+    """Write a segment's bytes to standard output, up to the first block that is damaged."""
     for name, value in (("--offset", offset), ("--length", length)):
         if value is not None and value < 0:
             raise InvalidArgument(f"{name} must not be negative", argument=name)
     out = sys.stdout.buffer
     with access.replica(root, container, cache_dir) as store:
         info = store.info(segment)
-        position = info.start_offset if offset is None else offset
-        left = length
-        shown_bytes = info.length - position if left is None else min(left, info.length - position)
-        with meter(f"cat {segment}", max(shown_bytes, 0), as_json=as_json or sys.stdout.isatty()) as progress:
-            while True:
-                position, left = _copy_out(store, segment, position, left, out, progress)
-                out.flush()
-                if not follow or left == 0 or info.sealed:
-                    return
-                try:
-                    info = store.wait(segment, position, _FOLLOW_WAIT_S)
-                except SegmentNotFound:
-                    return
+        start = info.start_offset if offset is None else offset
+        stop = None if length is None else start + length
+        shown_bytes = max(0, (info.length if stop is None else min(stop, info.length)) - start)
+        with (
+            store.reader(
+                segment,
+                start=start,
+                stop=stop,
+                prefetch_bytes=0,
+                follow=follow,
+                piece_bytes=PIECE_BYTES,
+                on_damage="skip" if salvage else "raise",
+            ) as reader,
+            meter(f"cat {segment}", shown_bytes, as_json=as_json or sys.stdout.isatty()) as progress,
+        ):
+            reported = 0
+            try:
+                for data in reader:
+                    reported = _report_skipped(segment, reader.skipped, reported, as_json=as_json)
+                    _write_all(out, memoryview(data))
+                    if follow:
+                        out.flush()
+                    progress.advance(len(data))
+            except SegmentNotFound:
+                if not follow:
+                    raise
+            out.flush()
+            if _report_skipped(segment, reader.skipped, reported, as_json=as_json):
+                raise typer.Exit(1)
+
+
+def _report_skipped(segment: str, skipped: Sequence[SkippedRange], reported: int, *, as_json: bool) -> int:
+    """Name on standard error what was skipped after the first ``reported`` ranges; how many there are."""
+    for item in skipped[reported:]:
+        print_error(BytesSkipped(segment, item), as_json=as_json)
+    return len(skipped)
 
 
 def _write_all(out: BinaryIO, data: memoryview) -> None:
     """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
     while data:
         data = data[out.write(data) :]
-
-
-def _copy_out(
-    store: chunkstore.Replica, segment: str, position: int, left: int | None, out: BinaryIO, progress: Meter
-) -> tuple[int, int | None]:
-    """Write what there is from ``position`` on; where that ended, and how many bytes are still wanted."""
-    buffer = memoryview(bytearray(PIECE_BYTES if left is None else min(PIECE_BYTES, left)))
-    while left is None or left > 0:
-        wanted = len(buffer) if left is None else min(len(buffer), left)
-        got = store.read_into(segment, position, buffer[:wanted])
-        if got == 0:
-            break
-        _write_all(out, buffer[:got])
-        position += got
-        left = None if left is None else left - got
-        progress.advance(got)
-    return position, left

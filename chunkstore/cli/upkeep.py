@@ -1,7 +1,8 @@
-"""Verbs about health and history: ``check``, ``journal``, ``snapshot``.
+"""Verbs about health and history: ``check``, ``journal``, ``snapshot``, ``repair``.
 
 Promises: ``check`` and ``journal`` read only; ``check`` exits 1 when it finds anything broken, also when the container
-cannot be followed at all. Leaves out: repair, which writes a new epoch and is never a side effect of looking.
+cannot be followed at all. ``repair`` writes a new epoch and is never a side effect of looking.
+Leaves out: what they find and do (``operations``, ``chunkstore.repair``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from chunkstore.cli.output import human_bytes, human_time, print_facts, print_js
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.operations.check import CheckLevel
+from chunkstore.operations.regain import RepairReport
+from chunkstore.repair import repair as repair_container
 
-__all__ = ["check", "journal", "snapshot"]
+__all__ = ["check", "journal", "repair", "snapshot"]
 
 _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "object", "position")
 
@@ -138,3 +141,50 @@ def snapshot(
         print_json(facts)
     else:
         print_facts({**facts, "size_bytes": human_bytes(report.size_bytes)})
+
+
+def repair(
+    root: options.Root,
+    *,
+    dry_run: options.DryRun = False,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Go on behind the last good record where nothing opens the container any more. Stop all who work on it first.
+
+    What lies behind that record stays stored and is history no more; bytes that lie in chunks as their records say are kept.
+    """
+    settings = access.settings_for(cache_dir)
+    watched_s = 0.0 if take_over else access.wait_s(settings)
+    report = repair_container(root, container=container, settings=settings, dry_run=dry_run, wait_s=watched_s)
+    if as_json:
+        print_json(report)
+    elif report.sound:
+        typer.echo(f"{container}: history is sound up to lsn {report.last_lsn}; nothing to repair")
+    else:
+        _print_repair(report)
+
+
+def _print_repair(report: RepairReport) -> None:
+    damage = f"{report.object} at byte {report.position}: {report.damage}"
+    print_facts(
+        {
+            "damage": "none: an earlier repair was interrupted" if report.continued else damage,
+            "last good record": f"lsn {report.last_lsn} of epoch {report.last_epoch}",
+            "behind it": f"{report.behind} records, and {len(report.unreadable)} places that cannot be read",
+            "goes on": "would be a new epoch" if report.dry_run else f"epoch {report.epoch}",
+        }
+    )
+    if report.unreadable:
+        print_table(("unreadable", "position", "reason"), report.unreadable)
+    rows: list[tuple[object, ...]] = []
+    for item in report.segments:
+        rows += [(item.segment, "deleted again", "", "", "")] if item.deleted else []
+        rows += [(item.segment, "kept", start, stop, "") for start, stop in item.kept]
+        rows += [(item.segment, "lost", start, stop, item.reason) for start, stop in item.lost]
+    if rows:
+        print_table(("segment", "bytes", "from", "to", "reason"), rows, right=("from", "to"))
+    for text in report.not_applied:
+        typer.echo(f"not made again: {text}")

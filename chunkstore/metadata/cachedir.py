@@ -1,19 +1,19 @@
-"""Directories of the metadata cache: who may use which, which is current, which can be trusted (docs/decisions/0004).
+"""Directories of the metadata cache: whose a store is, who may write to it, which can be trusted (docs/decisions/0004).
 
 ::
 
-    <cache_dir>/<container uuid, 32 hex digits>/owner/          any number of processes; the epoch decides (protocol 3.8)
-    <cache_dir>/<container uuid, 32 hex digits>/replica-<n>/    one process; LOCK is held by it
-        CURRENT                 the name of the current store's directory and a newline; replaced by rename
+    <cache_dir>/<container uuid, 32 hex digits>/<owner or replica>/
         <token>/                one store, made once under a name that is never used again
             data.mdb, lock.mdb  LMDB's own
-            STATE               who opened it last, in which boot, and whether it was closed cleanly
+            STATE               the address it belongs to, the boot it was opened in last, and what data.mdb was when closed cleanly
             USERS               every process that has it open holds a shared lock on it
-            WRITER              locked by the writer, before LMDB's own lock: waiting for this one can have a deadline
+            WRITER              the one cache object that writes to it holds an exclusive lock, from opening to closing
 
-Promises: a directory in use by any living process is never deleted, and an unused one that is not current is, at the
-next occasion. A store is trusted only if no restart of the machine can have torn it: it was opened last in this very boot
-(the page cache survives a process), or it was synced and marked clean with nothing written since.
+Promises: a store is found by the container's uuid, the role and the address of its root, never by the uuid alone, for copies of a
+root have the same. Without STATE it is no store: half made, or thrown away. A directory in use by any living process is never
+deleted; an unused one is, when it is no store, or one of many. A store is trusted only if no restart of the machine can have torn
+it: it was opened last in this very boot (the page cache survives a process), or it was closed cleanly and every byte is what it
+was then.
 
 flock is used here and nowhere in containers: a cache directory is on a local file system, or it is not used at all.
 Leaves out: what is in a store (``lmdb``).
@@ -30,23 +30,26 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
-from itertools import count as counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
-from chunkstore.runtime import identity, monotonic_s, sleep_s, token
+from chunkstore.runtime import identity, token
 
 __all__ = [
     "CacheDirectory",
+    "FileMark",
     "StoreState",
     "UsersLock",
     "WriterLock",
-    "current_store",
     "delete_unused",
+    "forget",
+    "is_held",
     "is_local",
     "is_this_boot",
     "read_state",
     "role_path",
+    "stores_of",
     "this_boot",
     "translate_os",
     "write_state",
@@ -56,11 +59,11 @@ LOCAL_FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay")
 )
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-_STATE = re.compile(r"chunkstore-cache 1 ([0-9a-f]{32}) (\S{1,200}) (open|clean [0-9]{1,20})\n")
-_ROLE = re.compile(r"owner|replica(-[0-9]{1,9})?")
-_SMALL_BYTES = 4096
+_STATE = re.compile(r"chunkstore-cache 2 (\S{1,200}) (?:open|clean ([0-9]{1,20}) ([0-9a-f]{8})) (\S*)\n")
+_SMALL_BYTES: Final = 65_536
 _BOOT_UNKNOWN = "unknown"
-_POLL_S = 0.001
+_ADDRESSES_KEPT: Final = 8
+"""Of these the store that was opened or closed last is kept, besides those in use."""
 
 
 def translate_os(error: OSError, path: str) -> ChunkstoreError:
@@ -118,12 +121,19 @@ def _read_small(path: str) -> str:
         return ""
 
 
-class StoreState(NamedTuple):
-    """STATE of a store: ``opener`` is the token of the last opener, ``clean`` LMDB's last transaction when synced."""
+class FileMark(NamedTuple):
+    """Length and CRC32C of a store's data file."""
 
-    opener: str
+    length: int
+    crc32c: int
+
+
+class StoreState(NamedTuple):
+    """STATE of a store: ``clean`` is what the data file was when it was closed cleanly."""
+
+    address: str
     boot_id: str
-    clean: int | None
+    clean: FileMark | None
 
 
 def read_state(path: str) -> StoreState | None:
@@ -131,13 +141,21 @@ def read_state(path: str) -> StoreState | None:
     match = _STATE.fullmatch(_read_small(os.path.join(path, "STATE")))
     if match is None:
         return None
-    return StoreState(match[1], match[2], int(match[3][6:]) if match[3].startswith("clean ") else None)
+    clean = None if match[2] is None else FileMark(int(match[2]), int(match[3], 16))
+    return StoreState(unquote(match[4]), match[1], clean)
 
 
 def write_state(path: str, state: StoreState) -> None:
     """Write STATE durably. Raises ``OSError``."""
-    mark = "open" if state.clean is None else f"clean {state.clean}"
-    _write_atomically(os.path.join(path, "STATE"), f"chunkstore-cache 1 {state.opener} {state.boot_id} {mark}\n")
+    mark = "open" if state.clean is None else f"clean {state.clean.length} {state.clean.crc32c:08x}"
+    text = f"chunkstore-cache 2 {state.boot_id} {mark} {quote(state.address)}\n"
+    _write_atomically(os.path.join(path, "STATE"), text)
+
+
+def forget(path: str) -> None:
+    """Remove STATE: the store is never opened again, and deleted when it is not in use any more."""
+    with suppress(OSError):
+        os.unlink(os.path.join(path, "STATE"))
 
 
 class UsersLock:
@@ -164,41 +182,34 @@ class UsersLock:
 
 
 class WriterLock:
-    """An exclusive lock on a store's WRITER file, among processes; one thread of each asks at a time.
-
-    LMDB's own lock cannot be waited for with a deadline. The holder of this one never waits for that, also not while
-    another process is stopped in the middle of its transaction.
-    """
+    """The exclusive lock on a store's WRITER file, which belongs to one cache object of one process (never to two in one process)."""
 
     def __init__(self, path: str) -> None:
-        """Open the file, made if it is missing. Raises ``OSError``."""
+        """Take it. Raises ``BlockingIOError`` when somebody holds it, else ``OSError``."""
         self._file = os.open(os.path.join(path, "WRITER"), os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
-
-    def acquire(self, wait_s: float) -> bool:
-        """Take it, waiting ``wait_s`` at most; whether it is held now."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return self._acquire_slowly(monotonic_s() + wait_s)
-        return True
-
-    def _acquire_slowly(self, deadline_s: float) -> bool:
-        while monotonic_s() < deadline_s:
-            sleep_s(_POLL_S)
-            with suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-        return False
+        except OSError:
+            os.close(self._file)
+            raise
 
     def release(self) -> None:
-        """Give it back. Safe to repeat, and after ``close``."""
-        if self._file >= 0:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        """Give it back, once. In a forked child ``leave_to_parent`` is the way."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        os.close(self._file)
 
-    def close(self) -> None:
-        """Give it back, and the file."""
-        file, self._file = self._file, -1
-        os.close(file)
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of the file, for else a child that lives on would keep what its parent held when it was killed."""
+        os.close(self._file)
+
+
+def is_held(path: str) -> bool:
+    """Whether somebody holds the store, to write to it. Raises ``OSError``."""
+    try:
+        WriterLock(path).release()
+    except BlockingIOError:
+        return True
+    return False
 
 
 def delete_unused(path: str) -> bool:
@@ -224,38 +235,47 @@ def delete_unused(path: str) -> bool:
 
 def role_path(cache_dir: str, container_uuid: bytes, role: str) -> str:
     """The directory of a role, symbolic links resolved. Raises ``InvalidArgument``."""
-    if _ROLE.fullmatch(role) is None:
-        raise InvalidArgument(f"role {role!r} is neither 'owner' nor a replica", argument="role")
+    if role not in ("owner", "replica"):
+        raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
     if len(container_uuid) != 16:
         raise InvalidArgument("a container's uuid has 16 bytes", argument="container_uuid")
     return os.path.join(os.path.realpath(cache_dir), container_uuid.hex(), role)
 
 
-def current_store(path: str) -> str | None:
-    """The current store's directory below the role directory ``path``; None if there is none or CURRENT is damaged."""
-    name = _read_small(os.path.join(path, "CURRENT"))
-    if not name.endswith("\n") or _TOKEN.fullmatch(name[:-1]) is None:
-        return None
-    store = os.path.join(path, name[:-1])
-    return store if os.path.isfile(os.path.join(store, "data.mdb")) else None
+def _folders(path: str) -> list[tuple[str, StoreState | None]]:
+    """Every store directory below the role directory ``path``, and its STATE; the newest STATE first."""
+    found: list[tuple[int, str]] = []
+    with suppress(OSError):
+        for name in os.listdir(path):
+            if _TOKEN.fullmatch(name) is not None:
+                store, written_ns = os.path.join(path, name), 0
+                with suppress(OSError):
+                    written_ns = os.stat(os.path.join(store, "STATE")).st_mtime_ns
+                found.append((written_ns, store))
+    return [(store, read_state(store)) for _, store in sorted(found, reverse=True)]
+
+
+def stores_of(path: str, address: str) -> list[tuple[str, StoreState]]:
+    """The stores of an address below the role directory ``path``, with their STATE."""
+    return [(store, state) for store, state in _folders(path) if state is not None and state.address == address]
 
 
 class CacheDirectory:
-    """The directory of one container and role, and the stores in it."""
+    """The directory of one container and role, and the stores of one address in it."""
 
     def __init__(
-        self, cache_dir: str, container_uuid: bytes, role: str, *, local: Callable[[str], bool] = is_local
+        self,
+        cache_dir: str,
+        container_uuid: bytes,
+        address: str,
+        role: str,
+        *,
+        local: Callable[[str], bool] = is_local,
     ) -> None:
-        """Find or make it; a replica takes the first free place.
-
-        Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``.
-        """
-        if role not in ("owner", "replica"):
-            raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
+        """Find or make it. Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
         path = role_path(cache_dir, container_uuid, role)
-        self.root = cache_dir
+        self.address = address
         self._temporary: str | None = None
-        self._lock: int | None = None
         self._pid = os.getpid()
         try:
             os.makedirs(cache_dir, mode=0o700, exist_ok=True)
@@ -268,36 +288,15 @@ class CacheDirectory:
                     stacklevel=4,
                 )
                 path = role_path(self._temporary, container_uuid, role)
-                self.root = self._temporary
-            self.path = path if role == "owner" else self._take_place(path)
+            self.path = path
             os.makedirs(self.path, mode=0o700, exist_ok=True)
         except OSError as error:
             raise translate_os(error, cache_dir) from error
 
-    def _take_place(self, path: str) -> str:
-        for number in counter():
-            place = f"{path}-{number}"
-            os.makedirs(place, mode=0o700, exist_ok=True)
-            file = os.open(os.path.join(place, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(file)
-            except OSError:
-                os.close(file)
-                raise
-            else:
-                self._lock = file
-                return place
-        raise AssertionError("counting does not end")
-
-    def current(self) -> str | None:
-        """See ``current_store``."""
-        return current_store(self.path)
-
     def make_store(self) -> tuple[str, UsersLock]:
         """A new, empty directory under a name never used before, held by us. Raises ``OSError``."""
         self.sweep()
+        os.makedirs(self.path, mode=0o700, exist_ok=True)  # the cache may be deleted at any time
         for _ in range(16):
             path = os.path.join(self.path, token(16).hex())
             os.mkdir(path, 0o700)
@@ -307,44 +306,39 @@ class CacheDirectory:
                 continue  # swept by another process between the two steps
         raise FileNotFoundError(f"{self.path}: new directories vanish at once")
 
-    def make_current(self, path: str) -> None:
-        """Let CURRENT name ``path``, and delete what it named before unless it is in use. Raises ``OSError``."""
+    def mark(self, path: str) -> None:
+        """Write STATE of a store of ours. Raises ``OSError``."""
         if not os.path.isfile(os.path.join(path, "data.mdb")):
             raise FileNotFoundError(f"{path} was deleted")
-        _write_atomically(os.path.join(self.path, "CURRENT"), os.path.basename(path) + "\n")
+        write_state(path, this_boot(self.address))
+
+    def supersede(self, current: str) -> None:
+        """Forget every other store of our address, held or not: what made ``current`` found none of them good."""
+        for path, _ in stores_of(self.path, self.address):
+            if path != current:
+                forget(path)
         self.sweep()
 
-    def forget_current(self, path: str) -> None:
-        """Remove CURRENT if it names ``path``."""
-        if self.current() == path:
-            with suppress(OSError):
-                os.unlink(os.path.join(self.path, "CURRENT"))
-
     def sweep(self) -> None:
-        """Delete store directories that are neither current nor in use."""
-        current = self.current()
-        with suppress(OSError):
-            for name in os.listdir(self.path):
-                path = os.path.join(self.path, name)
-                if _TOKEN.fullmatch(name) is not None and path != current:
-                    delete_unused(path)
+        """Delete what is no store, all but the newest store of each address, and all of addresses long forgotten, unless in use."""
+        kept: set[str] = set()
+        for path, state in _folders(self.path):
+            if state is not None and state.address not in kept:
+                kept.add(state.address)
+                if state.address == self.address or len(kept) <= _ADDRESSES_KEPT:
+                    continue
+            delete_unused(path)
 
     def close(self) -> None:
-        """Give a replica's place back; delete a temporary cache. Safe to repeat; in a forked child it does nothing."""
-        if self._pid != os.getpid():
-            return
-        if self._lock is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            os.close(self._lock)
-            self._lock = None
-        if self._temporary is not None:
+        """Delete a temporary cache. Safe to repeat; in a forked child it does nothing."""
+        if self._temporary is not None and self._pid == os.getpid():
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
 
-def this_boot(opener: str) -> StoreState:
-    """STATE of a store that ``opener`` has just opened."""
-    return StoreState(opener, identity().boot_id.replace(" ", "-") or _BOOT_UNKNOWN, None)
+def this_boot(address: str) -> StoreState:
+    """STATE of a store of this address that has just been opened."""
+    return StoreState(address, identity().boot_id.replace(" ", "-") or _BOOT_UNKNOWN, None)
 
 
 def is_this_boot(state: StoreState) -> bool:

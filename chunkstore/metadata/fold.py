@@ -34,18 +34,14 @@ _NO_CHUNKS = ((),)
 """What stands behind the lengths of an append into the last chunk, which changes nothing in the index: nearly every operation."""
 
 
-def may_follow(head: Head, commits: Sequence[Commit], owner_epoch: int | None) -> bool:
-    """Whether ``commits`` begin right behind ``head``, under an owner that still has the store.
+def may_follow(head: Head, commits: Sequence[Commit]) -> bool:
+    """Whether ``commits`` begin right behind ``head``.
 
     Raises ``InvalidArgument`` if the commits do not follow one another.
     """
     lsn, link = head.position.lsn, head.position.hash
     first = commits[0]
-    if (
-        first.previous_hash != link
-        or first.position.lsn != lsn + 1
-        or (owner_epoch is not None and owner_epoch != head.owner_epoch)
-    ):
+    if first.previous_hash != link or first.position.lsn != lsn + 1:
         return False
     if len(commits) > 1:
         for commit in commits:
@@ -66,7 +62,7 @@ def fold(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, verify
     else:
         _fold_one(txn, commits[0])
     last = commits[-1]
-    return Head(last.position, last.digest, head.owner_epoch)
+    return Head(last.position, last.digest)
 
 
 def _bad_key(key: bytes, commit: Commit) -> Damaged:

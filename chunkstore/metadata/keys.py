@@ -18,17 +18,22 @@ from __future__ import annotations
 from struct import Struct
 
 __all__ = [
+    "BLOCKS_NAMESPACE",
     "CHUNK",
     "EXTENT",
     "GARBAGE",
     "LAZY_NAMESPACE",
     "PIN",
+    "REPAIR_KEY",
     "ROW_KINDS",
     "RUN",
     "SEGMENT",
     "SESSION",
     "TABLE",
     "WRITERS_NAMESPACE",
+    "all_blocks_range",
+    "block_key",
+    "block_range",
     "chunk_key",
     "garbage_key",
     "is_row",
@@ -57,6 +62,9 @@ WRITERS_NAMESPACE = "!writers"
 
 LAZY_NAMESPACE = "!lazy"
 """Reserved table namespace: a row for each chunk that grows lazily, from its id to its segment's name."""
+
+BLOCKS_NAMESPACE = "!blocks"
+"""Reserved table namespace: the CRCs at the borders of a chunk's blocks."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -115,6 +123,10 @@ def writer_range(segment_id: int) -> tuple[bytes, bytes]:
 _LAZY = table_prefix(LAZY_NAMESPACE)
 
 
+REPAIR_KEY = table_prefix("!repair")
+"""Key of the row (its epoch, u64be) that a repair's OPEN puts and its last record deletes: between them it can be continued."""
+
+
 def lazy_key(identity: bytes) -> bytes:
     """Key of the row that says that a chunk grows lazily."""
     return _LAZY + identity
@@ -123,3 +135,21 @@ def lazy_key(identity: bytes) -> bytes:
 def lazy_range() -> tuple[bytes, bytes]:
     """Where the rows of the chunks that grow lazily begin, and where they end."""
     return _LAZY, _LAZY + b"\xff" * 29
+
+
+_BLOCKS = table_prefix(BLOCKS_NAMESPACE)
+
+
+def block_key(identity: bytes, stop: int) -> bytes:
+    """Key of the row of the borders in a stretch of a chunk that ends at ``stop``."""
+    return _BLOCKS + identity + _U64.pack(stop)
+
+
+def block_range(identity: bytes, position: int = 0) -> tuple[bytes, bytes]:
+    """Where the rows of a chunk's borders begin, from the stretch that holds byte ``position``, and where they end."""
+    return block_key(identity, position + 1), _BLOCKS + identity + b"\xff" * 9
+
+
+def all_blocks_range() -> tuple[bytes, bytes]:
+    """Where the rows of all borders begin, and where they end."""
+    return _BLOCKS, _BLOCKS + b"\xff" * 37

@@ -2,7 +2,7 @@
 
 Promises: the port's, with the same conditions and errors as the LMDB store. Views copy nothing: each open view keeps the
 values that writers have changed since it was opened. What is ``current`` survives closing and opening again within the
-process (on one ``MemoryShelf``), so that two owners in one process meet in the same store and fence each other.
+process (on one ``MemoryShelf``); as in LMDB a store has one writer, and whoever finds it held makes a copy.
 Leaves out: surviving the process; speed beyond some 100,000 rows (an insertion moves part of a list).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count as counter
+from typing import TypeAlias
 
 from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.metadata.fold import fold, may_follow
@@ -52,8 +52,18 @@ class _Content:
     def __init__(self) -> None:
         self.lock = lock()
         self.live = _SortedMap()
-        self.head = Head(GENESIS, 0, 0)
+        self.head = Head(GENESIS, 0)
         self.views: set[MemoryMetadataView] = set()
+        self.handles: set[MemoryMetadataStore] = set()
+        """Open ones, of the one cache object that may write to it; none: nobody holds it."""
+
+    def copy(self) -> _Content:
+        """Another one that holds the same."""
+        made = _Content()
+        with self.lock:
+            made.head = self.head
+            made.live.keys, made.live.values = self.live.keys.copy(), self.live.values.copy()
+        return made
 
     def remember(self, key: bytes) -> None:
         """Keep a row's present value for every open view, before it changes."""
@@ -123,11 +133,6 @@ class MemoryMetadataView(MetadataView):
         self._open = True
 
     @property
-    def is_open(self) -> bool:
-        """Whether ``close`` has not been called yet."""
-        return self._open
-
-    @property
     def head(self) -> Head:
         return self._head
 
@@ -195,6 +200,9 @@ class MemoryMetadataView(MetadataView):
             page, start, more = self._page(start, stop)
             yield from page
 
+    def audit(self) -> None:
+        self._check()  # nothing to find: memory holds what was written
+
     def close(self) -> None:
         if self._open:
             self._open = False
@@ -207,6 +215,7 @@ class MemoryMetadataStore(MetadataStore):
 
     def __init__(self, content: _Content | None = None) -> None:
         self._content = content if content is not None else _Content()
+        self._content.handles.add(self)
         self._closed = False
         self._last_loaded = b""
 
@@ -226,12 +235,12 @@ class MemoryMetadataStore(MetadataStore):
         with content.lock:
             return content.live.values.get(key)
 
-    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+    def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         content = self._usable()
         with content.lock:
             if not commits:
                 return True
-            if not may_follow(content.head, commits, owner_epoch):
+            if not may_follow(content.head, commits):
                 return False
             txn = _WriteTransaction(content)
             try:
@@ -248,14 +257,6 @@ class MemoryMetadataStore(MetadataStore):
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
             content.head = head._replace(position=position)
-            return True
-
-    def set_owner(self, epoch: int) -> bool:
-        content = self._usable()
-        with content.lock:
-            if content.head.owner_epoch > epoch:
-                return False
-            content.head = content.head._replace(owner_epoch=epoch)
             return True
 
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
@@ -284,93 +285,92 @@ class MemoryMetadataStore(MetadataStore):
 
     def close(self, *, clean: bool) -> None:
         self._closed = True
+        self._content.handles.discard(self)
+
+
+_Key: TypeAlias = tuple[bytes, str, str]
+"""Container uuid, address and role."""
 
 
 class MemoryShelf:
     """Where the stores of one machine lie: what survives a process of it. A simulator gives each machine its own."""
 
     def __init__(self) -> None:
-        self._current: dict[tuple[bytes, str], _Content] = {}
-        self._taken: set[tuple[bytes, str]] = set()
+        self._stores: dict[_Key, list[_Content]] = {}
         self._lock = lock()
 
     def clear(self) -> None:
         """Forget every store, as when the machine's disk is lost. Stores that are open go on alone."""
         with self._lock:
-            self._current.clear()
+            self._stores.clear()
 
-    def forget_closed_views(self) -> None:
-        """Views that were ended without being able to say so: their process died in a simulation."""
-        for content in self._current.values():
-            content.views = {view for view in content.views if view.is_open}
-
-    def take_role(self, container_uuid: bytes, role: str) -> str:
-        """The role's shelf place: itself for ``owner``, for a replica the first ``replica-<n>`` that is free."""
-        if role == "owner":
-            return role
+    def take(self, key: _Key) -> _Content | None:
+        """The newest store that nobody holds; else a copy of the newest that somebody holds, which lies here then, too."""
         with self._lock:
-            for number in counter():
-                name = f"{role}-{number}"
-                if (container_uuid, name) not in self._taken:
-                    self._taken.add((container_uuid, name))
-                    return name
-        raise AssertionError("counting does not end")
+            stores = self._stores.get(key, [])
+            found = max(stores, key=lambda content: (not content.handles, content.head.position.lsn), default=None)
+            if found is not None:
+                found = found.copy() if found.handles else found
+                self._stores[key] = [kept for kept in stores if kept.handles] + [found]
+            return found
 
-    def release_role(self, container_uuid: bytes, place: str) -> None:
-        """Give the place back."""
+    def put(self, key: _Key, content: _Content) -> None:
+        """Lay ``content`` here, in the place of all others."""
         with self._lock:
-            self._taken.discard((container_uuid, place))
+            self._stores[key] = [content]
 
-    def current(self, container_uuid: bytes, place: str) -> _Content | None:
-        """The current content of a place."""
+    def drop(self, key: _Key, content: _Content) -> None:
+        """Forget ``content``."""
         with self._lock:
-            return self._current.get((container_uuid, place))
-
-    def put(self, container_uuid: bytes, place: str, content: _Content) -> None:
-        """Make ``content`` the current one of a place."""
-        with self._lock:
-            self._current[(container_uuid, place)] = content
-
-    def drop(self, container_uuid: bytes, place: str, content: _Content) -> None:
-        """Forget ``content`` if it is the current one."""
-        with self._lock:
-            if self._current.get((container_uuid, place)) is content:
-                del self._current[(container_uuid, place)]
+            if content in (stores := self._stores.get(key, [])):
+                stores.remove(content)
 
 
 _SHELF = MemoryShelf()
 
 
 class MemoryMetadataCache(MetadataCache):
-    """Stores in memory that survive closing, per (container uuid, role), on ``shelf`` (default: the process's own)."""
+    """Stores in memory that survive closing, per container uuid, address and role, on ``shelf`` (default: the process's own)."""
 
-    def __init__(self, container_uuid: bytes, role: str = "owner", *, shelf: MemoryShelf | None = None) -> None:
+    def __init__(
+        self, container_uuid: bytes, address: str, role: str = "owner", *, shelf: MemoryShelf | None = None
+    ) -> None:
         if role not in ("owner", "replica"):
             raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
-        self._uuid = container_uuid
+        self._key = (container_uuid, address, role)
         self._shelf = shelf if shelf is not None else _SHELF
-        self._place = self._shelf.take_role(container_uuid, role)
+        self._current: _Content | None = None
+        self._made: list[_Content] = []
         self._closed = False
 
     def _check(self) -> None:
         if self._closed:
             raise Closed("this metadata cache")
 
+    def _handle(self, content: _Content) -> MemoryMetadataStore:
+        self._made = [content, *(made for made in self._made if made is not content and made.handles)]
+        return MemoryMetadataStore(content)
+
     def open_current(self) -> MetadataStore | None:
         self._check()
-        content = self._shelf.current(self._uuid, self._place)
-        return None if content is None else MemoryMetadataStore(content)
+        if self._current is None or not self._current.handles:
+            self._current = self._shelf.take(self._key)
+        return None if self._current is None else self._handle(self._current)
 
     def create(self) -> MetadataStore:
         self._check()
-        return MemoryMetadataStore()
+        return self._handle(_Content())
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
-        self._shelf.put(self._uuid, self._place, self._content(store))
+        self._current = self._content(store)
+        self._shelf.put(self._key, self._current)
 
     def discard(self, store: MetadataStore) -> None:
-        self._shelf.drop(self._uuid, self._place, self._content(store))
+        content = self._content(store)
+        self._shelf.drop(self._key, content)
+        if content is self._current:
+            self._current = None
         store.close(clean=False)
 
     @staticmethod
@@ -380,6 +380,11 @@ class MemoryMetadataCache(MetadataCache):
         return store._content  # noqa: SLF001  (both are this module's)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._shelf.release_role(self._uuid, self._place)
+        self._closed = True
+
+    def abandon(self) -> None:
+        """As when the process died: for simulations, whose processes die without closing. Nothing of it may be used afterwards."""
+        self._closed = True
+        for content in self._made:
+            content.views.clear()
+            content.handles.clear()

@@ -1,15 +1,15 @@
 """The metadata port: a store of rows that is a prefix of history, and the cache that keeps such stores on local disk.
 
 Promises
-* The content is always ``fold(apply, H[..head.lsn])``: ``apply`` is conditional on the head's hash and lsn (and on the
-  owner epoch, where one is given), so a deposed owner or a second process can never add a record of its own
-  (protocol.md 3.8, P7). A commit is applied whole or not at all.
+* The content is always ``fold(apply, H[..head.lsn])``: ``apply`` is conditional on the head's hash and lsn (protocol.md 3.8,
+  P7). A commit is applied whole or not at all.
+* A store has one writer for its whole life: the cache object that made or opened it. Nobody else ever moves its head.
 * Views are consistent: one point of history, however long they stay open. They are cheap and must be closed.
 * The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction.
 * Everything here can be thrown away and rebuilt from the journal.
 
-Errors: ``StorageFull`` (cache disk), ``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be
-decoded, or a replayed digest differs), ``Closed``.
+Errors: ``StorageFull`` (cache disk), ``CacheDamaged`` (a row is not what was written here; every later call says so, too),
+``StorageUnavailable`` (anything else of the cache), ``Damaged`` (a row cannot be decoded, or a replayed digest differs), ``Closed``.
 Leaves out: deciding what is committed (the journal) and what a change means (the engine).
 """
 
@@ -48,11 +48,10 @@ GENESIS = Position(0, bytes(16), 0, 0, 0)
 
 
 class Head(NamedTuple):
-    """Where a store stands: position, state digest over all rows, and the epoch allowed to apply."""
+    """Where a store stands: position, and the state digest over all rows."""
 
     position: Position
     digest: int
-    owner_epoch: int
 
 
 class Commit(NamedTuple):
@@ -93,6 +92,13 @@ class MetadataView(ABC):
         """How many chunks of the segment begin in ``[start, stop)``, by the offset index. O(answer)."""
 
     @abstractmethod
+    def audit(self) -> None:
+        """Read everything once and compare it with what was written: what vanished is noticed, too. O(entries).
+
+        Raises ``CacheDamaged``, as does every later call on this store then. Retry: safe.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """End the view. Safe to repeat."""
 
@@ -110,7 +116,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def head(self) -> Head:
-        """Where the store stands, asked freshly (another process may have moved it)."""
+        """Where the store stands, asked freshly."""
 
     @abstractmethod
     def view(self) -> MetadataView:
@@ -121,12 +127,11 @@ class MetadataStore(ABC):
         """One row, freshly."""
 
     @abstractmethod
-    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+    def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         """Apply consecutive commits in one transaction.
 
-        Returns False, with no effect, unless the head is exactly the point before ``commits[0]`` and (when
-        ``owner_epoch`` is given) the store's owner epoch equals it. ``verify`` recomputes the state digest from the old
-        rows and compares it with each commit's digest.
+        Returns False, with no effect, unless the head is exactly the point before ``commits[0]``. ``verify`` recomputes the
+        state digest from the old rows and compares it with each commit's digest.
 
         Raises: ``Damaged`` (a digest differs: nothing applied), ``StorageFull``, ``StorageUnavailable``.
         Durability: none promised; a lost cache is rebuilt.
@@ -136,10 +141,6 @@ class MetadataStore(ABC):
     def jump(self, position: Position, digest: int) -> bool:
         """Move the head to a later position whose state is the same: allowed only if the store's digest equals ``digest``
         and the position's lsn is not lower. Returns whether it moved. (History between has changed no row.)"""
-
-    @abstractmethod
-    def set_owner(self, epoch: int) -> bool:
-        """Give the store to ``epoch``. Returns False, with no effect, if a higher epoch has it already."""
 
     @abstractmethod
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
@@ -163,11 +164,19 @@ class MetadataStore(ABC):
 
 
 class MetadataCache(ABC):
-    """Keeps the stores of one container and role. ``open_current`` may answer None at any time: the cache is disposable."""
+    """Keeps the stores of one container, address and role; see ``ChunkStorage.address``. No two cache objects ever write to one store.
+
+    ``open_current`` may answer None at any time: the cache is disposable.
+    """
 
     @abstractmethod
     def open_current(self) -> MetadataStore | None:
-        """The present store if there is one that can be trusted (same container; same boot or cleanly closed), else None."""
+        """A store of our own, or None if there is none that can be trusted (same container and address; same boot or cleanly closed).
+
+        Another handle on the one that this object has current already; else the newest one that nobody holds; else, or if
+        that one is far behind, a consistent copy of one that somebody holds. It may stand anywhere, also on another history than the
+        container's: the caller confirms (lsn, hash) of its head.
+        """
 
     @abstractmethod
     def create(self) -> MetadataStore:
@@ -175,7 +184,7 @@ class MetadataCache(ABC):
 
     @abstractmethod
     def make_current(self, store: MetadataStore) -> None:
-        """Make a store that ``create`` returned the current one, atomically; the former one is deleted later."""
+        """Make a store that ``create`` returned the current one, atomically: no other store, held or not, is opened or copied any more."""
 
     @abstractmethod
     def discard(self, store: MetadataStore) -> None:

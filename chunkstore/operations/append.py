@@ -120,7 +120,9 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            planned = plan_on_tail(owned, segment, state.tail, state.growing, state.tail_name, data, runtime.now_ms())
+            planned = plan_on_tail(
+                owned, segment, state.tail, state.growing, state.tail_name, state.open_row, data, runtime.now_ms()
+            )
             op = PendingOp([planned.header], planned.rows, (state,), planned.targets if appendable else (), generation)
             state.generation, state.writing = NOT_LOADED, planned.rows if appendable else {}
             if request.writer_id is not None:
@@ -139,7 +141,7 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
                 op.written = False
             queue.enter(op)
             growing = appendable and planned.tail.state == ACTIVE
-            state.advance(planned.segment, planned.tail, planned.targets[-1], growing, generation)
+            state.advance(planned.segment, planned.tail, planned.targets[-1], growing, planned.open_row, generation)
         finally:
             state.lock.release()
         if not op.written:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
+from chunkstore.blocks import crc_at_borders, is_one_block, may_pass_border
+from chunkstore.checksum import BytesLike, crc32c_extend
 from chunkstore.journal import OpCode
 from chunkstore.layout import AppendPiece, check_chunk_count, plan_append
+from chunkstore.metadata.blocks import add_borders, last_row_key
+from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
@@ -24,7 +27,8 @@ _APPEND = int(OpCode.APPEND)
 
 class PlannedAppend(NamedTuple):
     """The records and pieces of one append: what to write where, and what the metadata will say. ``targets``: the chunk of
-    each piece, the tail's last; without ``pieces`` all of it goes there."""
+    each piece, the tail's last; without ``pieces`` all of it goes there. ``open_row``: the value of the tail's last block row; empty: the
+    store's."""
 
     segment: SegmentRecord
     tail: ChunkRecord
@@ -32,6 +36,7 @@ class PlannedAppend(NamedTuple):
     header: Op
     pieces: tuple[AppendPiece, ...]
     targets: tuple[str, ...]
+    open_row: bytes
 
 
 def plan_on_tail(
@@ -40,26 +45,53 @@ def plan_on_tail(
     last: ChunkRecord | None,
     growing: bool,
     last_name: str,
+    open_row: bytes,
     data: BytesLike,
     now_ms: int,
 ) -> PlannedAppend:
-    """Plan ``data`` (not empty) behind ``segment.length``. ``last`` is the last chunk's record; ``growing``: it may be extended."""
+    """Plan ``data`` (not empty) behind ``segment.length``. ``last`` is the last chunk's record; ``growing``: it may be extended.
+    ``open_row``: as in ``PlannedAppend``."""
     length = len(data)
     size_max = segment.chunk_size_bytes_max
     if growing and last is not None and last.length + length <= size_max:
         # The short path: one piece into our own tail chunk.
-        tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
         after = segment.grown(segment.length + length, owned.epoch, now_ms)
+        rows: dict[bytes, RowRecord] = {segment_key(segment.name): after}
+        if may_pass_border(last.length, last.length + length):
+            tail, open_row = _grow(owned, segment.last_chunk, last, open_row, data, rows)
+        else:
+            tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
+            rows[chunk_key(segment.last_chunk)] = tail
         return PlannedAppend(
             segment=after,
             tail=tail,
-            rows={segment_key(segment.name): after, chunk_key(segment.last_chunk): tail},
+            rows=rows,
             header=(_APPEND, segment.id, segment.length, length, ()),
             pieces=(),
             targets=(last_name,),
+            open_row=open_row,
         )
     check_chunk_count(length, size_max)
-    return _plan_rollover(owned, segment, last, growing, last_name, data, now_ms)
+    return _plan_rollover(owned, segment, last, growing, last_name, open_row, data, now_ms)
+
+
+def _grow(
+    owned: OwnedEpoch,
+    identity: bytes,
+    chunk: ChunkRecord,
+    open_row: bytes,
+    data: BytesLike,
+    rows: dict[bytes, RowRecord],
+) -> tuple[ChunkRecord, bytes]:
+    """Put the rows of a chunk that ``data`` is added to into ``rows``; its record, and its last block row."""
+    crc, passed = crc_at_borders(chunk.crc32c or 0, chunk.length, data)
+    if passed and not open_row and not is_one_block(chunk.length):
+        raw = owned.store.get(last_row_key(identity, chunk.length))
+        open_row = b"" if raw is None else decode_table("block row", raw).value
+    blocks = add_borders(identity, open_row, passed)
+    rows.update(blocks)
+    rows[chunk_key(identity)] = chunk = chunk.grown(chunk.length + len(data), crc)
+    return chunk, next(reversed(blocks.values())).value if blocks else open_row
 
 
 def _plan_rollover(
@@ -68,6 +100,7 @@ def _plan_rollover(
     last: ChunkRecord | None,
     growing: bool,
     last_name: str,
+    open_row: bytes,
     data: BytesLike,
     now_ms: int,
 ) -> PlannedAppend:
@@ -76,25 +109,25 @@ def _plan_rollover(
     if growing and last is not None:
         tail_room, tail_length = max(0, size_max - last.length), last.length
     pieces = plan_append(length, tail_room=tail_room, tail_length=tail_length, chunk_size_bytes_max=size_max)
-    records: list[tuple[bytes, ChunkRecord]] = [] if last is None else [(segment.last_chunk, last)]
+    identity, tail = segment.last_chunk, last
+    rows: dict[bytes, RowRecord] = {}
     targets: list[str] = []
     added: list[tuple[int, bytes]] = []
     view = memoryview(data)
     for piece in pieces:
         part = view[piece.start : piece.stop]
-        previous, before = records[-1] if records else (NO_CHUNK, None)
-        if before is not None and not piece.new:
-            records[-1] = (previous, before.grown(before.length + len(part), crc32c_extend(before.crc32c or 0, part)))
+        if tail is not None and not piece.new:
+            tail, open_row = _grow(owned, identity, tail, open_row, part, rows)
             targets.append(last_name)
             continue
-        identity = owned.new_chunk(segment.id)
-        if before is not None:
-            records[-1] = (previous, before._replace(next=identity, state=CLOSED))
-        record = ChunkRecord(
+        previous, identity = identity, owned.new_chunk(segment.id)
+        if tail is not None:
+            rows[chunk_key(previous)] = tail._replace(next=identity, state=CLOSED)
+        empty = ChunkRecord(
             object="",
             object_offset=0,
-            length=len(part),
-            crc32c=crc32c(part),
+            length=0,
+            crc32c=0,
             previous=previous,
             next=NO_CHUNK,
             segment_id=segment.id,
@@ -103,22 +136,21 @@ def _plan_rollover(
             kind=KIND_OBJECT,
             created_ms=now_ms,
         )
-        records.append((identity, record))
+        tail, open_row = _grow(owned, identity, empty, b"", part, rows)
         targets.append(owned.names.chunk(identity))
         added.append((segment.length + piece.start, identity))
-    tail_id, tail = records[-1]
+    assert tail is not None
     # A segment without chunks (new, or truncated to its end) has no skipped bytes in front.
     after = segment._replace(
         length=segment.length + length,
-        first_chunk=segment.first_chunk or records[0][0],
-        last_chunk=tail_id,
+        first_chunk=segment.first_chunk or added[0][1],
+        last_chunk=identity,
         last_chunk_offset=segment.length + length - tail.length,
         owner_epoch=owned.epoch,
         chunk_count=segment.chunk_count + len(added),
         modified_ms=now_ms,
     )
-    rows: dict[bytes, RowRecord] = {segment_key(segment.name): after}
-    rows.update((chunk_key(identity), record) for identity, record in records)
+    rows[segment_key(segment.name)] = after
     return PlannedAppend(
         segment=after,
         tail=tail,
@@ -126,4 +158,5 @@ def _plan_rollover(
         header=(_APPEND, segment.id, segment.length, length, tuple(added)),
         pieces=pieces,
         targets=tuple(targets),
+        open_row=open_row,
     )

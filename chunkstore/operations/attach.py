@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from chunkstore.blocks import borders_inside
 from chunkstore.errors import ChunkNotFound, Conflict, InvalidArgument
 from chunkstore.journal import OpCode
+from chunkstore.metadata.blocks import add_borders
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
@@ -109,6 +111,8 @@ def plan_attach(
             KIND_OBJECT,
             changes.now_ms,
         )
+        borders = zip(borders_inside(item.length), item.border_crcs, strict=bool(item.border_crcs))
+        changes.rows.update(add_borders(item.id, b"", borders))
         added.append((offset, item.id))
         offset += item.length
     if segment.last_chunk:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import BadOffset, Damaged, SegmentNotFound, SegmentSealed
+from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
@@ -22,7 +23,7 @@ from chunkstore.names import NO_CHUNK
 from chunkstore.operations.append_plan import PlannedAppend
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.pending import PendingSegment, RowRecord
-from chunkstore.records import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord
+from chunkstore.records import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
 
 __all__ = ["ChangeSet"]
 
@@ -38,7 +39,7 @@ class ChangeSet:
         self.headers: list[Op] = []
         self.garbage: list[GarbageRecord] = []
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
-        self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool]] = {}
+        self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
         self.chunks_planned = 0
         self.now_ms = runtime.now_ms()
@@ -82,19 +83,21 @@ class ChangeSet:
         # Locked, and nothing undecided: the pending fields are the committed ones.
         return state.generation == self.owned.queue.generation
 
-    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, ChunkRecord | None, str, bool]:
-        """What ``state`` will be: segment, tail, the tail's name, and whether it may grow. Raises ``Damaged``."""
+    def outcome(self, state: PendingSegment) -> tuple[SegmentRecord | None, ChunkRecord | None, str, bool, bytes]:
+        """What ``state`` will be: segment, tail, the tail's name, whether it may grow, its open row. Raises ``Damaged``."""
         key = segment_key(state.name)
         if self._appended and (after := self._appended.get(state.name)) and self.rows[key] is after[0]:
             return after
         if self._is_loaded(state) and key not in self.rows:
-            return state.segment, state.tail, state.tail_name, state.growing
+            return state.segment, state.tail, state.tail_name, state.growing, state.open_row
         segment = self.find(state.name)
         if segment is None or not segment.last_chunk:
-            return segment, None, "", False
+            return segment, None, "", False, b""
         identity = segment.last_chunk
         tail = self.chunk(identity)
-        return segment, tail, self.owned.names.chunk(identity), self.owned.may_grow(identity, tail, state)
+        row = self.rows.get(last_row_key(identity, tail.length))
+        open_row = row.value if isinstance(row, TableRecord) else b""
+        return segment, tail, self.owned.names.chunk(identity), self.owned.may_grow(identity, tail, state), open_row
 
     def append(self, planned: PlannedAppend, data: BytesLike) -> None:
         """Add a planned append, whose bytes ``commit_changes`` writes."""
@@ -104,7 +107,7 @@ class ChangeSet:
         self.headers.append(planned.header)
         tail, segment = planned.tail, planned.segment
         growing = self.owned.appendable and tail.state == ACTIVE
-        self._appended[segment.name] = segment, tail, planned.targets[-1], growing
+        self._appended[segment.name] = segment, tail, planned.targets[-1], growing, planned.open_row
 
     def chunk(self, identity: bytes) -> ChunkRecord:
         """A chunk as it would be. Raises ``Damaged`` when there is no such row."""

@@ -1,8 +1,10 @@
 """Checking: do metadata, index and storage say what they must (protocol section 4)?
 
-Promises: read-only, from one consistent view, bounded memory but for one set of chunk ids; every problem becomes a
+Promises: read-only (but for a damaged cache, which is made anew), from one consistent view, bounded memory but for one set of
+chunk ids; every problem becomes a
 ``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22 and the offset index); ``exists`` adds
-a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds comparing CRCs of every byte.
+a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds comparing every block of them
+with the CRCs at its borders.
 Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30), which ``chunkstore_journal`` checks.
 """
 
@@ -10,48 +12,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import groupby
 from typing import Literal, TypeAlias
 
+from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, Damaged, SegmentNotFound
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
 from chunkstore.invariants import Finding, segment_findings
+from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
-from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key
+from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import confined
+from chunkstore.names import CHUNK_ID_BYTES, confined
+from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import ChunkRecord, SegmentRecord
-from chunkstore.storage import ChunkHandle
+from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["CHECK_LEVELS", "CheckLevel", "check"]
+__all__ = ["CHECK_LEVELS", "CheckLevel", "check", "check_cache"]
 
 CheckLevel: TypeAlias = Literal["quick", "exists", "deep"]
 CHECK_LEVELS = ("quick", "exists", "deep")
 _READ_BYTES = 4 * MIB
 
 
-def check(context: ReadContext, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
-    """Findings, in no promised order. Raises ``InvalidArgument`` for an unknown level."""
-    with context.store().view() as view:
-        seen: set[bytes] = set()
-        for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
-            name = key[1:].decode("utf-8", "replace")
-            try:
-                segment = decode_segment(name, raw)
-            except Damaged as error:
-                yield _of_error(name, error)
-                continue
-            if segment.name != name:
-                yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
-            yield from _check_segment(context, view, segment, seen, level, epoch)
-        yield from _check_garbage(context, view, seen)
-        yield from _check_strays(context, view, seen)
-        if level != "quick":
-            yield from orphan_findings(context, view, epoch=epoch)
+def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
+    """Findings about what ``view`` shows, in no promised order."""
+    seen: set[bytes] = set()
+    if view.get(REPAIR_KEY) is not None:
+        yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
+    for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
+        name = key[1:].decode("utf-8", "replace")
+        try:
+            segment = decode_segment(name, raw)
+        except Damaged as error:
+            yield _of_error(name, error)
+            continue
+        if segment.name != name:
+            yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
+        yield from _check_segment(context, view, segment, seen, level, epoch)
+    yield from _check_garbage(context, view, seen)
+    yield from _check_strays(context, view, seen)
+    if level == "deep":
+        yield from _check_stray_borders(context, view, seen)
+    if level != "quick":
+        yield from orphan_findings(context, view, epoch=epoch)
+
+
+def check_cache(context: ReadContext) -> Iterator[Finding]:
+    """Read the whole metadata cache; a damaged one is made anew, and reported."""
+    store = context.store()
+    try:
+        audit(store)
+    except CacheDamaged as damage:
+        context.rebuild(damage)
+        yield Finding(12, "warning", "", "", damage.object, 0, damage.message)
 
 
 def _of_error(segment: str, error: Damaged) -> Finding:
@@ -84,7 +103,7 @@ def _check_segment(
         if record is None:
             return
         offset += record.length
-        for finding in _check_object(context, segment, identity, record, deep=level == "deep"):
+        for finding in _check_object(context, view, segment, identity, record, deep=level == "deep"):
             if _is_still_wanted(context, segment, identity, offset):
                 yield finding
         identity = record.next
@@ -102,7 +121,13 @@ def _is_still_wanted(context: ReadContext, segment: SegmentRecord, identity: byt
 
 
 def _check_object(
-    context: ReadContext, segment: SegmentRecord, identity: bytes, record: ChunkRecord, *, deep: bool
+    context: ReadContext,
+    view: MetadataView,
+    segment: SegmentRecord,
+    identity: bytes,
+    record: ChunkRecord,
+    *,
+    deep: bool,
 ) -> Iterator[Finding]:
     name = context.names.chunk(identity)
 
@@ -115,20 +140,36 @@ def _check_object(
         if length < needed:
             yield finding(f"{length} bytes long, the record needs {needed}", length)
             return
-        if not deep or record.crc32c is None:
+        if not deep or not record.length:
             return
-        crc = position = 0
-        while position < needed:
-            data = context.storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, needed - position))
-            if not data:
-                yield finding("ended while being read", position)
-                return
-            crc = crc32c_extend(crc, data)
-            position += len(data)
-        if crc != record.crc32c:
-            yield finding(f"CRC32C {crc:08x}, recorded {record.crc32c:08x}")
+        borders = find_borders(view, identity, record, 0, record.length)
+        if borders is not None:
+            for low, high in _bad_blocks(context.storage, name, borders):
+                yield finding(f"the block of {high - low} bytes does not have the recorded CRC32C", low)
     except ChunkNotFound:
         yield finding("absent from the storage")
+    except Damaged as error:
+        yield _of_error(segment.name, error)
+
+
+def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[tuple[int, int]]:
+    """The blocks of a chunk that do not have the CRCs of their borders. Raises ``ChunkNotFound``, ``StorageUnavailable``."""
+    at, crcs = borders
+    position, crc, passed = 0, 0, 0
+    while position < at[-1]:
+        data = storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, at[-1] - position))
+        view, begin = memoryview(data), 0
+        while passed + 1 < len(at) and at[passed + 1] <= position + len(data):
+            end = at[passed + 1] - position
+            if crc32c_extend(crc, view[begin:end]) != crcs[passed + 1]:
+                yield at[passed], at[passed + 1]
+            begin, passed = end, passed + 1
+            crc = crcs[passed]
+        if not data:
+            yield at[passed], at[-1]  # it ends while it is read
+            return
+        crc = crc32c_extend(crc, view[begin:])
+        position += len(data)
 
 
 def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
@@ -181,3 +222,12 @@ def _check_strays(context: ReadContext, view: MetadataView, seen: set[bytes]) ->
             continue
         name = context.names.chunk(identity)
         yield Finding(17, "leak", "", name, name, 0, "a chunk record that neither a segment nor garbage refers to")
+
+
+def _check_stray_borders(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
+    prefix, stop = all_blocks_range()
+    for identity, rows in groupby(view.scan(prefix, stop), lambda row: row[0][len(prefix) : -8]):
+        if identity not in seen:
+            name = context.names.chunk(identity) if len(identity) == CHUNK_ID_BYTES else repr(identity)
+            what = f"{sum(1 for _ in rows)} rows of block borders of a chunk that is not there"
+            yield Finding(17, "leak", "", name, name, 0, what)

@@ -2,8 +2,9 @@
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over. Objects go first, then their rows, so a crash in between only repeats deletions. One
-record forgets at most 5,000 chunks. A row that is refused (``names.confined``) or cannot be read stops nothing: it stays, in a
-range of its own, with the object it stands for, and what lies beyond it goes. Leaves out: the sweep of orphans.
+record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. A row that is refused
+(``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it stands for, and what
+lies beyond it goes. Leaves out: the sweep of orphans.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
@@ -72,22 +73,17 @@ def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     after = GARBAGE
     while True:
         container.check_owner()
-        with container.current.store.view() as view:
-            row = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
-            if row is None:
-                break
-            key, raw = row
-            try:
-                garbage = decode_garbage(repr(key), raw)
-            except Damaged:
-                refused.add(key)
-                after = key + b"\0"
-                continue
-            if not _due(container, key, garbage):
-                waiting += garbage.count
-                after = key + b"\0"
-                continue
-            work = _plan(container, view, key, garbage)
+        row = container.look(partial(_find, container, after))
+        if row is None:
+            break
+        key, garbage, work = row
+        if garbage is None:
+            refused.add(key)
+        elif work is None:
+            waiting += garbage.count
+        if garbage is None or work is None:
+            after = key + b"\0"
+            continue
         found = work.found
         refused.update(found.refused)
         chunks += len(found.ids)
@@ -104,12 +100,29 @@ def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes, len(refused))
 
 
+def _find(
+    container: OwnedContainer, after: bytes, view: MetadataView
+) -> tuple[bytes, GarbageRecord | None, _Work | None] | None:
+    """The first garbage row from ``after`` on: what it says, unless it is damaged, and what there is to do if it is due."""
+    row = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
+    if row is None:
+        return None
+    key, raw = row
+    try:
+        garbage = decode_garbage(repr(key), raw)
+    except Damaged:
+        return key, None, None
+    return key, garbage, _plan(container, view, key, garbage) if _due(container, key, garbage) else None
+
+
 def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, int]:
     deadline = container.deadline()
     while True:
         owned = container.serving(deadline)
         try:
             return container.service.collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run)
+        except CacheDamaged as damage:
+            container.rebuild(damage)
         except InvalidArgument:
             # A take-over of our own came in between: collect as the owner of the new epoch.
             if container.current is owned and owned.end_reason is None:
@@ -168,7 +181,7 @@ def _delete(storage: ChunkStorage, name: str) -> None:
 def _forget(changes: ChangeSet, work: _Work) -> None:
     for identity in work.found.ids:
         changes.rows[chunk_key(identity)] = None
-    for row_key in work.writer_keys:
+    for row_key in (*work.found.block_keys, *work.writer_keys):
         changes.rows[row_key] = None
     changes.rows[work.key] = work.rest
     changes.garbage += work.found.kept

@@ -81,8 +81,8 @@ def _plan_append(planned: ChangeSet, change: Append) -> int:
     segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:
         return segment.length
-    _, tail, tail_name, growing = planned.outcome(planned.states[change.name])
-    planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, data, planned.now_ms), data)
+    _, tail, tail_name, growing, open_row = planned.outcome(planned.states[change.name])
+    planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, open_row, data, planned.now_ms), data)
     if planned.chunks_planned > LIMITS.commit_chunks_max:
         what = f"these appends would make more than {LIMITS.commit_chunks_max} chunks; use several commits"
         raise InvalidArgument(what, argument="changes")

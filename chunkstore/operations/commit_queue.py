@@ -274,7 +274,7 @@ class CommitQueue:
             step = "apply"
             commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
             if not environment.apply((commit,)):
-                raise NotOwner(epoch=position.epoch, owner=position.epoch + 1)
+                raise StorageUnavailable("the metadata cache is not where the journal is; it is built anew")
             self.head = position
             with self._lock:
                 self._decide(batch, None, position.lsn)

@@ -17,13 +17,22 @@ from typing import Final, TypeVar
 from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
-from chunkstore.errors import ChunkstoreError, Closed, Damaged, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.errors import (
+    CacheDamaged,
+    ChunkstoreError,
+    Closed,
+    Damaged,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore.journal import JournalService, Ownership, RecordKind
-from chunkstore.metadata.port import MetadataStore
+from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.observer import GuardedObserver, Observer
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
+from chunkstore.operations.looking import audit, look
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.storage import ChunkStorage
@@ -182,6 +191,21 @@ class OwnedContainer:
             self._check_cache_space(deadline)
         return self.current
 
+    def rebuild(self, damage: CacheDamaged) -> None:
+        """End the epoch that plans on a damaged cache; the next one has a cache made anew. Raises as ``serving``."""
+        owned = self.current
+        if owned.end_reason is None:
+            try:
+                owned.store.head()
+            except CacheDamaged:
+                owned.end(damage)
+                self.observer.failed(damage)
+        self.serving(self.deadline())
+
+    def look(self, call: Callable[[MetadataView], T]) -> T:
+        """What ``call`` makes of a view of the committed rows (``looking``). Raises what it raises, and as ``serving``."""
+        return look(lambda: self.current.store, self.rebuild, call)
+
     def carry_out(self, attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]], deadline: Deadline) -> T:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
         there was anything to do; return the result."""
@@ -196,15 +220,31 @@ class OwnedContainer:
             except Undecided as earlier:
                 if not owned.queue.wait_decided(earlier.op, deadline):
                     deadline.fail("waiting for an earlier operation")
+            except CacheDamaged as damage:
+                self._rebuild_in_time(damage, deadline)
             except Damaged as damage:
-                self.fence.explain(owned, damage)
+                try:
+                    audit(owned.store)
+                except CacheDamaged as rot:
+                    self._rebuild_in_time(rot, deadline)
+                else:
+                    self.fence.explain(owned, damage)
             else:
                 if op is None:
                     # An answer about the present state: a deposed owner must not give it.
                     self.check_fence()
-                else:
+                    return result
+                try:
                     owned.queue.wait(op, deadline)
-                return result
+                    return result
+                except CacheDamaged as damage:
+                    # It did not happen: its record was not built, or the batch before it failed.
+                    self._rebuild_in_time(damage, deadline)
+
+    def _rebuild_in_time(self, damage: CacheDamaged, deadline: Deadline) -> None:
+        if deadline.left_s() == 0.0:
+            raise damage
+        self.rebuild(damage)
 
     def _check_cache_space(self, deadline: Deadline) -> None:
         """Raise ``StorageFull`` while the cache disk is nearly full, before anything is written anywhere."""
@@ -217,13 +257,12 @@ class OwnedContainer:
 
     def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
         """Commit a record without operations; returns its lsn. Raises as ``serving``, and the errors of commits."""
-        deadline = self.deadline()
-        while True:
-            owned = self.serving(deadline)
-            try:
-                return owned.note(kind, notes, deadline)
-            except Stale:
-                continue
+
+        def enter(owned: OwnedEpoch) -> tuple[PendingOp, PendingOp]:
+            op = owned.note(kind, notes)
+            return op, op
+
+        return self.carry_out(enter, self.deadline()).lsn
 
 
 def unexpected(error: BaseException) -> ChunkstoreError:

@@ -69,20 +69,15 @@ class Fence:
                 self.close(NotOwner(epoch=current.epoch, owner=owner))
 
     def explain(self, owned: OwnedEpoch, damage: Damaged) -> None:
-        """Rows of the cache, which owners on one machine share, contradicted what ``owned`` remembers.
+        """Rows of the cache contradicted what ``owned`` remembers.
 
-        Returns if they are those of a later epoch of ours: look again. Raises ``NotOwner`` if we are deposed, else ``damage``.
+        Returns if ``owned`` has ended, for they may be those of a later epoch of ours: look again. Raises ``NotOwner`` if we are
+        deposed: a record that our successor decided may never have reached the rows. Else raises ``damage``.
         """
         if self.error is not None:
             raise self.error.copy() from damage
-        owner = owned.store.head().owner_epoch
-        if owner <= owned.epoch:
+        if owned.end_reason is None:
             raise damage
-        if owned.end_reason is not None or self._current() is not owned:
-            return
-        error = NotOwner(epoch=owned.epoch, owner=owner)
-        self.close(error)
-        raise error from damage
 
     def _newer_owner(self, current: OwnedEpoch) -> int | None:
         """The epoch of a claim above ``current`` that is not our own, or None."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_chunk
-from chunkstore.metadata.keys import chunk_key
+from chunkstore.metadata.keys import block_range, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
 from chunkstore.records import ChunkRecord, GarbageRecord
@@ -20,10 +20,11 @@ __all__ = ["Unfolded", "unfold"]
 
 
 class Unfolded(NamedTuple):
-    """``ids`` may go. ``refused`` may not: those that lie among ``ids`` are in ``kept``, as ranges of their own, the others in
-    ``rest``, what is left of the range."""
+    """``ids`` may go, and with them the rows of their block borders, ``block_keys``. ``refused`` may not: those that lie among
+    ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the range."""
 
     ids: list[bytes]
+    block_keys: list[bytes]
     size_bytes: int
     kept: list[GarbageRecord]
     refused: list[bytes]
@@ -31,15 +32,16 @@ class Unfolded(NamedTuple):
 
 
 def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, chunks_max: int) -> Unfolded:
-    """The next ``chunks_max`` chunks of a range."""
+    """The next chunks of a range, as long as they and their block rows are fewer than ``chunks_max``."""
     ids: list[bytes] = []
+    block_keys: list[bytes] = []
     kept: list[GarbageRecord] = []
     refused: list[bytes] = []
     met: set[bytes] = set()
     first, last, left = garbage.first, garbage.last, garbage.count
     size_bytes = kept_bytes = 0
     backwards = beside_kept = False
-    while left and len(met) < chunks_max:
+    while left and len(met) + len(block_keys) < chunks_max:
         identity = last if backwards else first
         record = _readable(view, identity) if identity not in met else None
         if record is None:
@@ -52,6 +54,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
         left -= 1
         if _is_confined(names, identity, record):
             ids.append(identity)
+            block_keys += [key for key, _ in view.scan(*block_range(identity))]
             size_bytes += record.length
             beside_kept = False
         else:
@@ -82,7 +85,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
     if left:
         rest_bytes = max(0, garbage.size_bytes - size_bytes - kept_bytes)
         rest = garbage._replace(first=first, last=last, count=left, size_bytes=rest_bytes)
-    return Unfolded(ids, size_bytes, kept, refused, rest)
+    return Unfolded(ids, block_keys, size_bytes, kept, refused, rest)
 
 
 def _readable(view: MetadataView, identity: bytes) -> ChunkRecord | None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 from sys import maxsize
 
+from chunkstore.blocks import Borders
+from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
@@ -17,7 +19,7 @@ from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import CLOSED, LayoutChunk, SegmentInfo, SegmentRecord
 
-__all__ = ["info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
+__all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
 _PAGE = 1000
 
@@ -46,13 +48,11 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
     left = maxsize if limit is None else limit
     while left > 0:
         want = min(_PAGE, left)
-        page: list[SegmentInfo] = []
-        with context.store().view() as view:
-            for key, raw in islice(view.scan(start, stop), want):
-                page.append(info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw)))
-                start = key + b"\0"
+        rows = context.look(lambda view, start=start, want=want: list(islice(view.scan(start, stop), want)))  # type: ignore[misc]
+        page = [info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw)) for key, raw in rows]
         context.check()
         yield from page
+        start = rows[-1][0] + b"\0" if rows else stop
         left = left - want if len(page) == want else 0
 
 
@@ -74,12 +74,26 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
 
 def layout(context: ReadContext, name: str, identity: int | None, epoch: int) -> Iterator[LayoutChunk]:
     """The chunks of a segment, from one view that stays open while the iterator is used."""
-    with context.store().view() as view:
+
+    def walked(view: MetadataView) -> Iterator[LayoutChunk]:
         try:
             segment = find_segment(view, name, identity)
         finally:
             context.check()
         yield from walk_chunks(view, context.names, segment, epoch)
+
+    return context.look_through(walked)
+
+
+def borders(context: ReadContext, name: str, identity: int | None) -> Iterator[Borders | None]:
+    """The borders of each chunk of a segment, from one view that stays open while the iterator is used."""
+    with context.store().view() as view:
+        try:
+            segment = find_segment(view, name, identity)
+        finally:
+            context.check()
+        for _, chunk, record in walk(view.get, segment):
+            yield find_borders(view, chunk, record, 0, record.length) if record.length else None
 
 
 def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: int) -> int:
@@ -88,14 +102,17 @@ def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: in
     Before the first chunk: the start offset; for a time after the last append, the last chunk's start. A walk of the list up
     to the answer: concat may put older chunks behind younger ones, and clocks may run back, so the times are not sorted.
     """
-    with context.store().view() as view:
-        try:
-            segment = find_segment(view, name, identity)
-        finally:
-            context.check()
+
+    def answer(view: MetadataView) -> int:
+        segment = find_segment(view, name, identity)
         best = segment.start_offset
         for offset, _, record in walk(view.get, segment):
             if record.created_ms > time_ms:
                 break
             best = max(segment.start_offset, offset)
         return best
+
+    try:
+        return context.look(answer)
+    finally:
+        context.check()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, crc32c_extend, row_digest
 from chunkstore.config import LIMITS, MIB
-from chunkstore.errors import ChunkNotFound, Damaged, NotOwner
+from chunkstore.errors import ChunkNotFound, Damaged, StorageUnavailable
 from chunkstore.journal import Batch, JournalBroken, OpCode, Ownership, RecordKind
 from chunkstore.metadata.codec import decode_segment, decode_table, encode_chunk, encode_segment
 from chunkstore.metadata.keys import chunk_key, lazy_key, lazy_range, segment_key
@@ -84,8 +84,8 @@ def _close_some(storage: ChunkStorage, names: ContainerNames, ownership: Ownersh
     digest %= DIGEST_MODULUS
     position = journal.append(Batch(RecordKind.OPS, ops, rows, digest, now_ms))
     commit = Commit(position, head.position.hash, digest, ops, rows)
-    if not store.apply([commit], owner_epoch=journal.epoch, verify=False):
-        raise NotOwner(epoch=journal.epoch, owner=journal.epoch + 1)
+    if not store.apply([commit], verify=False):
+        raise StorageUnavailable("the metadata cache is not where the journal is; open the container again")
     return True
 
 

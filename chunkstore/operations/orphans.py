@@ -53,7 +53,7 @@ def _judge(context: ReadContext, suspects: list[tuple[bytes, ChunkInfo]], epoch:
     context.recheck()
     shown = rest = rest_bytes = 0
     with context.store().view() as view:
-        epoch = max(epoch, view.head.position.epoch, view.head.owner_epoch)
+        epoch = max(epoch, view.head.position.epoch)
         for identity, info in suspects:
             if _is_known(view, identity):
                 continue

@@ -63,7 +63,7 @@ class OwnedEpoch:
             sync=storage.sync,
             build=builder.build,
             append=self.journal.append,
-            apply=partial(self.store.apply, owner_epoch=self.epoch, verify=False),
+            apply=partial(self.store.apply, verify=False),
             committed=committed,
             failed=partial(failed, self),
             background=storage.capabilities.remote,
@@ -98,10 +98,10 @@ class OwnedEpoch:
             # Only the last chunk of a list ever grows: the others are closed for ever.
             state.unwritable = frozenset()
         if not last:
-            state.advance(segment, None, "", growing=False, generation=generation)
+            state.advance(segment, None, "", False, b"", generation)
             return
         tail = self.chunk(last)
-        state.advance(segment, tail, self.names.chunk(last), self.may_grow(last, tail, state), generation)
+        state.advance(segment, tail, self.names.chunk(last), self.may_grow(last, tail, state), b"", generation)
 
     def may_grow(self, identity: bytes, tail: ChunkRecord, state: PendingSegment) -> bool:
         """Whether we may extend the chunk: the storage appends, it is ours, of this epoch, and every write of it succeeded."""
@@ -127,13 +127,11 @@ class OwnedEpoch:
 
     # Notes
 
-    def note(self, kind: RecordKind, notes: tuple[object, ...], deadline: Deadline) -> int:
-        """Commit a record without operations; returns its lsn. Raises ``Stale`` if the epoch has ended, and errors of commits."""
+    def note(self, kind: RecordKind, notes: tuple[object, ...]) -> PendingOp:
+        """Enter a record without operations. Raises ``Stale`` if the epoch has ended."""
         op = PendingOp([], {}, (), (), self.queue.generation, kind, notes)
-        with runtime.defer_interrupt():
-            self.queue.enter(op)
-        self.queue.wait(op, deadline)
-        return op.lsn
+        self.queue.enter(op)
+        return op
 
     def last_note(self, kind: RecordKind, deadline: Deadline) -> None:
         """Commit the last record of the epoch, whose queue has ended idle. Raises errors of commits."""

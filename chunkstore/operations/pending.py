@@ -112,7 +112,8 @@ class PendingSegment:
     ``turn`` is taken before ``lock``. Changes of structure keep it while they wait, without ``lock``, until nothing is undecided:
     appends wait behind them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
     loaded or last advanced; they hold only while it is the same. ``segment`` is None while no segment of this name exists.
-    ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``). ``writing``: the rows
+    ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``); ``open_row``: the pending value
+    of its last block row, empty while that is the committed one. ``writing``: the rows
     of the data write under way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable``
     remembers. ``last`` is the newest operation that entered the commit queue.
     """
@@ -125,6 +126,7 @@ class PendingSegment:
     tail: ChunkRecord | None = None
     tail_name: str = ""
     growing: bool = False
+    open_row: bytes = b""
     writing: Mapping[bytes, RowRecord] | None = None
     unwritable: frozenset[bytes] = frozenset()
     last: PendingOp | None = None
@@ -142,13 +144,20 @@ class PendingSegment:
             self.writing = None
 
     def advance(
-        self, segment: SegmentRecord | None, tail: ChunkRecord | None, tail_name: str, growing: bool, generation: int
+        self,
+        segment: SegmentRecord | None,
+        tail: ChunkRecord | None,
+        tail_name: str,
+        growing: bool,
+        open_row: bytes,
+        generation: int,
     ) -> None:
         """The operation that leads here has entered the queue, and its data was written."""
         self.segment = segment
         self.tail = tail
         self.tail_name = tail_name
         self.growing = growing
+        self.open_row = open_row
         self.writing = None
         self.generation = generation
 

@@ -1,33 +1,35 @@
 """Reading: one consistent view, slices of chunks, straight into the caller's buffer (docs/architecture.md, "One read").
 
-Promises: a read sees one point of history; it is short only at the segment's end; a whole chunk that is read is verified
-against its CRC; a chunk that vanished because defrag or truncate won is looked up once more, and still referenced means
-``Damaged``. Fenced reads check the fence after the local part, so that a deposed owner never answers with an old state as if
-it were the present one. Where both cross a network, the check goes on beside the reading of chunks, which never change: it
-still begins behind the local part and ends before the answer.
+Promises: a read sees one point of history; it is short only at the segment's end; the blocks it touches are verified against
+the CRCs at their borders (``read_slices``); a chunk that vanished because defrag or truncate won is looked up once more, and
+still referenced means ``Damaged``. Fenced reads check the fence after the local part, so that a deposed owner never answers
+with an old state as if it were the present one. Where both cross a network, the check goes on beside the reading of chunks,
+which never change: it still begins behind the local part and ends before the answer.
 Leaves out: read-ahead (``chunkstore.reader``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.buffers import filled
-from chunkstore.checksum import crc32c
 from chunkstore.deadline import until
-from chunkstore.errors import BadOffset, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
 from chunkstore.layout import ReadSlice, split_for_parallel_read
+from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
+from chunkstore.operations.looking import look, look_through
 from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.operations.read_slices import SliceReader
 from chunkstore.records import ChunkRecord, SegmentRecord
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkStorage
 
 __all__ = ["ReadContext", "ReadPlan", "find_segment", "plan_read", "read", "read_into"]
 
@@ -42,6 +44,8 @@ class ReadContext(NamedTuple):
     names: ContainerNames
     pool: runtime.Pool
     parallel_read_bytes_min: int
+    verify: bool
+    """Whether bytes of chunks are verified before they are given out."""
     op_deadline_s: float
     """The deadline of calls to a remote storage (``chunkstore.deadline``)."""
     store: Callable[[], MetadataStore]
@@ -54,11 +58,22 @@ class ReadContext(NamedTuple):
     recheck: Callable[[], None]
     """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner makes sure that it is
     one, for a list of chunks that lags may hold chunks that were collected."""
+    rebuild: Callable[[CacheDamaged], None]
+    """Called when ``store`` does not hold what was written: makes another one. Raises when that does not work."""
+
+    def look(self, call: Callable[[MetadataView], T]) -> T:
+        """What ``call`` makes of a view of the present rows; see ``looking``."""
+        return look(self.store, self.rebuild, call)
+
+    def look_through(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:
+        """As ``look``, item by item."""
+        return look_through(self.store, self.rebuild, call)
 
 
 class ReadPlan(NamedTuple):
-    """Slices that cover ``length`` bytes from ``offset``."""
+    """Slices that cover ``length`` bytes of segment ``name``."""
 
+    name: str
     slices: list[ReadSlice]
     length: int
 
@@ -78,9 +93,16 @@ def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> Ch
 
 
 def plan_read(
-    view: MetadataView, names: ContainerNames, name: str, identity: int | None, offset: int, length: int
+    view: MetadataView,
+    names: ContainerNames,
+    name: str,
+    identity: int | None,
+    offset: int,
+    length: int,
+    *,
+    verify: bool,
 ) -> ReadPlan:
-    """The slices for up to ``length`` bytes from ``offset``.
+    """The slices for up to ``length`` bytes from ``offset``, with the borders of their blocks if they shall be verified.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` below the start, ``BadOffset`` beyond the length.
     """
@@ -91,7 +113,7 @@ def plan_read(
         raise BadOffset(name, expected=segment.length, given=offset)
     stop = min(segment.length, offset + length)
     if stop == offset:
-        return ReadPlan([], 0)
+        return ReadPlan(name, [], 0)
     where = f"segment {name}"
     if offset >= segment.last_chunk_offset:
         chunk, chunk_offset = segment.last_chunk, segment.last_chunk_offset
@@ -110,19 +132,20 @@ def plan_read(
         if not 0 <= inside < record.length:
             raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
         take = min(stop - position, record.length - inside)
-        crc = record.crc32c if take == record.length else None
-        slices.append(ReadSlice(names.chunk(chunk), inside, take, position - offset, crc))
+        borders = find_borders(view, chunk, record, inside, inside + take) if verify else None
+        slices.append(ReadSlice(names.chunk(chunk), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
-    return ReadPlan(slices, stop - offset)
+    return ReadPlan(name, slices, stop - offset)
 
 
 def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
     """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
     left_to_fetch = False
     try:
-        with context.store().view() as view:
-            plan = plan_read(view, context.names, name, identity, offset, length)
+        plan = context.look(
+            lambda view: plan_read(view, context.names, name, identity, offset, length, verify=context.verify)
+        )
         left_to_fetch = context.check_beside and bool(plan.slices)
         return plan
     finally:
@@ -166,18 +189,29 @@ def _carry_out(
         try:
             return take(plan)
         except ChunkNotFound as error:
-            raise Damaged("referenced by the metadata, but absent from the storage", object=error.chunk) from error
+            raise _absent(plan, error.chunk) from error
+
+
+def _absent(plan: ReadPlan, chunk: str) -> Damaged:
+    message = "referenced by the metadata, but absent from the storage"
+    for piece in plan.slices:
+        if piece.name == chunk:
+            start = piece.chunk_offset + piece.offset
+            return Damaged(message, object=chunk, segment=plan.name, start=start, stop=start + piece.length)
+    return Damaged(message, object=chunk)
 
 
 def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
     if not plan.slices:
         return b""
     if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
-        if not context.check_beside:
-            return _read_piece(context.storage, plan.slices[0])
-        read: list[bytes] = []
-        _fetch(context, [lambda: read.append(_read_piece(context.storage, plan.slices[0]))])
-        return read[0]
+        reader, piece = SliceReader(context.storage, plan.name), plan.slices[0]
+        if reader.is_short(piece):
+            if not context.check_beside:
+                return reader.read(piece)
+            read: list[bytes] = []
+            _fetch(context, [lambda: read.append(reader.read(piece))])
+            return read[0]
     return filled(plan.length, lambda target: _fill(context, target, plan))
 
 
@@ -189,7 +223,8 @@ def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
     small = plan.length < context.parallel_read_bytes_min
     if not small:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
-    calls = [partial(_read_slice, context.storage, piece, target) for piece in slices]
+    reader = SliceReader(context.storage, plan.name)
+    calls = [partial(reader.read_into, piece, target) for piece in slices]
     if small and context.storage.capabilities.append and not context.check_beside:
         # Local storage: a hand-over to the pool costs more than a small read.
         for call in calls:
@@ -197,26 +232,3 @@ def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
     else:
         _fetch(context, calls)
     return plan.length
-
-
-def _read_piece(storage: ChunkStorage, piece: ReadSlice) -> bytes:
-    data = storage.read(ChunkHandle(piece.name, False), piece.offset, piece.length)
-    _verify(piece, data, len(data))
-    return data
-
-
-def _read_slice(storage: ChunkStorage, piece: ReadSlice, target: memoryview) -> None:
-    part = target[piece.start : piece.start + piece.length]
-    count = storage.read_into(ChunkHandle(piece.name, False), piece.offset, part)
-    _verify(piece, part, count)
-
-
-def _verify(piece: ReadSlice, data: bytes | memoryview, count: int) -> None:
-    if count != piece.length:
-        raise Damaged(
-            f"the chunk is shorter than its record: {count} of {piece.length} bytes",
-            object=piece.name,
-            position=piece.offset,
-        )
-    if piece.crc32c is not None and crc32c(data) != piece.crc32c:
-        raise Damaged("the chunk's bytes do not have the recorded CRC32C", object=piece.name, position=piece.offset)

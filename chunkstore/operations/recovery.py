@@ -78,8 +78,7 @@ class Recovery:
         elif isinstance(error, NotOwner):
             container.fence.close(error)
             owned.end(error)
-            # A newer owner on this host may have the cache: the record was decided before it came, and is acknowledged.
-            queue.decide(failure.batch, None if failure.step == "apply" else error, failure.lsn)
+            queue.decide(failure.batch, error)
         elif isinstance(error, OutcomeUnknown) and failure.step == "append":
             owned.end(container.fence.close_behind(owned.epoch))
             self._decide_by_successor(owned, failure, error)

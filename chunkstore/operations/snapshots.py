@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from chunkstore import runtime
+from chunkstore.errors import CacheDamaged, Damaged, StorageUnavailable
 from chunkstore.journal import RecordKind, SnapshotReport
+from chunkstore.metadata.port import MetadataStore
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.looking import audit
+from chunkstore.operations.owned_epoch import OwnedEpoch
 
-__all__ = ["Snapshots"]
+__all__ = ["SnapshotWriter", "Snapshots"]
+
+SnapshotWriter: TypeAlias = Callable[[MetadataStore, int], SnapshotReport]
+"""Writes a snapshot of the owner's store in another process, given our epoch."""
+
 
 _SMALL_STATE_BYTES: Final = 1 << 20
 _TIMED_SNAPSHOT_S: Final = 300.0
@@ -36,8 +44,8 @@ class Snapshots:
     def __init__(self, container: OwnedContainer, former_bytes: Callable[[], int]) -> None:
         self._container = container
         self._former_bytes = former_bytes
-        self.worker: Callable[[int], SnapshotReport] | None = None
-        """Writes a snapshot in another process, given our epoch; None: the owner does it itself."""
+        self.worker: SnapshotWriter | None = None
+        """None: the owner does it itself."""
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
@@ -137,8 +145,24 @@ class Snapshots:
         return current.report.replayed_bytes > settings.snapshot_bytes_min / 10
 
     def _write(self) -> SnapshotReport:
-        current = self._container.current
+        container = self._container
+        while True:
+            store = container.current.store
+            try:
+                return self._write_from(container.current)
+            except CacheDamaged as damage:
+                container.rebuild(damage)
+            except (Damaged, StorageUnavailable):
+                # What does not add up in the end may be the cache's; of a worker's failure only the text is known.
+                try:
+                    audit(store)
+                except CacheDamaged as damage:
+                    container.rebuild(damage)
+                else:
+                    raise
+
+    def _write_from(self, current: OwnedEpoch) -> SnapshotReport:
         if self.worker is not None and current.store.entry_count() > _WORKER_ENTRIES_MIN:
             # A large state is written by another process: in this one it would take the interpreter from the commits.
-            return self.worker(current.epoch)
+            return self.worker(current.store, current.epoch)
         return self._container.service.write_snapshot(current.store, epoch=current.epoch)

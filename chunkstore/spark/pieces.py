@@ -1,15 +1,17 @@
 """Bytes of chunks on an executor: fetched in long reads, lengths and CRCs checked on the way.
 
-Promises: bytes reach the caller only after the check that was due at that point: the last bytes of a chunk that is read
-whole come after its CRC was compared. Memory: a few fetches (1 or 8 MiB), whatever the chunks' lengths. Leaves out: metadata; a chunk
-that is gone is an error here, because a task cannot know whether it was collected or lost.
+Promises: bytes reach the caller only after their block was compared with the CRCs at its borders (but for blocks of more than 8 MiB,
+which older versions' chunks are: the last bytes of those do). Memory: a few fetches (1 or 8 MiB), whatever the chunks' lengths.
+Leaves out: metadata; a chunk that is gone is an error here, because a task cannot know whether it was collected or lost.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from chunkstore.blocks import first_bad
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged
@@ -41,54 +43,41 @@ class PieceReader:
         self._storage = storage
         self._lsn = lsn
         self._fetch_bytes = LOCAL_FETCH_BYTES if storage.capabilities.append else REMOTE_FETCH_BYTES
-        self._chunk = ""
-        self._checked_to = 0
-        self._crc = 0
 
     def spans(self, segment: str, pieces: Iterable[Piece]) -> Iterator[Span]:
         """The bytes of the pieces in spans of one fetch at most, cut at multiples of its length in each chunk.
 
-        Raises ``Damaged`` (a chunk is shorter than planned, or its CRC differs), ``ChunkNotFound``, ``StorageUnavailable``.
+        Raises ``Damaged`` (a chunk is shorter than planned, or a block's CRC differs), ``ChunkNotFound``, ``StorageUnavailable``.
         """
         for piece in pieces:
             with annotated(segment=segment, offset=piece.offset, chunk=piece.chunk, lsn=self._lsn):
-                yield from self._piece(piece)
+                yield from self._piece(segment, piece)
 
-    def _piece(self, piece: Piece) -> Iterator[Span]:
-        verify = piece.crc32c is not None
-        if verify and not self._continues(piece):
-            if piece.start == 0:
-                self._chunk, self._checked_to, self._crc = piece.chunk, 0, 0
-            elif piece.stop == piece.length:
-                self._check_beginning(piece)
-            else:
-                verify = False  # another task reads the end of this chunk, and verifies it
-        start = piece.start
-        while start < piece.stop:
-            stop = min(piece.stop, (start // self._fetch_bytes + 1) * self._fetch_bytes)
+    def _piece(self, segment: str, piece: Piece) -> Iterator[Span]:
+        # Without borders as if the piece were one block, which nothing compares.
+        at: Sequence[int] = (piece.start, piece.stop)
+        crcs: Sequence[int] = ()
+        if piece.borders is not None:
+            at, crcs = piece.borders
+        start, crc, passed = at[0], crcs[0] if crcs else 0, 0
+        while start < at[-1]:
+            limit = (start // self._fetch_bytes + 1) * self._fetch_bytes
+            reached = bisect_right(at, limit, passed) - 1
+            if reached == passed and at[passed + 1] - start <= REMOTE_FETCH_BYTES:
+                reached += 1
+            stop = at[reached] if reached > passed else limit
             data = self._fetch(piece, start, stop)
-            if verify:
-                self._crc, self._checked_to = crc32c_extend(self._crc, data), stop
-                if stop == piece.length and self._crc != piece.crc32c:
-                    raise Damaged("the chunk's bytes do not have the recorded CRC32C", object=piece.chunk)
-            yield Span(piece, start, piece.offset + start - piece.start, data)
-            start = stop
-
-    def _continues(self, piece: Piece) -> bool:
-        return self._chunk == piece.chunk and self._checked_to == piece.start
-
-    def _check_beginning(self, piece: Piece) -> None:
-        """Take what lies before the piece into the CRC; if it is wanted, other tasks read it."""
-        self._chunk, self._checked_to, self._crc = piece.chunk, 0, 0
-        while self._checked_to < piece.start:
-            stop = min(piece.start, self._checked_to + self._fetch_bytes)
-            self._crc = crc32c_extend(self._crc, self._fetch(piece, self._checked_to, stop))
-            self._checked_to = stop
-
-    def fetch(self, segment: str, piece: Piece, start: int, stop: int) -> bytes:
-        """Bytes ``[start, stop)`` of the piece's chunk, without a CRC. Errors as ``spans``."""
-        with annotated(segment=segment, offset=piece.offset, chunk=piece.chunk, lsn=self._lsn):
-            return self._fetch(piece, start, stop)
+            if crcs:
+                before, crc = crc, crc32c_extend(crc, data)
+                if reached > passed and crc != crcs[reached]:
+                    behind = zip(at[passed + 1 :], crcs[passed + 1 :], strict=True)
+                    bad = passed + (first_bad(start, before, data, behind) or 0)
+                    raise _damaged(segment, piece, at[bad], at[bad + 1])
+            low, high = max(start, piece.start), min(stop, piece.stop)
+            if low < high:
+                wanted = data if high - low == len(data) else data[low - start : high - start]
+                yield Span(piece, low, piece.offset + low - piece.start, wanted)
+            start, passed = stop, reached
 
     def _fetch(self, piece: Piece, start: int, stop: int) -> bytes:
         try:
@@ -106,6 +95,18 @@ class PieceReader:
                 position=start + len(data),
             )
         return data
+
+
+def _damaged(segment: str, piece: Piece, low: int, high: int) -> Damaged:
+    base = piece.offset - piece.start
+    return Damaged(
+        f"the block of {high - low} bytes does not have the recorded CRC32C",
+        object=piece.chunk,
+        position=low,
+        segment=segment,
+        start=base + low,
+        stop=base + high,
+    )
 
 
 class RunBytes:
@@ -152,7 +153,11 @@ class RunBytes:
             start = max(piece.start, piece.start + offset - piece.offset)
             stop = min(piece.stop, piece.start + offset + length - piece.offset)
             if start < stop:
-                parts.append(self._reader.fetch(self._segment, piece, start, stop))
+                borders = piece.borders and piece.borders.between(start, stop)
+                part = piece._replace(
+                    start=start, stop=stop, offset=piece.offset + start - piece.start, borders=borders
+                )
+                parts += [span.data for span in self._reader.spans(self._segment, [part])]
         if not parts and length and offset < self._pieces[0].offset:
             raise BadOffset(self._segment, expected=self._pieces[0].offset, given=offset)
         return b"".join(parts)

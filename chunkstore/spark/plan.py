@@ -1,8 +1,8 @@
 """From one metadata snapshot to partitions: which ranges of which chunks each task reads. Runs in the driver, without a JVM.
 
 Promises: everything comes from one point of history (a replica that is not refreshed meanwhile), so that a read that runs
-beside writers sees one snapshot; the tasks are plain data (names, ranges, CRCs) and need no metadata. Every chunk whose
-readable bytes are all wanted is verified by exactly one task: by the one that reads its last byte.
+beside writers sees one snapshot; the tasks are plain data (names, ranges, CRCs) and need no metadata. They name the borders of
+the blocks that hold their bytes, against which these are verified.
 
 A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first
 byte, and a row never spans two chunks. Partitions are cut between chunks; inside chunks (at ends of rows) only where there
@@ -11,10 +11,12 @@ are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batc
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from chunkstore.blocks import Borders, is_one_block
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, SegmentTruncated, Unsupported
@@ -55,8 +57,8 @@ class LedgerPlanner(Protocol):
 class Piece(NamedTuple):
     """Bytes ``[start, stop)`` of chunk ``chunk``; byte ``start`` is byte ``offset`` of the segment.
 
-    ``length`` is how many of the chunk's bytes the snapshot knows (it may have grown since). ``crc32c`` covers them all and
-    is set where the read wants all of them: the piece that ends at ``length`` is the one to verify it.
+    ``length`` is how many of the chunk's bytes the snapshot knows (it may have grown since). ``borders``: of the blocks that
+    hold the piece; None where nothing verifies it (``_with_own_borders``).
     """
 
     chunk: str
@@ -64,7 +66,7 @@ class Piece(NamedTuple):
     stop: int
     length: int
     offset: int
-    crc32c: int | None
+    borders: Borders | None
 
 
 class SegmentRun(NamedTuple):
@@ -140,7 +142,7 @@ def plan_segments(replica: ReadableContainer, segments: Iterable[str], min_parti
     pieces: list[tuple[str, Piece]] = []
     for name in segments:
         stored = _Stored(replica, name)
-        pieces += [(name, piece) for piece in stored.pieces(stored.info.start_offset, stored.info.length, whole=True)]
+        pieces += [(name, piece) for piece in stored.pieces(stored.info.start_offset, stored.info.length)]
     if len(pieces) < min_partitions:
         goal = sum(piece.stop - piece.start for _, piece in pieces) // min_partitions
         rows = max(1, goal // ROW_BYTES)
@@ -175,7 +177,20 @@ def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
             runs[-1][1][-1] = last._replace(stop=piece.stop)
         else:
             runs[-1][1].append(piece)
-    return [SegmentRun(name, tuple(found)) for name, found in runs]
+    return [SegmentRun(name, _with_own_borders(found)) for name, found in runs]
+
+
+def _with_own_borders(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """The pieces with the borders of their own blocks, instead of the whole chunk's. Of a chunk that an older version wrote as one
+    long block only the piece that ends it has any: one task reads all of it."""
+    found: list[Piece] = []
+    for piece in pieces:
+        borders = piece.borders
+        if borders is not None:
+            left_to_another = len(borders.at) == 2 and piece.stop < piece.length and not is_one_block(piece.length)
+            borders = None if left_to_another else borders.between(piece.start, piece.stop)
+        found.append(piece._replace(borders=borders))
+    return tuple(found)
 
 
 class _Stored:
@@ -183,9 +198,14 @@ class _Stored:
 
     def __init__(self, replica: ReadableContainer, name: str) -> None:
         self.info: SegmentInfo = replica.info(name)
-        self._chunks: list[LayoutChunk] = [chunk for chunk in replica.layout(name) if chunk.length]
-        self._offsets = [chunk.offset for chunk in self._chunks]
-        for chunk in self._chunks:
+        stored = zip(replica.layout(name), replica.borders(name), strict=True)
+        self._chunks: list[tuple[LayoutChunk, Borders | None]] = [
+            (chunk, borders and Borders(array("Q", borders.at), array("I", borders.crcs)))
+            for chunk, borders in stored
+            if chunk.length
+        ]
+        self._offsets = [chunk.offset for chunk, _ in self._chunks]
+        for chunk, _ in self._chunks:
             if chunk.kind != "object":
                 raise Unsupported(
                     f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors read objects only",
@@ -202,43 +222,16 @@ class _Stored:
                 position=start,
             )
 
-    def whole_chunks(self, wanted: Iterable[tuple[int, int]]) -> frozenset[str]:
-        """The chunks whose readable bytes all lie in the union of the ranges ``wanted``."""
-        union: list[tuple[int, int]] = []
-        for start, stop in sorted(wanted):
-            if union and start <= union[-1][1]:
-                union[-1] = (union[-1][0], max(union[-1][1], stop))
-            else:
-                union.append((start, stop))
-        begins = [start for start, _ in union]
-        whole: list[str] = []
-        for chunk in self._chunks:
-            start = max(chunk.offset, self.info.start_offset)
-            at = bisect_right(begins, start) - 1
-            if at >= 0 and union[at][1] >= chunk.offset + chunk.length:
-                whole.append(chunk.name)
-        return frozenset(whole)
-
-    def pieces(self, start: int, stop: int, *, whole: bool | frozenset[str]) -> list[Piece]:
-        """The pieces that hold bytes ``[start, stop)``; with CRC for chunks in ``whole`` (True: for all)."""
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """The pieces that hold bytes ``[start, stop)``, with all borders of their chunks."""
         found: list[Piece] = []
         at = max(0, bisect_right(self._offsets, start) - 1)
-        for chunk in self._chunks[at:]:
+        for chunk, borders in self._chunks[at:]:
             if chunk.offset >= stop:
                 break
-            low, high = max(start, chunk.offset), min(stop, chunk.offset + chunk.length)
+            low, high = max(start - chunk.offset, 0), min(stop - chunk.offset, chunk.length)
             if low < high:
-                verify = whole is True or (whole is not False and chunk.name in whole)
-                found.append(
-                    Piece(
-                        chunk.name,
-                        low - chunk.offset,
-                        high - chunk.offset,
-                        chunk.length,
-                        low,
-                        chunk.crc32c if verify else None,
-                    )
-                )
+                found.append(Piece(chunk.name, low, high, chunk.length, chunk.offset + low, borders))
         return found
 
 
@@ -247,24 +240,27 @@ def _plan_ledgers(
 ) -> list[list[LedgerRun]]:
     """Partitions over blocks of ledgers; a block is never cut."""
     stored: dict[str, _Stored] = {}
-    wanted: dict[str, list[tuple[int, int]]] = {}
     for part in parts:
         if part.segment not in stored:
             stored[part.segment] = _Stored(replica, part.segment)
         for block in part.blocks:
             stored[part.segment].check_range(block.start, block.stop)
-            wanted.setdefault(part.segment, []).append((block.start, block.stop))
-    whole = {name: stored[name].whole_chunks(ranges) for name, ranges in wanted.items()}
     blocks = [(part, block) for part in parts for block in part.blocks]
     sizes = [block.stop - block.start for _, block in blocks]
     groups: list[list[LedgerRun]] = []
     for begin, end in share(sizes, _parts(sizes, min_partitions)):
         runs: list[LedgerRun] = []
         for part, row in _rows_of_blocks(blocks[begin:end]):
-            pieces = stored[part.segment].pieces(row[0].start, row[-1].stop, whole=whole[part.segment])
+            pieces = stored[part.segment].pieces(row[0].start, row[-1].stop)
             runs.append(
                 LedgerRun(
-                    topic, part.ledger, part.first_entry, part.last_entry, part.segment, tuple(row), tuple(pieces)
+                    topic,
+                    part.ledger,
+                    part.first_entry,
+                    part.last_entry,
+                    part.segment,
+                    tuple(row),
+                    _with_own_borders(pieces),
                 )
             )
         groups.append(runs)

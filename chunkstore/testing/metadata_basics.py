@@ -85,7 +85,7 @@ def run_script(store: MetadataStore, script: Sequence[Step], *, batch: int, veri
     for number, step in enumerate(script):
         commits.append(_step(world, step))
         if len(commits) >= batch or number == len(script) - 1:
-            assert store.apply(commits, owner_epoch=None, verify=verify)
+            assert store.apply(commits, verify=verify)
             commits = []
             with store.view() as view:
                 compare(view, world)
@@ -96,15 +96,16 @@ class MetadataBasics(ABC):
     """Views and the offset index, and the fixtures of both halves."""
 
     container = bytes(range(16))
+    address = "file:///where/the/root/is default"
 
     @abstractmethod
-    def make_cache(self, folder: Path, container: bytes, role: str) -> MetadataCache:
+    def make_cache(self, folder: Path, container: bytes, address: str, role: str) -> MetadataCache:
         """A cache whose stores live below ``folder``."""
 
     @pytest.fixture
     def cache(self, tmp_path: Path) -> Iterator[MetadataCache]:
         """The owner's cache of one container."""
-        cache = self.make_cache(tmp_path / "cache", self.container, "owner")
+        cache = self.make_cache(tmp_path / "cache", self.container, self.address, "owner")
         yield cache
         cache.close()
 
@@ -119,9 +120,7 @@ class MetadataBasics(ABC):
 
     def test_views_show_one_point_of_history(self, store: MetadataStore) -> None:
         history = History()
-        assert store.apply(
-            [history.commit([(b"S%d" % n, b"0") for n in range(3, 600, 3)])], owner_epoch=None, verify=False
-        )
+        assert store.apply([history.commit([(b"S%d" % n, b"0") for n in range(3, 600, 3)])], verify=False)
         before = dict(history.rows)
         head = store.head()
         with store.view() as view:
@@ -129,10 +128,10 @@ class MetadataBasics(ABC):
             halfway = view.scan(*EVERYTHING)
             seen = [next(halfway) for _ in range(100)]
             changes = [(b"S%d" % n, None if n % 2 else b"new") for n in range(600)]
-            assert store.apply([history.commit(changes)], owner_epoch=None, verify=True)
+            assert store.apply([history.commit(changes)], verify=True)
             with store.view() as later:
                 assert dict(later.scan(*EVERYTHING)) == history.rows
-                assert store.apply([history.commit([(b"S1", b"late")])], owner_epoch=None, verify=False)
+                assert store.apply([history.commit([(b"S1", b"late")])], verify=False)
                 assert later.get(b"S1") is None
             assert seen + list(halfway) == sorted(before.items())
             assert dict(view.scan(*EVERYTHING)) == before
@@ -144,12 +143,12 @@ class MetadataBasics(ABC):
     def test_a_view_of_the_index_stays_as_it_was(self, store: MetadataStore) -> None:
         world = World()
         commits = [world.create(), world.append(1, 10, 10, 10), world.create(), world.append(2, 7, 7)]
-        assert store.apply(commits, owner_epoch=None, verify=True)
+        assert store.apply(commits, verify=True)
         with store.view() as view:
             found = [view.locate(1, offset) for offset in range(30)]
             later = [world.concat(1, 2), world.truncate(1, 15), world.append(1, 4), world.collect(1)]
             for commit in later:
-                assert store.apply([commit], owner_epoch=None, verify=True)
+                assert store.apply([commit], verify=True)
             assert [view.locate(1, offset) for offset in range(30)] == found
             assert view.locate(2, 8) is not None
             assert view.count_chunks(1, 0, 30) == 3
@@ -160,7 +159,7 @@ class MetadataBasics(ABC):
     def test_scan_is_in_key_order_and_half_open(self, store: MetadataStore) -> None:
         history = History()
         keys = [b"S", b"S\x00", b"Sa", b"Sa\x00", b"Sb", b"S\xff", b"C" + bytes(28), b"T", b"G" + bytes(10)]
-        assert store.apply([history.commit([(key, key) for key in keys])], owner_epoch=None, verify=True)
+        assert store.apply([history.commit([(key, key) for key in keys])], verify=True)
         keys.sort()
         with store.view() as view:
             assert [key for key, _ in view.scan(*EVERYTHING)] == keys
@@ -218,7 +217,7 @@ class MetadataBasics(ABC):
             with rebuilt.view() as other:
                 compare(other, world)
             for segment_id in sorted(world.segments):
-                assert rebuilt.apply([world.append(segment_id, 3)], owner_epoch=None, verify=True)
+                assert rebuilt.apply([world.append(segment_id, 3)], verify=True)
             with rebuilt.view() as other:
                 compare(other, world)
         finally:
@@ -234,7 +233,7 @@ class MetadataBasics(ABC):
             commits += [world.append(outer, 3), world.concat(outer, inner), world.append(outer, 2)]
             inner = outer
         for commit in commits:
-            assert store.apply([commit], owner_epoch=None, verify=True)
+            assert store.apply([commit], verify=True)
         assert len(world.segments[inner].chunks) == 201
         with store.view() as view:
             compare(view, world)
@@ -247,10 +246,10 @@ class MetadataBasics(ABC):
             world.create(),
             world.append(2, *[1] * 50, session=True),
         ):
-            assert store.apply([commit], owner_epoch=None, verify=True)
+            assert store.apply([commit], verify=True)
         assert self._extents(store) == 100
         for commit in (world.truncate(1, 20), world.truncate(2, 20), world.collect(40)):
-            assert store.apply([commit], owner_epoch=None, verify=False)
+            assert store.apply([commit], verify=False)
         assert self._extents(store) == 60
         commits = [
             world.concat(1, _create_and_fill(world, store)),
@@ -258,7 +257,7 @@ class MetadataBasics(ABC):
             world.delete(2),
             world.collect(999),
         ]
-        assert store.apply(commits, owner_epoch=None, verify=True)
+        assert store.apply(commits, verify=True)
         assert self._extents(store) == 0
         with store.view() as view:
             assert list(view.scan(*EVERYTHING)) == []
@@ -274,10 +273,10 @@ class MetadataBasics(ABC):
             segment_id = world.create("again")
             commits = [segment_id, world.append(max(world.segments), 5, 5)]
             old = max(world.segments)
-            assert store.apply(commits, owner_epoch=None, verify=True)
+            assert store.apply(commits, verify=True)
             with store.view() as view:
                 compare(view, world)
-            assert store.apply([world.delete(old)], owner_epoch=None, verify=True)
+            assert store.apply([world.delete(old)], verify=True)
             with store.view() as view:
                 assert view.locate(old, 0) is None
                 assert view.count_chunks(old, 0, 100) == 0
@@ -286,7 +285,7 @@ class MetadataBasics(ABC):
         world = World()
         commits = [world.create(), world.append(1, 10, 10, 10)]
         good, bad = cache.create(), cache.create()
-        assert good.apply(commits, owner_epoch=None, verify=True)
+        assert good.apply(commits, verify=True)
         with good.view() as view:
             pairs = dict(view.scan(*EVERYTHING))
             lost = _INDEX_KEY.pack(b"x", 1, 10)
@@ -306,7 +305,7 @@ class MetadataBasics(ABC):
 
 def _create_and_fill(world: World, store: MetadataStore) -> int:
     """A new segment with chunks of its own, applied; answers its id."""
-    assert store.apply([world.create()], owner_epoch=None, verify=True)
+    assert store.apply([world.create()], verify=True)
     segment_id = max(world.segments)
-    assert store.apply([world.append(segment_id, 1, 2, 3)], owner_epoch=None, verify=True)
+    assert store.apply([world.append(segment_id, 1, 2, 3)], verify=True)
     return segment_id

@@ -1,7 +1,7 @@
 """The contract of a metadata store and its cache as a test class. A store inherits it and supplies one method::
 
     class TestMyStore(MetadataStoreContract):
-        def make_cache(self, folder, container, role): ...   # a MetadataCache; the same folder finds the same stores
+        def make_cache(self, folder, container, address, role): ...   # a MetadataCache; the same folder finds the same stores
 
 Promises: what a store holds is compared with ``metadata_history``, which derives everything the slow way.
 Leaves out: what only LMDB can suffer (full disks, other processes, restarts of the machine).
@@ -28,11 +28,11 @@ class MetadataStoreContract(MetadataBasics):
     # Conditions
 
     def test_a_new_store_is_empty_at_genesis(self, store: MetadataStore) -> None:
-        assert store.head() == Head(GENESIS, 0, 0)
+        assert store.head() == Head(GENESIS, 0)
         assert store.get(b"Snothing") is None
         with store.view() as view:
             assert list(view.scan(*EVERYTHING)) == []
-            assert view.head == Head(GENESIS, 0, 0)
+            assert view.head == Head(GENESIS, 0)
             assert view.get(b"Snothing") is None
             assert view.locate(1, 0) is None
             assert view.count_chunks(1, 0, 100) == 0
@@ -41,50 +41,35 @@ class MetadataStoreContract(MetadataBasics):
         history = History()
         for number in range(5):
             commit = history.commit([(b"Sname", b"%d" % number), (b"Tx", b"" if number % 2 else None)])
-            assert store.apply([commit], owner_epoch=None, verify=bool(number % 2))
-            assert store.head() == Head(commit.position, commit.digest, 0)
+            assert store.apply([commit], verify=bool(number % 2))
+            assert store.head() == Head(commit.position, commit.digest)
             assert store.get(b"Sname") == b"%d" % number
             assert store.get(b"Tx") == (b"" if number % 2 else None)
-        assert store.apply([], owner_epoch=None, verify=True)
+        assert store.apply([], verify=True)
 
     def test_apply_is_conditional_on_lsn_and_hash(self, store: MetadataStore) -> None:
         history, other = History(), History()
         first, second, third = (history.commit([(b"Sa", b"%d" % number)]) for number in range(3))
         strange = other.commit([(b"Sb", b"x")])
         stranger = other.commit([(b"Sb", b"y")])
-        assert not store.apply([second], owner_epoch=None, verify=False)
+        assert not store.apply([second], verify=False)
         assert store.head().position == GENESIS
-        assert store.apply([first], owner_epoch=None, verify=False)
+        assert store.apply([first], verify=False)
         for wrong in ([first], [third], [stranger], [strange], [first, second]):
-            assert not store.apply(wrong, owner_epoch=None, verify=True)
+            assert not store.apply(wrong, verify=True)
             assert store.head().position == first.position
             assert store.get(b"Sb") is None
-        assert not store.apply([second._replace(position=third.position)], owner_epoch=None, verify=False)
-        assert store.apply([second, third], owner_epoch=None, verify=True)
+        assert not store.apply([second._replace(position=third.position)], verify=False)
+        assert store.apply([second, third], verify=True)
         assert store.get(b"Sa") == b"2"
 
     def test_commits_that_do_not_follow_one_another(self, store: MetadataStore) -> None:
         history = History()
         first, _, third = (history.commit([(b"Sa", b"%d" % number)]) for number in range(3))
         with pytest.raises(InvalidArgument):
-            store.apply([first, third], owner_epoch=None, verify=False)
+            store.apply([first, third], verify=False)
         assert store.head().position == GENESIS
         assert store.get(b"Sa") is None
-
-    def test_only_the_owner_applies(self, store: MetadataStore) -> None:
-        history = History()
-        first, second = history.commit([(b"Sa", b"1")]), history.commit([(b"Sa", b"2")])
-        assert store.set_owner(3)
-        assert store.head() == Head(GENESIS, 0, 3)
-        assert not store.apply([first], owner_epoch=2, verify=False)
-        assert not store.apply([first], owner_epoch=4, verify=False)
-        assert store.apply([first], owner_epoch=3, verify=False)
-        assert store.set_owner(3)
-        assert not store.set_owner(2)
-        assert store.set_owner(7)
-        assert not store.apply([second], owner_epoch=3, verify=False)
-        assert store.head() == Head(first.position, first.digest, 7)
-        assert store.apply([second], owner_epoch=7, verify=True)
 
     def test_a_wrong_digest_applies_nothing(self, store: MetadataStore) -> None:
         world = World()
@@ -93,12 +78,12 @@ class MetadataStoreContract(MetadataBasics):
             wrong = list(commits)
             wrong[broken] = commits[broken]._replace(digest=commits[broken].digest ^ 1)
             with pytest.raises(Damaged) as caught:
-                store.apply(wrong, owner_epoch=None, verify=True)
+                store.apply(wrong, verify=True)
             assert caught.value.position == broken + 1
             assert store.head().position == GENESIS
             with store.view() as view:
                 assert list(view.scan(*EVERYTHING)) == []
-        assert store.apply(commits, owner_epoch=None, verify=True)
+        assert store.apply(commits, verify=True)
         with store.view() as view:
             compare(view, world)
 
@@ -106,9 +91,9 @@ class MetadataStoreContract(MetadataBasics):
         history = History()
         first = history.commit([(b"Sa", b"1")])
         second = history.commit([(b"Sa", b"2")])
-        assert store.apply([first._replace(rows=((b"Sa", b"changed"),))], owner_epoch=None, verify=False)
+        assert store.apply([first._replace(rows=((b"Sa", b"changed"),))], verify=False)
         with pytest.raises(Damaged, match="digest"):
-            store.apply([second], owner_epoch=None, verify=True)
+            store.apply([second], verify=True)
         assert store.get(b"Sa") == b"changed"
 
     @pytest.mark.parametrize("verify", [False, True])
@@ -116,7 +101,7 @@ class MetadataStoreContract(MetadataBasics):
     def test_rows_that_cannot_be(self, store: MetadataStore, key: bytes, verify: bool) -> None:
         commit = History().commit([(b"Sgood", b"1"), (key, b"2")])
         with pytest.raises(Damaged):
-            store.apply([commit], owner_epoch=None, verify=verify)
+            store.apply([commit], verify=verify)
         assert store.head().position == GENESIS
         assert store.get(b"Sgood") is None
 
@@ -133,7 +118,7 @@ class MetadataStoreContract(MetadataBasics):
     def test_operations_that_cannot_be(self, store: MetadataStore, op: tuple[object, ...], verify: bool) -> None:
         commit = History().commit([(b"Sgood", b"1")], [op])
         with pytest.raises(Damaged):
-            store.apply([commit], owner_epoch=None, verify=verify)
+            store.apply([commit], verify=verify)
         assert store.head().position == GENESIS
         assert store.get(b"Sgood") is None
 
@@ -144,7 +129,7 @@ class MetadataStoreContract(MetadataBasics):
             history.commit([(b"Sa", None), (b"Sb", b"2"), (b"Sb", b"3")]),
             history.commit([(b"Sa", b"4"), (b"Sb", None), (b"Snever", None)]),
         ]
-        assert store.apply(commits, owner_epoch=None, verify=True)
+        assert store.apply(commits, verify=True)
         with store.view() as view:
             assert dict(view.scan(*EVERYTHING)) == {b"Sa": b"4"} == history.rows
 
@@ -153,17 +138,16 @@ class MetadataStoreContract(MetadataBasics):
     def test_jump(self, store: MetadataStore) -> None:
         history = History()
         first = history.commit([(b"Sa", b"1")])
-        assert store.set_owner(2)
-        assert store.apply([first], owner_epoch=2, verify=True)
+        assert store.apply([first], verify=True)
         later = Position(9, b"h" * 16, 5, 1, 77)
         assert not store.jump(later, first.digest ^ 1)
         assert not store.jump(GENESIS, first.digest)
-        assert store.head() == Head(first.position, first.digest, 2)
+        assert store.head() == Head(first.position, first.digest)
         assert store.jump(later, first.digest)
-        assert store.head() == Head(later, first.digest, 2)
+        assert store.head() == Head(later, first.digest)
         assert store.get(b"Sa") == b"1"
         history.position = later
-        assert store.apply([history.commit([(b"Sa", b"2")])], owner_epoch=2, verify=True)
+        assert store.apply([history.commit([(b"Sa", b"2")])], verify=True)
 
     def test_load_and_finish_load(self, cache: MetadataCache) -> None:
         world = World()
@@ -175,7 +159,7 @@ class MetadataStoreContract(MetadataBasics):
             world.append(2, 5),
             world.concat(1, 2),
         ]
-        assert store.apply(commits, owner_epoch=None, verify=True)
+        assert store.apply(commits, verify=True)
         with store.view() as view:
             pairs = list(view.scan(*EVERYTHING))
             copy.load(iter(pairs[:100]))
@@ -185,7 +169,7 @@ class MetadataStoreContract(MetadataBasics):
         with copy.view() as view:
             assert list(view.scan(*EVERYTHING)) == pairs
             compare(view, world)
-        assert copy.apply([world.append(1, 9)], owner_epoch=None, verify=True)
+        assert copy.apply([world.append(1, 9)], verify=True)
         with copy.view() as view:
             compare(view, world)
         store.close(clean=False)
@@ -200,7 +184,7 @@ class MetadataStoreContract(MetadataBasics):
             cache.discard(store)
 
     def test_load_needs_an_empty_store(self, store: MetadataStore) -> None:
-        assert store.apply([History().commit([(b"Sx", b"1")])], owner_epoch=None, verify=True)
+        assert store.apply([History().commit([(b"Sx", b"1")])], verify=True)
         with pytest.raises(ChunkstoreError):
             store.load(iter([(b"Sa", b"1")]))
         assert store.get(b"Sa") is None
@@ -219,11 +203,10 @@ class MetadataStoreContract(MetadataBasics):
             store.head,
             store.view,
             lambda: store.get(b"S"),
-            lambda: store.apply([History().commit([(b"Sa", b"1")])], owner_epoch=None, verify=False),
-            lambda: store.set_owner(1),
+            lambda: store.apply([History().commit([(b"Sa", b"1")])], verify=False),
             lambda: store.jump(GENESIS, 0),
             lambda: store.load(iter([(b"Sa", b"1")])),
-            lambda: store.finish_load(Head(GENESIS, 0, 0)),
+            lambda: store.finish_load(Head(GENESIS, 0)),
             store.free_bytes,
         ):
             with pytest.raises(Closed):
@@ -235,10 +218,10 @@ class MetadataStoreContract(MetadataBasics):
         store = cache.create()
         assert cache.open_current() is None
         commit = History().commit([(b"Sa", b"1")])
-        assert store.apply([commit], owner_epoch=None, verify=True)
+        assert store.apply([commit], verify=True)
         cache.make_current(store)
         store.close(clean=clean)
-        for again in (cache, self.make_cache(tmp_path / "cache", self.container, "owner")):
+        for again in (cache, self.make_cache(tmp_path / "cache", self.container, self.address, "owner")):
             found = again.open_current()
             assert found is not None
             assert found.head().position == commit.position
@@ -249,7 +232,7 @@ class MetadataStoreContract(MetadataBasics):
     def test_another_store_can_become_current(self, cache: MetadataCache) -> None:
         first, second = cache.create(), cache.create()
         cache.make_current(first)
-        assert second.apply([History().commit([(b"Sa", b"2")])], owner_epoch=None, verify=True)
+        assert second.apply([History().commit([(b"Sa", b"2")])], verify=True)
         cache.make_current(second)
         assert first.head().position == GENESIS  # an open store stays usable
         first.close(clean=True)
@@ -271,47 +254,122 @@ class MetadataStoreContract(MetadataBasics):
         again.close(clean=False)
         current.close(clean=False)
 
-    def test_two_owners_in_one_process_fence_each_other(self, cache: MetadataCache, tmp_path: Path) -> None:
-        first = cache.create()
-        assert first.set_owner(1)
+    def _another(self, tmp_path: Path, *, role: str = "owner", address: str | None = None) -> MetadataCache:
+        """Another cache object over the same stores."""
+        return self.make_cache(tmp_path / "cache", self.container, address or self.address, role)
+
+    def test_what_is_held_is_copied(self, cache: MetadataCache, tmp_path: Path) -> None:
+        """Two cache objects never write to one store, also not in one process."""
+        history, first = History(), cache.create()
+        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(4)]
+        assert first.apply(commits[:1], verify=False)
         cache.make_current(first)
-        second_cache = self.make_cache(tmp_path / "cache", self.container, "owner")
+        assert first.apply(commits[1:2], verify=False)
+        second_cache = self._another(tmp_path)
         second = second_cache.open_current()
         assert second is not None
-        history = History()
-        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(3)]
-        assert first.apply(commits[:1], owner_epoch=1, verify=False)
-        assert second.head().position == commits[0].position
-        assert second.set_owner(2)
-        assert not first.apply(commits[1:2], owner_epoch=1, verify=False)
-        assert second.apply(commits[1:2], owner_epoch=2, verify=False)
+        assert second.head() == first.head()
+        assert second.apply(commits[2:3], verify=True)
+        assert (first.get(b"Sa"), second.get(b"Sa")) == (b"1", b"2")
+        assert first.head().position == commits[1].position
         first.close(clean=False)
-        assert second.apply(commits[2:], owner_epoch=2, verify=False)
-        assert second.get(b"Sa") == b"2"
+        assert second.apply(commits[3:], verify=True)
+        assert second.get(b"Sa") == b"3"
         second.close(clean=True)
-        second_cache.close()
+        for other in (cache, self._another(tmp_path)):
+            found = other.open_current()
+            assert found is not None
+            assert found.get(b"Sa") == b"3", "the newer one"
+            found.close(clean=True)
 
-    def test_roles_and_containers_are_apart(self, cache: MetadataCache, tmp_path: Path) -> None:
+    def test_an_owner_of_its_store_gets_more_handles_on_it(self, cache: MetadataCache, tmp_path: Path) -> None:
+        """A take-over from ourselves begins before the former epoch's handle is closed."""
+        history, first = History(), cache.create()
+        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(3)]
+        assert first.apply(commits[:1], verify=False)
+        cache.make_current(first)
+        view = first.view()
+        second = cache.open_current()
+        assert second is not None
+        assert second.apply(commits[1:2], verify=True)
+        assert first.get(b"Sa") == b"1", "one store"
+        assert not first.apply(commits[1:2], verify=False)
+        assert view.get(b"Sa") == b"0"
+        view.close()
+        first.close(clean=False)
+        assert second.apply(commits[2:], verify=True)
+        another = self._another(tmp_path).open_current()
+        assert another is not None
+        assert another.head() == second.head()
+        another.close(clean=False)
+        second.close(clean=True)
+
+    def test_one_nobody_holds_is_taken_and_not_copied(self, cache: MetadataCache, tmp_path: Path) -> None:
+        history, first = History(), cache.create()
+        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(3)]
+        assert first.apply(commits[:1], verify=False)
+        cache.make_current(first)
+        others = [self._another(tmp_path) for _ in range(2)]
+        copies = [other.open_current() for other in others]
+        assert copies[0] is not None
+        assert copies[1] is not None
+        assert first.apply(commits[1:], verify=False)
+        assert copies[1].apply(commits[1:2], verify=False)
+        copies[1].close(clean=False)
+        taken = self._another(tmp_path).open_current()
+        assert taken is not None
+        assert taken.head().position == commits[1].position
+        for store in (first, copies[0], taken):
+            store.close(clean=False)
+
+    def test_a_new_one_takes_the_place_of_all_others(self, cache: MetadataCache, tmp_path: Path) -> None:
+        """Who builds one anew found the others to be of no use, however far they are."""
+        history, first = History(), cache.create()
+        assert first.apply([history.commit([(b"Sa", b"%d" % number)]) for number in range(3)], verify=False)
+        cache.make_current(first)
+        free = self._another(tmp_path).open_current()
+        assert free is not None
+        free.close(clean=True)
+        anew_cache = self._another(tmp_path)
+        anew = anew_cache.create()
+        assert anew.apply([History().commit([(b"Sa", b"anew")])], verify=False)
+        anew_cache.make_current(anew)
+        for held in (True, False):
+            found = self._another(tmp_path).open_current()
+            assert found is not None
+            assert found.get(b"Sa") == b"anew"
+            found.close(clean=False)
+            if held:
+                anew.close(clean=True)
+        assert first.get(b"Sa") == b"2", "its owner notices nothing"
+        first.close(clean=True)
+
+    def test_containers_roles_and_addresses_are_apart(self, cache: MetadataCache, tmp_path: Path) -> None:
         store = cache.create()
         cache.make_current(store)
-        replicas = [self.make_cache(tmp_path / "cache", self.container, "replica") for _ in range(3)]
-        for replica in replicas:
-            assert replica.open_current() is None
-            made = replica.create()
-            replica.make_current(made)
+        strangers = (
+            self._another(tmp_path, role="replica"),
+            self._another(tmp_path, address="file:///where/the/root/is copy"),
+            self.make_cache(tmp_path / "cache", b"z" * 16, self.address, "owner"),
+        )
+        for held in (True, False):
+            for other in strangers:
+                assert other.open_current() is None
+            if held:
+                store.close(clean=True)
+        for number, other in enumerate(strangers):
+            made = other.create()
+            assert made.apply([History().commit([(b"Sa", b"%d" % number)])], verify=True)
+            other.make_current(made)
             made.close(clean=True)
-        replicas[1].close()
-        next_one = self.make_cache(tmp_path / "cache", self.container, "replica")
-        taken_over = next_one.open_current()
-        assert taken_over is not None  # the first free place is the one just left
-        taken_over.close(clean=True)
-        stranger = self.make_cache(tmp_path / "cache", b"z" * 16, "owner")
-        assert stranger.open_current() is None
-        for other in (*replicas, next_one, stranger):
+        for number, other in enumerate(strangers):
+            found = other.open_current()
+            assert found is not None
+            assert found.get(b"Sa") == b"%d" % number
+            found.close(clean=True)
             other.close()
         with pytest.raises(InvalidArgument):
-            self.make_cache(tmp_path / "cache", self.container, "follower")
-        store.close(clean=True)
+            self._another(tmp_path, role="follower")
 
     def test_a_closed_cache_says_so(self, cache: MetadataCache) -> None:
         cache.close()
@@ -324,7 +382,7 @@ class MetadataStoreContract(MetadataBasics):
     def test_readers_in_threads_see_whole_commits(self, store: MetadataStore) -> None:
         history = History()
         commits = [history.commit([(b"S%d" % key, b"%d" % number) for key in range(20)]) for number in range(150)]
-        assert store.apply(commits[:1], owner_epoch=None, verify=False)
+        assert store.apply(commits[:1], verify=False)
         done = runtime.event()
         problems: list[object] = []
 
@@ -341,7 +399,7 @@ class MetadataStoreContract(MetadataBasics):
 
         tasks = [runtime.spawn(read, f"reader-{number}") for number in range(3)]
         for commit in commits[1:]:
-            assert store.apply([commit], owner_epoch=None, verify=False)
+            assert store.apply([commit], verify=False)
         done.set()
         for task in tasks:
             task.join(30)

@@ -121,7 +121,10 @@ class Collector:
         """Records with an lsn up to ``keep_from`` in streams below our own, oldest first."""
         waiting: tuple[_Stream, Opened] | None = None
         for stream in self._list_streams():
-            opened = self._streams.slot0(stream.epoch)
+            try:
+                opened = self._streams.slot0(stream.epoch)
+            except Damaged:
+                continue  # a repair has passed it by: what it holds stays
             if not isinstance(opened, Opened):
                 continue  # void: nothing there was ever part of history
             if waiting is not None:

@@ -62,7 +62,7 @@ class SeenEnds:
     @property
     def epoch(self) -> int:
         """The newest epoch that the cache has seen opened."""
-        return 0 if self._cache is None else max(self._cache.owner_epoch, self._cache.position.epoch)
+        return 0 if self._cache is None else self._cache.position.epoch
 
     def check_claims(self, top: int) -> None:
         """T0: what was opened is claimed. Raises ``Damaged``, ``RolledBack``."""

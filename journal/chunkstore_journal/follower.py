@@ -13,7 +13,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Damaged
+from chunkstore.errors import CacheDamaged, ChunkNotFound, ChunkstoreError, Closed, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
@@ -81,6 +81,7 @@ class Follower:
         its end), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
         self._discard_outlived()
+        self._retire_damaged()
         leg = self._find_end()
         if leg is None:
             if self._store is not None and self._store.head().position != GENESIS:
@@ -137,6 +138,16 @@ class Follower:
     def _retire(self, store: MetadataStore) -> None:
         """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended."""
         self._retired.append((runtime.monotonic_s(), store))
+
+    def _retire_damaged(self) -> None:
+        """A store that does not hold what was written shows nothing any more."""
+        store = self._store
+        try:
+            if store is not None:
+                store.head()
+        except CacheDamaged as damage:
+            self._retire(store)  # type: ignore[arg-type]
+            self._drop_if_retired(damage)
 
     def _discard_outlived(self) -> None:
         now_s = runtime.monotonic_s()

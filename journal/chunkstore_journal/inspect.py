@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS
@@ -30,6 +30,7 @@ from chunkstore_journal.walk import (
     find_last_claim,
     first_kept,
     has_beginning,
+    is_cut_off,
     legs_of_history,
     newest_opened,
     stored_records,
@@ -41,6 +42,9 @@ _WORKERS = 16
 _RANGES_SHOWN_MAX = 20
 _CACHE = "metadata cache"
 _MEMORY = "metadata cache of an owner on this machine"
+
+
+Severity: TypeAlias = Literal["error", "warning"]
 
 
 class OwnerInfo(NamedTuple):
@@ -74,7 +78,7 @@ class Finding(NamedTuple):
     """A broken (``error``) or remarkable (``warning``) fact about invariant ``invariant``."""
 
     invariant: int
-    severity: Literal["error", "warning"]
+    severity: Severity
     object: str
     position: int
     message: str
@@ -154,29 +158,38 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
         yield Finding(25, "error", names.format, 0, "FORMAT is gone")
     yield from _check_claims(streams, top)
     slot0: dict[int, Opened | Sealed | None] = {}
+    damaged: dict[int, Damaged] = {}
     for epoch in range(1, top + 1):
         try:
             slot0[epoch] = streams.slot0(epoch)
         except Damaged as damage:
-            yield Finding(2, "error", damage.object, damage.position, damage.message)
+            damaged[epoch] = damage
             continue
         if slot0[epoch] is None and epoch < top:
             yield Finding(2, "warning", names.slot(epoch, 0), 0, f"epoch {epoch} is neither opened nor void yet")
+    cuts = [item for item in slot0.values() if isinstance(item, Opened) and item.payload.flags & FLAG_RESTORE]
+    for epoch, flaw in damaged.items():
+        # What a repair has cut off is remarkable, and breaks nothing.
+        severity: Severity = (
+            "warning" if any(cut.payload.previous_epoch < epoch < cut.epoch for cut in cuts) else "error"
+        )
+        yield Finding(2, severity, flaw.object, flaw.position, flaw.message)
     newest = max((epoch for epoch, found in slot0.items() if isinstance(found, Opened)), default=0)
     if lease is not None and lease.epoch > newest:
         yield Finding(
             5, "error", names.lease, 0, f"it says that epoch {lease.epoch} was opened, and the newest is {newest}"
         )
     heads = {what: seen for what, seen in ((_CACHE, head), (_MEMORY, memory)) if seen is not None}
+    heads = {what: seen for what, seen in heads.items() if not is_cut_off(cuts, seen.position.epoch, seen.position.lsn)}
     for what, seen in heads.items():
-        if seen.owner_epoch > top:
-            message = f"it belongs to epoch {seen.owner_epoch}, but only {top} is claimed"
+        if seen.position.epoch > top:
+            message = f"it stands in epoch {seen.position.epoch}, but only {top} is claimed"
             yield Finding(12, "error", what, 0, message)
     if not newest:
         return
-    yield from _check_opens(streams, slot0)
+    yield from _check_opens(streams, slot0, newest)
     yield from _check_records(streams, newest, heads, lease)
-    yield from _check_snapshots(streams, newest)
+    yield from _check_snapshots(streams, newest, cuts)
 
 
 def _check_claims(streams: Streams, top: int) -> Iterator[Finding]:
@@ -205,19 +218,20 @@ def _check_token(streams: Streams, claim: Claim) -> Iterator[Finding]:
         yield Finding(28, "error", opened.object, 0, f"OPEN({claim.epoch}) was not written by its claimant")
 
 
-def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None]) -> Iterator[Finding]:
-    """Invariants 3, 5 and 25: links between OPENs, and the SEAL at each recorded end."""
+def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None], newest: int) -> Iterator[Finding]:
+    """Invariants 3, 5 and 25: links between the OPENs of history, and the SEAL at each recorded end."""
     storage, names = streams.storage, streams.names
-    for epoch, opened in slot0.items():
-        if not isinstance(opened, Opened):
-            continue
-        previous = opened.payload.previous_epoch
+    epoch = newest
+    while isinstance(opened := slot0.get(epoch), Opened):
+        previous, epoch = opened.payload.previous_epoch, opened.payload.previous_epoch
         if previous and not isinstance(slot0.get(previous), Opened):
             yield Finding(3, "error", opened.object, 0, f"its predecessor {previous} never opened")
-        for between in range(previous + 1, epoch):
+        if opened.payload.flags & FLAG_RESTORE:
+            continue  # it says itself that it leaves out what lies between
+        for between in range(previous + 1, opened.epoch):
             if not isinstance(slot0.get(between), Sealed):
                 yield Finding(3, "error", opened.object, 0, f"epoch {between}, before it, is not void")
-        if not previous or opened.payload.flags & FLAG_RESTORE:
+        if not previous:
             continue
         end = opened.payload.end_index
         if streams.mode == "slot":
@@ -256,7 +270,7 @@ class _Walk:
         for what, head in self._heads.items():
             if header.lsn == head.position.lsn and record.hash != head.position.hash:
                 # What only remembers is put aside when it is opened; what is in use must be right.
-                severity: Literal["error", "warning"] = "warning" if what == _MEMORY else "error"
+                severity: Severity = "warning" if what == _MEMORY else "error"
                 yield Finding(12, severity, what, 0, f"it holds another lsn {header.lsn} than history")
 
     def end(self, streams: Streams, epoch: int, end: StreamEnd) -> Iterator[Finding]:
@@ -322,7 +336,7 @@ def _listed_snapshot(streams: Streams) -> str | None:
     return None
 
 
-def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
+def _check_snapshots(streams: Streams, newest: int, cuts: Sequence[Opened]) -> Iterator[Finding]:
     """Invariant 11: the snapshots that are named can be read, and history is reachable from one of them or its beginning."""
     latest = read_latest(streams.storage, streams.names)
     opened = streams.opened(newest)
@@ -331,6 +345,8 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     }
     usable = 0
     for link in links.values():
+        if is_cut_off(cuts, link.epoch, link.lsn):
+            continue
         try:
             reader = verify_snapshot(streams.storage, streams.snapshot(link), container=streams.container)
             if reader.header.link(link.name) != link:

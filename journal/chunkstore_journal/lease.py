@@ -55,7 +55,9 @@ def write_lease(
 
 
 def overrule_lease(storage: ChunkStorage, names: ContainerNames, epoch: int) -> None:
-    """Put the lease of a claimant in the place of one whose end was given up: epochs recur there, and nobody may judge by it.
+    """Put a lease that knows no end in the place of one whose end was given up: epochs recur there, and nobody may judge by it.
+
+    ``epoch``: the last one that is open here, 0 if there is none. The claimant's own is not open yet, and may never be.
 
     Raises: ``StorageFull``, ``StorageUnavailable``.
     """

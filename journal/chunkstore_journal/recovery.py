@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.errors import ChunkNotFound, Damaged, StorageFull, StorageUnavailable
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
@@ -30,7 +30,6 @@ __all__ = ["Materialised", "Mismatch", "Progress", "bring", "commit_of", "materi
 _BATCH_RECORDS = 512
 _BATCH_BYTES = 8 << 20
 _RESTARTS_MAX = 5
-_MOVES_MAX = 16
 _WORKERS = 16
 
 
@@ -38,18 +37,13 @@ class Mismatch(Exception):
     """The store does not stand on this history; throw it away."""
 
 
-class _Moved(Exception):
-    """Another process moved the store's head meanwhile; look again."""
-
-
 @dataclass(slots=True)
 class Progress:
-    """What replay did, and the snapshots that it met notes of. ``shared``: another process did a part of it."""
+    """What replay did, and the snapshots that it met notes of."""
 
     records: int = 0
     bytes: int = 0
     time_ms: int = 0
-    shared: bool = False
     notes: list[SnapshotLink] = field(default_factory=list)
 
     def count(self, records: int, size_bytes: int, time_ms: int) -> None:
@@ -205,15 +199,15 @@ def records_of_leg(
 
 
 def _apply_all(store: MetadataStore, commits: list[Commit]) -> None:
-    """Apply verified commits, or raise ``_Moved`` when the head was somewhere else."""
-    if commits and not store.apply(commits, owner_epoch=None, verify=True):
-        raise _Moved
+    """Apply verified commits. Raises ``Mismatch``, ``Damaged``."""
+    if not store.apply(commits, verify=True):
+        raise Mismatch(f"it does not stand in front of lsn {commits[0].position.lsn}")
 
 
 def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Pool, progress: Progress) -> None:
     opened = step.leg.opened
     if step.jump is not None and not store.jump(step.jump, store.head().digest):
-        raise _Moved
+        raise Mismatch(f"it stands behind lsn {step.jump.lsn}")
     if step.opening:
         commits = commits_of_open(opened, embedded=step.embedded)
         try:
@@ -254,15 +248,8 @@ def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, 
     Raises: ``Mismatch`` (discard it), ``ChunkNotFound`` (records in between were collected), ``Damaged``,
     ``StorageFull``, ``StorageUnavailable``.
     """
-    for _ in range(_MOVES_MAX):
-        try:
-            for step in route(streams, store.head(), leg):
-                _take(streams, store, step, pool, progress)
-            return
-        except _Moved:
-            # Another process on this host shares the cache and was faster: its work counts as well.
-            progress.shared = True
-    raise StorageUnavailable("the metadata cache is being moved by another process all the time; try again")
+    for step in route(streams, store.head(), leg):
+        _take(streams, store, step, pool, progress)
 
 
 class _Search:
@@ -298,6 +285,8 @@ class _Search:
                 bring(self.streams, store, self.leg, self.pool, progress)
             discard = False
             return progress
+        except CacheDamaged as rot:
+            self.findings.append(f"{what} was discarded: {rot.message}")
         except Mismatch as mismatch:
             self.note(f"{what} was discarded: {mismatch}", link)
         except Damaged as damage:

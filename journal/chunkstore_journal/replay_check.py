@@ -25,8 +25,10 @@ from chunkstore_journal.recovery import commit_of
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, verify_snapshot
 from chunkstore_journal.walk import (
     collected_max,
+    cuts_of,
     find_last_claim,
     has_beginning,
+    is_cut_off,
     legs_of_history,
     newest_opened,
     stored_records,
@@ -57,7 +59,14 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
     Raises ``StorageUnavailable``, and ``StorageFull`` where the scratch store has no room.
     """
     stored = list_snapshots(streams.storage, streams.names)
-    files = [found for name, lsn, *_ in stored if (found := _read(streams, name, lsn)) is not None]
+    try:
+        cuts = cuts_of(streams, newest_opened(streams))
+    except Damaged as damage:
+        yield Finding(6, "error", damage.object, damage.position, damage.message)
+        return
+    # What a repair cut off, its snapshots included, is history no more.
+    kept = [(name, lsn) for name, lsn, *_ in stored if not is_cut_off(cuts, _writer(streams, name), lsn)]
+    files = [found for name, lsn in kept if (found := _read(streams, name, lsn)) is not None]
     starts: list[SnapshotLink | None] = [found.link for found in files if found.link is not None]
     try:
         if has_beginning(streams):
@@ -84,6 +93,12 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
             scratch.discard(store)
     message = "there is neither a beginning nor a snapshot from which all of history that follows is stored"
     yield Finding(11, "error", streams.names.snapshot_prefix(), 0, message)
+
+
+def _writer(streams: Streams, name: str) -> int:
+    """The epoch that wrote a snapshot, as its name says."""
+    found = streams.names.parse_snapshot(name)
+    return found[1] if found is not None else 0
 
 
 def _read(streams: Streams, name: str, lsn: int) -> _File | None:
@@ -187,7 +202,7 @@ class _Replay:
             self._put(commits, verify=False)
 
     def _put(self, commits: list[Commit], *, verify: bool) -> None:
-        if not self._store.apply(commits, owner_epoch=None, verify=verify):
+        if not self._store.apply(commits, verify=verify):
             raise _Gap
 
 

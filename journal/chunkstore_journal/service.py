@@ -19,6 +19,7 @@ from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
 from chunkstore_journal.lease import read_lease, wait_politely, write_lease
+from chunkstore_journal.mend import Mend
 from chunkstore_journal.objects import ContainerFormat, LatestHint, decode_claim, encode_latest
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.slots import read_if_present
@@ -76,6 +77,16 @@ class ContainerJournal(JournalService):
             self._attempt = None
             raise
         # The attempt stays: a caller interrupted before it adopted the result asks again, and gets the same.
+        return self._adopt(ownership)
+
+    def mend(self, *, from_epoch: int, wait_s: float = 0.0) -> Ownership:
+        """As ``take_over``, behind the last good record of a history that no replay accepts; the streams from ``from_epoch`` on are
+        sealed. Raises as ``take_over``; ``Damaged`` where there is nothing to go on from. Retry: safe, each is a new epoch."""
+        if wait_s > 0:
+            wait_politely(self._storage, self._names, wait_s, self._settings.lease_s)
+        return self._adopt(Mend(self._streams, self._cache, self._settings, from_epoch=from_epoch).run())
+
+    def _adopt(self, ownership: Ownership) -> Ownership:
         journal = ownership.journal
         assert isinstance(journal, OwnedStream)
         self._owned = journal

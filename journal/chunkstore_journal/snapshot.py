@@ -302,6 +302,6 @@ def load_snapshot(
     store.load(reader)
     if not reader.verified:
         raise Damaged("the snapshot was not read to its end", object=name)
-    head = Head(header.position, header.digest, 0)
+    head = Head(header.position, header.digest)
     store.finish_load(head)
     return head

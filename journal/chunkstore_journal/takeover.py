@@ -8,13 +8,15 @@ Leaves out: politeness (``lease``), measuring lazy chunks (the engine commits th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
-from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
+from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -74,7 +76,7 @@ class TakeOver:
     def run(self) -> Ownership:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
-            self._store = self._cache.open_current()
+            self._store = self._witness_store()
             attempt = self._claim()
             try:
                 return self._after_claim(attempt)
@@ -89,6 +91,10 @@ class TakeOver:
         except BaseException:
             self._release()
             raise
+
+    def _witness_store(self) -> MetadataStore | None:
+        """The cache's store: what it has seen, history must hold."""
+        return self._cache.open_current()
 
     def _release(self) -> None:
         if self._store is not None:
@@ -140,21 +146,24 @@ class TakeOver:
         if attempt.closed is None:
             attempt.closed = self._close_stream(previous, attempt)
         closed = attempt.closed
-        if self._seen.gave_up:
-            overrule_lease(self._storage, self._names, attempt.epoch)
-        if self._seen.cache_is_void and self._store is not None:
-            store, self._store = self._store, None
-            self._cache.discard(store)
+        self._forget_what_is_lost(attempt)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:
             attempt.open_data = self._build_open(attempt, previous, closed, found)
+        return self._serve(attempt, previous, closed, found)
+
+    def _serve(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        """T6 to T9, and what came of it."""
+        streams = self._streams
         opened = self._open(attempt)
         self._finish(opened)
         self._findings += (*self._seen.findings, *found.findings)
         report = TakeOverReport(
             epoch=attempt.epoch,
-            previous_epoch=attempt.previous_epoch,
+            previous_epoch=previous.epoch if previous is not None else 0,
             source=found.source,
             replayed_records=found.progress.records,
             replayed_bytes=found.progress.bytes,
@@ -167,6 +176,14 @@ class TakeOver:
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
         return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+
+    def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
+        """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
+        if self._seen.gave_up:
+            overrule_lease(self._storage, self._names, attempt.previous_epoch or 0)
+        if self._seen.cache_is_void and self._store is not None:
+            store, self._store = self._store, None
+            self._cache.discard(store)
 
     def _materialise(self, leg: Leg, closed: ClosedStream) -> Materialised:
         """T4."""
@@ -196,14 +213,21 @@ class TakeOver:
         return closed
 
     def _build_open(
-        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+        self,
+        attempt: ClaimAttempt,
+        previous: Opened | None,
+        closed: ClosedStream,
+        found: Materialised,
+        flags: int = 0,
+        rows: Sequence[RowChange] = (),
     ) -> bytes:
+        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
-        # One view: where owners share a cache, the former one may be applying its last record this very moment.
         with found.store.view() as view:
             digest = view.head.digest
             digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
+            digest_of_rows = _sum_of(view, rows)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         base = _NOTHING_CHANGED
         if previous is not None:
@@ -213,14 +237,16 @@ class TakeOver:
                 previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
             )
             # Only who replayed to the end has looked at the last record's label.
-            replayed = found.progress.records and not found.progress.shared
-            label_ms = previous.header.time_ms if replayed else last_label_ms(self._streams, previous, end)
+            label_ms = (
+                previous.header.time_ms if found.progress.records else last_label_ms(self._streams, previous, end)
+            )
             time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
             inner = closed.embedded.header
             last_lsn, last_hash = inner.lsn, closed.embedded.hash
             time_ms = max(time_ms, inner.time_ms)
             digest = digest_after
+        digest = (digest + digest_of_rows) % DIGEST_MODULUS
         payload = OpenPayload(
             epoch=claim.epoch,
             token=claim.token,
@@ -233,10 +259,11 @@ class TakeOver:
             base=base,
             snapshot=self._newest_snapshot(previous, found, end),
             mode=self._streams.mode,
-            flags=FLAG_GIVEN_UP if self._seen.gave_up else 0,
             host=claim.host,
             pid=claim.pid,
             boot_id=claim.boot_id,
+            flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
+            rows=rows,
         )
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
@@ -249,16 +276,10 @@ class TakeOver:
         assert closed.embedded is not None
         digest = view.head.digest
         if view.head.position.lsn == closed.embedded.header.lsn:
-            return digest  # the state comes from a snapshot that includes it, or its owner has applied it meanwhile
+            return digest  # its owner has applied it, and the state comes from its snapshot or its cache
         name = self._names.log(closed.embedded.header.epoch)
         _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
-        for key, value in dict(rows).items():
-            if not is_row(key):
-                continue
-            old = view.get(key)
-            digest -= row_digest(key, old) if old is not None else 0
-            digest += row_digest(key, value) if value is not None else 0
-        digest %= DIGEST_MODULUS
+        digest = (digest + _sum_of(view, list(dict(rows).items()))) % DIGEST_MODULUS
         if digest != closed.embedded.header.digest:
             raise Damaged(
                 f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
@@ -325,22 +346,30 @@ class TakeOver:
             return  # the next try meets it again, and tries to delete it again
 
     def _finish(self, opened: Opened) -> None:
-        """Apply what our OPEN made history, then T9: only now may this process serve."""
+        """T9: apply what our OPEN made history; only now may this process serve."""
         leg = Leg(opened, StreamEnd(1, 0, opened.header.lsn, opened.hash))
         assert self._store is not None
         pool = runtime.pool("journal-open", 1)
         try:
             bring(self._streams, self._store, leg, pool, Progress())
-        except (Mismatch, ChunkNotFound, Damaged) as error:
+        except (Mismatch, ChunkNotFound, Damaged, CacheDamaged) as error:
             self._findings.append(f"the local cache was discarded after the take-over: {error}")
             self._cache.discard(self._store)
             self._store = None
             self._store = materialise(self._streams, self._cache, leg, current=None).store
         finally:
             pool.close()
-        if not self._store.set_owner(opened.epoch):
-            # A later owner on this host has the cache already (3.8).
-            raise NotOwner(epoch=opened.epoch, owner=self._store.head().owner_epoch)
+
+
+def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
+    """What these changes, of different keys, add to the state digest."""
+    digest = 0
+    for key, value in rows:
+        if is_row(key):
+            old = view.get(key)
+            digest -= row_digest(key, old) if old is not None else 0
+            digest += row_digest(key, value) if value is not None else 0
+    return digest
 
 
 def _adopted(epoch: int, closed: ClosedStream) -> Position:

@@ -199,7 +199,7 @@ def test_a_lost_format_is_named_and_never_made_anew(call: Call, place: Place, fi
 
 def test_a_lost_format_in_memory() -> None:
     storage = MemoryChunkStorage("memory://lost-format")
-    cache = MemoryMetadataCache(bytes(16), shelf=MemoryShelf())
+    cache = MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
     with pytest.raises(ContainerNotFound):
         open_store_on(storage, cache=cache, create=False)
     storage.put("default/tmp/left-by-a-probe", b"x")

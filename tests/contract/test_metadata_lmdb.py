@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from chunkstore import runtime
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageFull, StorageUnavailable, Unsupported
 from chunkstore.metadata import cachedir
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, environment, open_reader
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, copying, environment, open_reader
+from chunkstore.metadata.lmdb import cache as cache_module
+from chunkstore.metadata.lmdb.rows import sealed
 from chunkstore.metadata.port import GENESIS, Commit, MetadataCache, MetadataStore
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_contract import MetadataStoreContract
@@ -38,15 +41,15 @@ SMALL = Settings(lmdb_map_bytes=64 * KIB)
 
 
 class TestLmdbStore(MetadataStoreContract):
-    def make_cache(self, folder: Path, container: bytes, role: str) -> MetadataCache:
-        return LmdbMetadataCache(str(folder), container, role)
+    def make_cache(self, folder: Path, container: bytes, address: str, role: str) -> MetadataCache:
+        return LmdbMetadataCache(str(folder), container, address, role)
 
 
 class TestLmdbStoreWithSmallMap(MetadataStoreContract):
     """Everything once more while the map grows under it."""
 
-    def make_cache(self, folder: Path, container: bytes, role: str) -> MetadataCache:
-        return LmdbMetadataCache(str(folder), container, role, settings=SMALL)
+    def make_cache(self, folder: Path, container: bytes, address: str, role: str) -> MetadataCache:
+        return LmdbMetadataCache(str(folder), container, address, role, settings=SMALL)
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cache(folder: str) -> Iterator[LmdbMetadataCache]:
-    cache = LmdbMetadataCache(folder, CONTAINER)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here")
     yield cache
     cache.close()
 
@@ -64,7 +67,7 @@ def cache(folder: str) -> Iterator[LmdbMetadataCache]:
 def made_current(cache: LmdbMetadataCache, commits: int = 3) -> tuple[LmdbMetadataStore, History]:
     store, history = cache.create(), History()
     for number in range(commits):
-        assert store.apply([history.commit([(b"Sa", b"%d" % number)])], owner_epoch=None, verify=False)
+        assert store.apply([history.commit([(b"Sa", b"%d" % number)])], verify=False)
     cache.make_current(store)
     assert isinstance(store, LmdbMetadataStore)
     return store, history
@@ -87,10 +90,10 @@ def big_commit(history: History, number: int) -> Commit:
 
 
 def test_the_map_grows_and_the_whole_transaction_is_repeated(folder: str) -> None:
-    cache = LmdbMetadataCache(folder, CONTAINER, settings=SMALL)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=SMALL)
     store, history = cache.create(), History()
     for number in range(10):
-        assert store.apply([big_commit(history, number)], owner_epoch=None, verify=True)
+        assert store.apply([big_commit(history, number)], verify=True)
     with store.view() as view:
         assert dict(view.scan(b"", b"\xff")) == history.rows
     store.close(clean=True)
@@ -98,7 +101,7 @@ def test_the_map_grows_and_the_whole_transaction_is_repeated(folder: str) -> Non
 
 def test_growth_waits_for_an_open_view(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_VIEWS_WAIT_S", 60.0)
-    cache = LmdbMetadataCache(folder, CONTAINER, settings=SMALL)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=SMALL)
     store, history = cache.create(), History()
     view = store.view()
     assert list(view.scan(b"", b"\xff")) == []
@@ -107,7 +110,7 @@ def test_growth_waits_for_an_open_view(folder: str, monkeypatch: pytest.MonkeyPa
     def grow() -> None:
         started.set()
         for number in range(5):
-            assert store.apply([big_commit(history, number)], owner_epoch=None, verify=False)
+            assert store.apply([big_commit(history, number)], verify=False)
 
     task = runtime.spawn(grow, "grow")
     assert started.wait(10)
@@ -123,12 +126,12 @@ def test_growth_waits_for_an_open_view(folder: str, monkeypatch: pytest.MonkeyPa
 
 def test_a_view_that_outlasts_the_wait_is_ended_and_says_so(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_VIEWS_WAIT_S", 0.05)
-    cache = LmdbMetadataCache(folder, CONTAINER, settings=SMALL)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=SMALL)
     store, history = cache.create(), History()
     view = store.view()
     scan = view.scan(b"", b"\xff")
     for number in range(5):
-        assert store.apply([big_commit(history, number)], owner_epoch=None, verify=False)
+        assert store.apply([big_commit(history, number)], verify=False)
     for call in (
         lambda: view.get(b"S"),
         lambda: list(scan),
@@ -149,11 +152,11 @@ import resource
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.testing.metadata_history import History
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-store = LmdbMetadataCache({str(tmp_path)!r}, bytes(16)).create()
+store = LmdbMetadataCache({str(tmp_path)!r}, bytes(16), "here").create()
 history = History()
 for number in range(3):
     rows = [(b"T%06d" % (number * 100 + row), b"x" * 500_000) for row in range(60)]
-    assert store.apply([history.commit(rows)._replace(digest=0)], owner_epoch=None, verify=False)
+    assert store.apply([history.commit(rows)._replace(digest=0)], verify=False)
 print(store._environment.handle.info()["map_size"], store.head().position.lsn)
 """
     found = run_script(script).split()
@@ -166,14 +169,13 @@ print(store._environment.handle.info()["map_size"], store.head().position.lsn)
 def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
     """A process with the container's store open, doing what it is told."""
     settings = Settings(lmdb_map_bytes=map_bytes)
-    cache = LmdbMetadataCache(folder, CONTAINER, settings=settings)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=settings)
     store: MetadataStore | None = None
     calls: dict[str, Callable[..., Any]] = {
         "open": lambda: cache.open_current() is not None,
         "head": lambda: store.head() if store else None,
         "get": lambda key: store.get(key) if store else None,
-        "set_owner": lambda epoch: store.set_owner(epoch) if store else None,
-        "apply": lambda commits, epoch: store.apply(commits, owner_epoch=epoch, verify=False) if store else None,
+        "apply": lambda commits: store.apply(commits, verify=False) if store else None,
     }
     while True:
         name, *arguments = pipe.recv()
@@ -186,7 +188,7 @@ def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
             store = cache.open_current()
             pipe.send(store is not None)
         elif name == "reader":
-            store = open_reader(folder, CONTAINER, settings=settings)
+            store = open_reader(arguments[0], CONTAINER, settings=settings)
             pipe.send(store is not None)
         else:
             try:
@@ -228,36 +230,74 @@ def other(folder: str) -> Iterator[Callable[..., Other]]:
         process.kill()
 
 
-def test_a_zombie_process_is_refused_after_set_owner(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
+def test_what_another_process_holds_is_copied(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
     store, history = made_current(cache)
     zombie = other()
     assert zombie("open")
-    assert zombie("set_owner", 1)
+    assert zombie("head") == store.head()
     first, second = history.commit([(b"Sa", b"first")]), history.commit([(b"Sa", b"second")])
-    assert zombie("apply", [first], 1) is True
-    assert store.head().position == first.position
-    assert store.set_owner(2)
-    assert zombie("apply", [second], 1) is False
-    assert zombie("set_owner", 1) is False
-    assert store.apply([second], owner_epoch=2, verify=True)
-    assert zombie("get", b"Sa") == b"second"
+    assert zombie("apply", [first]) is True
+    assert store.apply([first, second], verify=True)
+    assert zombie("get", b"Sa") == b"first"
+    assert store.get(b"Sa") == b"second"
+    zombie.kill()
+    assert len(token_directories(cache)) == 2
+    store.close(clean=False)
+    found = cache.open_current()
+    assert found is not None
+    assert found.head().position == second.position, "of two that nobody holds, the newer one"
+    found.close(clean=False)
+
+
+def test_the_one_of_a_killed_process_is_taken_as_it_is(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
+    store, history = made_current(cache)
+    store.close(clean=True)
+    owner = other()
+    assert owner("open")
+    assert owner("apply", [history.commit([(b"Sa", b"last")])]) is True
+    owner.kill()
+    (name,) = token_directories(cache)
+    found = cache.open_current()
+    assert isinstance(found, LmdbMetadataStore)
+    assert os.path.basename(found.path) == name
+    assert found.get(b"Sa") == b"last"
+    found.close(clean=True)
+
+
+def test_a_free_one_that_is_far_behind_is_not_preferred(
+    cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_COPY_WORTH_RECORDS", 2)
+    store, history = made_current(cache)
+    behind = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
+    assert isinstance(behind, LmdbMetadataStore)
+    left = behind.path
+    behind.close(clean=True)
+    for steps, copied in ((1, False), (1, True)):
+        for _ in range(steps):
+            assert store.apply([history.commit([(b"Sa", b"on")])], verify=False)
+        found = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
+        assert isinstance(found, LmdbMetadataStore)
+        assert (found.path != left) is copied
+        assert (found.head() == store.head()) is copied
+        found.close(clean=False)
     store.close(clean=False)
 
 
-def test_another_process_has_grown_the_map(folder: str, other: Callable[..., Other]) -> None:
-    cache = LmdbMetadataCache(folder, CONTAINER, settings=Settings(lmdb_map_bytes=256 * KIB))
+def test_the_owners_process_has_grown_the_map(
+    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
+) -> None:
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=Settings(lmdb_map_bytes=256 * KIB))
     store, history = made_current(cache)
-    reader, writer = other(256 * KIB), other(256 * KIB)
-    assert reader("reader")
-    assert writer("open")
-    assert reader("get", b"Sa") == writer("get", b"Sa") == b"2"
+    reader, copier = other(256 * KIB), other(256 * KIB)
+    assert reader("reader", store.path)
+    assert reader("get", b"Sa") == b"2"
     for number in range(20):
-        assert store.apply([big_commit(history, number)], owner_epoch=None, verify=False)
+        assert store.apply([big_commit(history, number)], verify=False)
     assert reader("get", b"S000001") == b"x" * 100  # adopts the new size when it begins to read
-    for number in range(20, 30):
-        assert writer("apply", [big_commit(history, number)], None) is True  # and when it begins to write
-    with store.view() as view:
-        assert dict(view.scan(b"", b"\xff")) == history.rows
+    assert copier("open")
+    assert copier("get", b"S000001") == b"x" * 100
+    assert copier("apply", [big_commit(history, 20)]) is True
     store.close(clean=False)
 
 
@@ -265,21 +305,25 @@ def test_readers_beside_the_owner(cache: LmdbMetadataCache, folder: str, other: 
     assert open_reader(folder, CONTAINER) is None
     store, history = made_current(cache)
     readers = [other() for _ in range(3)]
-    assert all(reader("reader") for reader in readers)
+    assert all(reader("reader", store.path) for reader in readers)
     for number in range(10):
         commit = history.commit([(b"Sa", b"new %d" % number)])
-        assert store.apply([commit], owner_epoch=None, verify=True)
+        assert store.apply([commit], verify=True)
         for reader in readers:
             assert reader("get", b"Sa") == b"new %d" % number
             assert reader("head").position == commit.position
-    assert isinstance(readers[0]("set_owner", 9), Unsupported)
-    assert isinstance(readers[0]("apply", [history.commit([(b"Sa", b"")])], None), Unsupported)
+    assert isinstance(readers[0]("apply", [history.commit([(b"Sa", b"")])]), Unsupported)
     assert readers[0]("end", True) is None
-    here = open_reader(folder, CONTAINER)  # in the owner's own process, too
+    here = open_reader(store.path, CONTAINER)  # in the owner's own process, too
     assert here is not None
+    again = cache.open_current()
+    assert again is not None
+    store.close(clean=True)
     here.close(clean=True)
-    assert store.set_owner(2)
-    store.close(clean=False)
+    assert again.apply([history.commit([(b"Sb", b"")])], verify=False) is False, (
+        "what the reader was refused came first"
+    )
+    again.close(clean=False)
 
 
 def test_kill_in_the_middle_of_applies_leaves_a_prefix(folder: str, tmp_path: Path) -> None:
@@ -287,14 +331,14 @@ def test_kill_in_the_middle_of_applies_leaves_a_prefix(folder: str, tmp_path: Pa
 import sys
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.testing.metadata_history import History
-cache = LmdbMetadataCache({folder!r}, {CONTAINER!r})
+cache = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here")
 store, history = cache.create(), History()
 cache.make_current(store)
 number = 0
 while True:
     number += 1
     rows = [(b"S%d" % row, b"%d" % number) for row in range(20)]
-    assert store.apply([history.commit(rows)], owner_epoch=None, verify=False)
+    assert store.apply([history.commit(rows)], verify=False)
     if number % 50 == 0:
         print(number, flush=True)
 """
@@ -305,7 +349,7 @@ while True:
     process.wait(30)
     process.stdout.close()
 
-    cache = LmdbMetadataCache(folder, CONTAINER)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here")
     store = cache.open_current()
     assert store is not None
     with store.view() as view:
@@ -316,32 +360,65 @@ while True:
     for number in range(1, lsn + 1):
         expected.commit([(b"S%d" % row, b"%d" % number) for row in range(20)])
     assert store.head().position == expected.position
-    assert store.apply([expected.commit([(b"Sx", b"")])], owner_epoch=None, verify=True)
+    assert store.apply([expected.commit([(b"Sx", b"")])], verify=True)
     store.close(clean=True)
 
 
-def test_a_stopped_process_that_holds_the_writer_lock(
-    cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "WRITER_PROBE_S", 0.3)
-    store, _ = made_current(cache)
-    store.close(clean=False)
-    script = f"""
+STOPPED = """
 import time
 from chunkstore.metadata.lmdb import LmdbMetadataCache
-store = LmdbMetadataCache({folder!r}, {CONTAINER!r}).open_current()
-with store._environment.alone(1), store._environment.handle.begin(write=True):
+store = LmdbMetadataCache({folder!r}, {container!r}, "here").open_current()
+{within}
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
+
+
+def test_a_copy_beside_a_process_that_was_stopped_while_it_writes(cache: LmdbMetadataCache, folder: str) -> None:
+    """It holds LMDB's own lock, for which nobody can wait with a deadline."""
+    store, history = made_current(cache)
+    store.close(clean=False)
+    script = STOPPED.format(
+        folder=folder, container=CONTAINER, within="with store._environment.handle.begin(write=True) as txn:"
+    )
+    with stopped_process([sys.executable, "-c", script]):
+        copied = cache.open_current()
+        assert copied is not None
+        assert copied.head().position == history.position
+        assert copied.apply([history.commit([(b"Sa", b"on")])], verify=True)
+        copied.close(clean=True)
+        again = cache.open_current()
+        assert again is not None
+        assert again.get(b"Sa") == b"on"
+        again.close(clean=True)
+
+
+def test_a_copy_that_hangs_is_given_up(cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was stopped while it opened the environment holds up everyone who opens it."""
+    monkeypatch.setattr(copying, "COPY_S_MAX", 0.3)
+    store, _ = made_current(cache)
+    assert isinstance(store, LmdbMetadataStore)
+    left = store.path
+    store.close(clean=False)
+    # LMDB's byte of the lock file: exclusive while an environment is being opened.
+    lock = "import fcntl, os\nfile = os.open(os.path.join(store.path, 'lock.mdb'), os.O_RDWR)\n"
+    script = STOPPED.format(
+        folder=folder, container=CONTAINER, within=lock + "fcntl.lockf(file, fcntl.LOCK_EX)\nif True:"
+    )
     with stopped_process([sys.executable, "-c", script]):
         assert cache.open_current() is None
-        fresh = cache.create()  # the way on: a new directory
+        fresh = cache.create()  # the way on
         cache.make_current(fresh)
         fresh.close(clean=False)
         again = cache.open_current()
         assert again is not None
         again.close(clean=False)
+    deadline = time.monotonic() + 30
+    while len(token_directories(cache)) > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)  # the thread that was given up goes on, and cleans up
+    assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted(
+        (left, again.path)  # type: ignore[attr-defined]
+    )
 
 
 # ---- fork
@@ -355,8 +432,8 @@ def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
 
     def child() -> str:
         calls: list[Callable[[], object]] = [
-            store.head, store.view, lambda: store.get(b"Sa"), lambda: store.set_owner(9),
-            lambda: store.apply([next_commit], owner_epoch=None, verify=False),
+            store.head, store.view, lambda: store.get(b"Sa"), lambda: store.jump(history.position, 0),
+            lambda: store.apply([next_commit], verify=False),
         ]  # fmt: skip
         answers = []
         for call in calls:
@@ -370,11 +447,15 @@ def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
 
     assert in_forked_child(child) == " ".join(["StorageUnavailable"] * 5)
     assert view.get(b"Sa") == b"2"  # the parent's reader slot is its own still
-    assert store.apply([next_commit], owner_epoch=None, verify=True)
+    assert store.apply([next_commit], verify=True)
     assert view.get(b"Sa") == b"2"
     view.close()
-    assert state_file(cache).read_text().split()[-1] == "open"
-    assert cache.open_current() is not None
+    assert state_file(cache).read_text().split()[3] == "open"
+    again = cache.open_current()
+    assert again is not None
+    assert again.head().position == next_commit.position
+    again.close(clean=False)
+    store.close(clean=True)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -382,23 +463,53 @@ def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folde
     store, history = made_current(cache)
 
     def child() -> str:
-        own = LmdbMetadataCache(folder, CONTAINER)
-        if own.open_current() is not None:
+        own = LmdbMetadataCache(folder, CONTAINER, "here")
+        if own.open_current() is not None or cache.open_current() is not None:
             return "opened what its parent has open"
         made = own.create()
-        made.set_owner(5)
+        made.load([(b"Sa", b"the child's")])
+        made.finish_load(made.head())
         own.make_current(made)
         made.close(clean=False)
         again = own.open_current()
-        return "fine" if again is not None and again.head().owner_epoch == 5 else "lost"
+        return "fine" if again is not None and again.get(b"Sa") == b"the child's" else "lost"
 
     assert in_forked_child(child) == "fine"
-    assert store.apply([history.commit([(b"Sa", b"on")])], owner_epoch=None, verify=True)
+    assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
+    assert store.get(b"Sa") == b"on"
     store.close(clean=False)
     successor = cache.open_current()
     assert successor is not None
-    assert successor.head().owner_epoch == 5
+    assert successor.get(b"Sa") == b"the child's"
     successor.close(clean=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_lives_on_holds_nothing_of_its_killed_parent(cache: LmdbMetadataCache, folder: str) -> None:
+    store, _ = made_current(cache)
+    store.close(clean=True)
+    script = f"""
+import os, time
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+store = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current()
+if os.fork():
+    os.kill(os.getpid(), 9)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        process.wait(30)
+        (name,) = token_directories(cache)
+        found = cache.open_current()
+        assert isinstance(found, LmdbMetadataStore)
+        assert os.path.basename(found.path) == name
+        found.close(clean=True)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
 
 
 # ---- disks
@@ -411,14 +522,14 @@ def full_soon(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_said_and_leaves_the_last_commit(full_soon: Path) -> None:
-    cache = LmdbMetadataCache(str(full_soon), CONTAINER)
+    cache = LmdbMetadataCache(str(full_soon), CONTAINER, "here")
     store, history = cache.create(), History()
     cache.make_current(store)
     applied = GENESIS
     with pytest.raises(StorageFull) as caught:
         for number in range(1000):
             commit = big_commit(history, number)
-            assert store.apply([commit._replace(digest=0)], owner_epoch=None, verify=False)
+            assert store.apply([commit._replace(digest=0)], verify=False)
             applied = commit.position
     assert str(full_soon) in str(caught.value)
     assert applied.lsn > 3
@@ -440,10 +551,9 @@ def test_a_full_disk_is_said_and_leaves_the_last_commit(full_soon: Path) -> None
 
 def test_a_network_file_system_is_avoided_aloud(folder: str) -> None:
     with pytest.warns(RuntimeWarning, match="not on a local file system"):
-        cache = LmdbMetadataCache(folder, CONTAINER, local=lambda path: False)
+        cache = LmdbMetadataCache(folder, CONTAINER, "here", local=lambda path: False)
     assert not cache.path.startswith(folder)
     store = cache.create()
-    assert store.set_owner(1)
     cache.make_current(store)
     place = cache.path
     store.close(clean=True)
@@ -460,7 +570,7 @@ def test_local_file_systems(tmp_path: Path) -> None:
 def test_a_cache_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageUnavailable, match="file"):
-        LmdbMetadataCache(str(tmp_path / "file"), CONTAINER)
+        LmdbMetadataCache(str(tmp_path / "file"), CONTAINER, "here")
 
 
 # ---- trust
@@ -475,12 +585,12 @@ def test_after_a_restart_only_a_clean_store_is_trusted(
 ) -> None:
     store, history = made_current(cache)
     store.close(clean=True)
-    assert state_file(cache).read_text().split()[-2] == "clean"
+    assert state_file(cache).read_text().split()[3] == "clean"
     restart_machine(monkeypatch)
     found = cache.open_current()
     assert found is not None
     assert found.head().position == history.position
-    assert state_file(cache).read_text().split()[-1] == "open"
+    assert state_file(cache).read_text().split()[3] == "open"
     found.close(clean=False)
     found = cache.open_current()  # same boot: what a killed process leaves is whole
     assert found is not None
@@ -500,40 +610,14 @@ def test_a_clean_mark_does_not_cover_later_writes(cache: LmdbMetadataCache, monk
     clean = path.read_text()
     found = cache.open_current()
     assert found is not None
-    assert found.apply([history.commit([(b"Sa", b"later")])], owner_epoch=None, verify=False)
+    assert found.apply([history.commit([(b"Sa", b"later")])], verify=False)
     found.close(clean=False)
     path.write_text(clean)  # as if the machine had lost the newer mark, but not the newer pages
     restart_machine(monkeypatch)
     assert cache.open_current() is None
 
 
-def test_a_former_opener_does_not_mark_clean(
-    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
-) -> None:
-    store, _ = made_current(cache)
-    successor = other()
-    assert successor("open")
-    store.close(clean=True)
-    assert state_file(cache).read_text().split()[-1] == "open"
-    assert successor("end", True) is None
-    assert state_file(cache).read_text().split()[-2] == "clean"
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"../../etc\n", b"x" * 32, b"0" * 32 + b"\n", b"\xff" * 5000, b"zz\n"])
-def test_a_damaged_current_is_no_current(cache: LmdbMetadataCache, content: bytes) -> None:
-    store, _ = made_current(cache)
-    store.close(clean=True)
-    Path(cache.path, "CURRENT").write_bytes(content)
-    assert cache.open_current() is None
-    fresh = cache.create()
-    cache.make_current(fresh)
-    fresh.close(clean=True)
-    again = cache.open_current()
-    assert again is not None
-    again.close(clean=True)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"chunkstore-cache 2 " + b"0" * 32 + b" boot open\n", b"\xff" * 100])
+@pytest.mark.parametrize("content", [None, b"", b"chunkstore-cache 3 boot open here\n", b"\xff" * 100])
 def test_a_damaged_state_is_not_trusted(cache: LmdbMetadataCache, content: bytes | None) -> None:
     store, _ = made_current(cache)
     store.close(clean=True)
@@ -567,15 +651,14 @@ def test_a_store_of_another_container_or_version(cache: LmdbMetadataCache, folde
     store, _ = made_current(cache)
     store.close(clean=True)
     stranger = bytes(reversed(CONTAINER))
-    os.rename(os.path.join(folder, CONTAINER.hex()), os.path.join(folder, stranger.hex()))
-    assert LmdbMetadataCache(folder, stranger).open_current() is None
-    os.rename(os.path.join(folder, stranger.hex()), os.path.join(folder, CONTAINER.hex()))
+    shutil.copytree(os.path.join(folder, CONTAINER.hex()), os.path.join(folder, stranger.hex()))
+    assert LmdbMetadataCache(folder, stranger, "here").open_current() is None
     found = cache.open_current()
     assert isinstance(found, LmdbMetadataStore)
     with found._environment.handle.begin(write=True) as txn:
         raw = txn.get(b"\0head")
         assert raw is not None
-        txn.put(b"\0head", b"\x02" + raw[1:])
+        txn.put(b"\0head", sealed(b"\0head", b"\x03" + raw[1:-4]))
     found.close(clean=True)
     assert cache.open_current() is None
 
@@ -588,10 +671,11 @@ def test_directories_in_use_are_kept_and_others_swept(
 ) -> None:
     store, _ = made_current(cache)
     reader = other()
-    assert reader("reader")
-    store.close(clean=False)
+    assert reader("reader", store.path)
     fresh = cache.create()
     cache.make_current(fresh)
+    store.close(clean=False)
+    cache.discard(cache.create())
     assert len(token_directories(cache)) == 2
     assert reader("get", b"Sa") == b"2"
     assert reader("end", False) is None
@@ -603,6 +687,59 @@ def test_directories_in_use_are_kept_and_others_swept(
     assert isinstance(fresh, LmdbMetadataStore)
     assert token_directories(cache) == [os.path.basename(fresh.path)]
     fresh.close(clean=True)
+
+
+def test_one_store_of_each_of_some_addresses_is_kept(folder: str) -> None:
+    stores, last = [], ""
+    for number in range(12):
+        for _ in range(3):
+            cache = LmdbMetadataCache(folder, CONTAINER, f"file:///place {number}")
+            stores.append(cache.create())
+            cache.make_current(stores[-1])
+            last = cache.path
+    assert len(token_directories(cache)) == 36, "all are in use"
+    for store in stores:
+        store.close(clean=True)
+    cache.discard(cache.create())
+    found = [cachedir.read_state(os.path.join(last, name)) for name in os.listdir(last)]
+    assert {state.address for state in found if state is not None} == {f"file:///place {n}" for n in range(4, 12)}
+    assert len(found) == 8
+
+
+def test_deleting_the_cache_beside_its_owner(cache: LmdbMetadataCache, folder: str) -> None:
+    store, history = made_current(cache)
+    shutil.rmtree(folder)
+    assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
+    again = cache.open_current()
+    assert again is not None, "its files live as long as they are open"
+    assert again.head() == store.head()
+    assert LmdbMetadataCache(folder, CONTAINER, "here").open_current() is None
+    fresh = cache.create()
+    cache.make_current(fresh)
+    for handle in (store, again, fresh):
+        handle.close(clean=True)
+    found = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
+    assert found is not None
+    assert found.head().position == GENESIS
+    found.close(clean=True)
+
+
+def test_no_room_for_a_copy(full_soon: Path) -> None:
+    cache = LmdbMetadataCache(str(full_soon), CONTAINER, "here")
+    store, history = made_current(cache)
+    assert store.apply([big_commit(history, 0)._replace(digest=0)], verify=False)
+    free = store.free_bytes()
+    assert free is not None
+    (full_soon / "filler").write_bytes(b"x" * (free - 64 * KIB))
+    another = LmdbMetadataCache(str(full_soon), CONTAINER, "here")
+    assert another.open_current() is None
+    assert len(token_directories(cache)) == 1
+    (full_soon / "filler").unlink()
+    copied = another.open_current()
+    assert copied is not None
+    assert copied.head() == store.head()
+    copied.close(clean=False)
+    store.close(clean=False)
 
 
 def test_discard_deletes(cache: LmdbMetadataCache) -> None:
@@ -620,7 +757,7 @@ def test_a_store_whose_directory_vanished_is_not_made_current(cache: LmdbMetadat
         os.unlink(os.path.join(cache.path, token_directories(cache)[0], name))
     with pytest.raises(StorageUnavailable, match="deleted"):
         cache.make_current(store)
-    assert store.apply([History().commit([(b"Sa", b"1")])], owner_epoch=None, verify=True)  # it goes on alone
+    assert store.apply([History().commit([(b"Sa", b"1")])], verify=True)  # it goes on alone
     store.close(clean=True)
 
 
@@ -679,12 +816,13 @@ def test_index_in_lmdb_across_processes(cache: LmdbMetadataCache, folder: str) -
     world = World()
     store = cache.create()
     for commit in (world.create(), world.append(1, 5, 6, 7), world.create(), world.append(2, 8), world.concat(1, 2)):
-        assert store.apply([commit], owner_epoch=None, verify=True)
+        assert store.apply([commit], verify=True)
     cache.make_current(store)
     store.close(clean=True)
+    assert isinstance(store, LmdbMetadataStore)
     answer = run_script(f"""
 from chunkstore.metadata.lmdb import open_reader
-with open_reader({folder!r}, {CONTAINER!r}).view() as view:
+with open_reader({store.path!r}, {CONTAINER!r}).view() as view:
     print(view.locate(1, 20)[1], view.count_chunks(1, 0, 26))
 """)
     assert answer.split() == ["18", "4"]
@@ -704,8 +842,8 @@ def test_opening_and_closing_leaves_no_file_open(cache: LmdbMetadataCache, folde
         assert found is not None
         found.close(clean=True)
         cache.discard(cache.create())
-        LmdbMetadataCache(folder, CONTAINER, "replica").close()
-        assert LmdbMetadataCache(folder, bytes(16)).open_current() is None
+        LmdbMetadataCache(folder, CONTAINER, "here", "replica").close()
+        assert LmdbMetadataCache(folder, bytes(16), "here").open_current() is None
     assert open_files(folder) == before
 
 

@@ -92,14 +92,8 @@ def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
 
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     copy = MemoryShelf()
-    for key, content in shelf._current.items():
-        twin = type(content)()
-        twin.head = content.head
-        for row in content.live.keys:
-            value = content.live.values[row]
-            assert value is not None
-            twin.live.put(row, value)
-        copy._current[key] = twin
+    for key, contents in shelf._stores.items():
+        copy._stores[key] = [content.copy() for content in contents]
     return copy
 
 
@@ -215,6 +209,8 @@ def test_a_lost_format_is_not_made_anew(mode: Mode) -> None:
     objects = {name: data for name, data in made.objects.items() if name != NAMES.format}
     with storage_of(objects) as storage:
         with pytest.raises(Damaged) as caught:
-            open_store_on(storage, settings=settings(mode), cache=MemoryMetadataCache(bytes(16), shelf=MemoryShelf()))
+            open_store_on(
+                storage, settings=settings(mode), cache=MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
+            )
         assert caught.value.object == NAMES.format
         assert tiny.objects_of(storage) == objects

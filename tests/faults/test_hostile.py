@@ -258,7 +258,7 @@ def test_records_that_make_no_sense(mode: Mode) -> None:
     for number in range(TRIES * 2):
         with storage_of(made.objects) as storage:
             format_ = read_format(storage, NAMES)
-            cache = MemoryMetadataCache(format_.uuid, shelf=MemoryShelf())
+            cache = MemoryMetadataCache(format_.uuid, "here", shelf=MemoryShelf())
             owner = ContainerJournal(storage, NAMES, format_, cache, settings(mode)).take_over(own=None)
             known = dict(made.state.rows)
             digest = owner.store.head().digest

@@ -140,10 +140,10 @@ class LazyCache(MemoryMetadataCache):
 
     def __init__(self, storage: MemoryChunkStorage, shelf: MemoryShelf) -> None:
         self._storage = storage
-        super().__init__(b"", shelf=shelf)
+        super().__init__(b"", "here", shelf=shelf)
 
     def open_current(self) -> MetadataStore | None:
-        self._uuid = read_format(self._storage, NAMES).uuid
+        self._key = read_format(self._storage, NAMES).uuid, *self._key[1:]
         return super().open_current()
 
 
@@ -173,7 +173,7 @@ def recover(objects: Objects, mode: Mode, shelf: MemoryShelf | None = None) -> R
     """Take over the container these objects make up, as ``open`` does. Raises what recovery raises."""
     with storage_of(objects) as storage:
         found = read_format(storage, NAMES)
-        cache = MemoryMetadataCache(found.uuid, shelf=shelf if shelf is not None else MemoryShelf())
+        cache = MemoryMetadataCache(found.uuid, "here", shelf=shelf if shelf is not None else MemoryShelf())
         try:
             ownership = ContainerJournal(storage, NAMES, found, cache, settings(mode)).take_over(own=None)
             state = rows_of(ownership.store)

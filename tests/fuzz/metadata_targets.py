@@ -108,11 +108,11 @@ _SHELF_UUID = bytes(16)
 
 def _decode_index(data: bytes, gate: Gate) -> None:
     flat = msgpack.unpackb(data)
-    store = MemoryMetadataCache(_SHELF_UUID, shelf=MemoryShelf()).create()
+    store = MemoryMetadataCache(_SHELF_UUID, "here", shelf=MemoryShelf()).create()
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     try:
         store.load(pairs)
-        store.finish_load(Head(Position(1, bytes(16), 1, 1, 0), 0, 1))
+        store.finish_load(Head(Position(1, bytes(16), 1, 1, 0), 0))
         with store.view() as view:
             gate.past()
             for offset in (0, 99, 100, 250, 299, 300):

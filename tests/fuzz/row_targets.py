@@ -249,7 +249,7 @@ def _objects() -> dict[str, bytes]:
 def _owned(storage: MemoryChunkStorage, planted: Mapping[bytes, bytes | None]) -> tuple[ContainerJournal, Ownership]:
     """The container, owned, with the base rows and then the planted ones: two records of its journal."""
     format_ = read_format(storage, NAMES)
-    cache = MemoryMetadataCache(format_.uuid, shelf=MemoryShelf())
+    cache = MemoryMetadataCache(format_.uuid, "here", shelf=MemoryShelf())
     service = ContainerJournal(storage, NAMES, format_, cache, _SETTINGS)
     owned = service.take_over(own=None)
     for ops, rows in ((_OPS, _ROWS), ([(int(OpCode.SEAL), 9)], planted)):
@@ -261,7 +261,7 @@ def _owned(storage: MemoryChunkStorage, planted: Mapping[bytes, bytes | None]) -
         batch = Batch(RecordKind.OPS, ops, list(rows.items()), digest % DIGEST_MODULUS, 1)
         position = owned.journal.append(batch)
         commit = Commit(position, head.position.hash, batch.digest, batch.ops, batch.rows)
-        assert owned.store.apply([commit], owner_epoch=1, verify=True)
+        assert owned.store.apply([commit], verify=True)
     return service, owned
 
 

@@ -109,7 +109,7 @@ def test_damage_without_a_snapshot_is_reported_and_not_raised(world: World, what
     raw[150] ^= 1
     world.overwrite(name, bytes(raw))
     assert {found.object for found in check_journal(fresh(world)) if found.severity == "error"} >= {name}
-    scratch = MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
+    scratch = MemoryMetadataCache(world.format.uuid, "here", "replica", shelf=MemoryShelf())
     assert [found.object for found in check_replay(fresh(world), scratch)] == [name]
 
 

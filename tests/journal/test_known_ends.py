@@ -20,6 +20,7 @@ from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import encode_lease
 from chunkstore_journal.payloads import FLAG_GIVEN_UP
+from tests.journal.test_recovery import plant_cache
 from tests.journal.world import Process, World, make_storage
 
 KEYS = {f"k{number}" for number in range(8)}
@@ -129,6 +130,22 @@ def unopened(world: World) -> None:
         world.process().open()
     newest = max(world.names.parse_epoch(name) or 0 for name in objects_of(world.storage))
     assert not world.storage.exists(world.names.slot(newest, 0))
+
+
+def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
+    """A claimant that knew of no end, such as one of an earlier version, has sealed where the last record was."""
+    world = slot_world
+    owner = closed(world)
+    lost = world.names.slot(1, owner.journal.head.index - 1)
+    record, lease = world.whole(lost), world.whole(world.names.lease)
+    world.storage.delete(lost)
+    world.storage.delete(world.names.lease)
+    world.process().die_at_open(2)
+    assert world.streams.read_slot(1, owner.journal.head.index - 1).header.kind == RecordKind.SEAL
+    world.storage.put(world.names.lease, lease)
+    assert "is missing here" in refused(world).message
+    world.overwrite(lost, record)
+    assert world.process().open().keys() == KEYS
 
 
 def test_what_is_missing_is_said(memory_world: World) -> None:
@@ -293,7 +310,9 @@ def test_a_cut_tail_can_be_accepted(world: World) -> None:
     assert len([finding for finding in ownership.report.findings if finding.startswith("accepted: ")]) == 2
     lease = read_lease(world.storage, world.names)
     assert lease is not None
-    assert (lease.epoch, lease.released) == (2, False), "nobody judges by the old one any more"
+    assert (lease.epoch, lease.released) == (1, False), (
+        "nobody judges by the old one any more, nor by an epoch that is not open yet"
+    )
     assert world.process().open().keys() == world.process(shelf).open().keys()
 
 
@@ -353,6 +372,43 @@ def test_a_root_without_any_stream(world: World) -> None:
     assert (error.lsn_seen, error.lsn_now) == (lsn, 0)
     heir = world.process(shelf)
     assert heir.service.take_over(own=None, accept_rollback=True).report.source == "genesis"
+
+
+def test_a_root_whose_first_epoch_was_voided(world: World) -> None:
+    """Every claim is there, and nothing was ever opened here: but it was, says the cache."""
+    empty = objects_of(world.storage)
+    for epoch in (1, 2):
+        world.process().die_at_open(epoch)
+    voided = objects_of(world.storage)
+    become(world, empty)
+    closed(world, shelf := MemoryShelf())
+    become(world, voided)
+    error = refused(world, shelf)
+    assert isinstance(error, RolledBack)
+    assert error.lsn_now == 0
+
+
+def test_a_hole_where_the_cache_stands_is_found(slot_world: World) -> None:
+    world = slot_world
+    owner = world.process().open()
+    positions = [owner.put(f"k{number}") for number in range(8)]
+    [third] = [position for position in positions if position.index == 4]
+    plant_cache(world, shelf := MemoryShelf(), third)
+    lost = world.names.slot(1, 3)
+    world.storage.delete(lost)
+    error = refused(world, shelf, frozenset((lost,)))
+    assert (type(error), error.object) == (Damaged, lost)
+
+
+def test_a_torn_end_that_a_snapshot_has_seen_more_of(append_world: World) -> None:
+    world = append_world
+    owner = world.process().open()
+    end = owner.put("a").end
+    owner.put("b")
+    owner.snapshot()
+    log = world.names.log(1)
+    world.overwrite(log, world.whole(log)[: end + 20])
+    assert "snapshot LATEST has seen lsn 3" in refused(world).message
 
 
 def test_a_snapshot_beyond_the_end_is_told(memory_world: World) -> None:

@@ -57,11 +57,12 @@ def test_a_cache_whose_records_were_collected_is_discarded(world: World) -> None
 
 def plant_cache(world: World, shelf: MemoryShelf, position: Position) -> None:
     """A current cache at ``position`` with a row that was never committed."""
-    cache = MemoryMetadataCache(world.format.uuid, shelf=shelf)
+    cache = MemoryMetadataCache(world.format.uuid, "here", shelf=shelf)
     store = cache.create()
     store.load([(table_key("t", b"phantom"), b"v")])
-    store.finish_load(Head(position, 4711, 1))
+    store.finish_load(Head(position, 4711))
     cache.make_current(store)
+    store.close(clean=True)
 
 
 def test_a_cache_with_another_history_is_discarded(world: World) -> None:

@@ -18,7 +18,7 @@ from tests.journal.world import Process, World
 
 
 def scratch(world: World) -> MemoryMetadataCache:
-    return MemoryMetadataCache(world.format.uuid, "replica", shelf=MemoryShelf())
+    return MemoryMetadataCache(world.format.uuid, "here", "replica", shelf=MemoryShelf())
 
 
 def replayed(world: World) -> list[Finding]:
@@ -71,7 +71,7 @@ def another_state(world: World, owner: Process) -> MetadataStore:
     store = scratch(world).create()
     row = (table_key("t", b"never put"), b"v")
     store.load([row])
-    store.finish_load(Head(owner.store.head().position, row_digest(*row), 0))
+    store.finish_load(Head(owner.store.head().position, row_digest(*row)))
     return store
 
 
@@ -151,7 +151,7 @@ def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     elif where == "behind the end":
         head = head._replace(position=position._replace(lsn=position.lsn + 1))
     else:
-        head = head._replace(owner_epoch=9)
+        head = head._replace(position=head.position._replace(epoch=9))
     assert errors(world, head) == {12}
 
 
@@ -173,7 +173,7 @@ def test_a_clock_behind_its_predecessors_does_not_go_back(world: World, source: 
     previous = owner.journal.head
     position = owner.journal.append(batch._replace(time_ms=future_ms))
     commit = Commit(position, previous.hash, batch.digest, batch.ops, batch.rows)
-    assert owner.store.apply([commit], owner_epoch=1, verify=True)
+    assert owner.store.apply([commit], verify=True)
     if source == "snapshot":
         report = owner.service.write_snapshot(owner.store, epoch=1)
         owner.service.publish_latest(report, epoch=1)

@@ -23,7 +23,7 @@ def test_the_first_owner_starts_at_genesis(world: World) -> None:
     owner = world.process().open()
     assert owner.report.source == "genesis"
     assert (owner.journal.epoch, owner.journal.head.lsn, owner.journal.mode) == (1, 1, world.mode)
-    assert owner.store.head().owner_epoch == 1
+    assert owner.store.head().position.epoch == 1
     assert owner.store.head().position == owner.journal.head
 
 

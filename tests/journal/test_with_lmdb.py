@@ -23,7 +23,7 @@ def machine(world: World, folder: Path) -> Process:
 
 
 def make_cache(world: World, folder: Path, role: str, settings: Settings) -> LmdbMetadataCache:
-    return LmdbMetadataCache(str(folder), world.format.uuid, role, settings=settings)
+    return LmdbMetadataCache(str(folder), world.format.uuid, "here", role, settings=settings)
 
 
 def test_a_life_with_lmdb(memory_world: World, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class World:
         return Process(self, shelf or MemoryShelf(), settings or self.settings)
 
     def follower(self, shelf: MemoryShelf | None = None, storage: ChunkStorage | None = None) -> Follower:
-        cache = MemoryMetadataCache(self.format.uuid, "replica", shelf=shelf or MemoryShelf())
+        cache = MemoryMetadataCache(self.format.uuid, "here", "replica", shelf=shelf or MemoryShelf())
         return Follower(storage or self.storage, self.names, self.format, cache, self.settings)
 
     def opened(self, epoch: int) -> Opened:
@@ -111,7 +111,7 @@ class Process:
         self.world = world
         self.shelf = shelf
         self.wire = Wire(world.storage)
-        self.cache = MemoryMetadataCache(world.format.uuid, shelf=shelf)
+        self.cache = MemoryMetadataCache(world.format.uuid, "here", shelf=shelf)
         self.service = ContainerJournal(self.wire, world.names, world.format, self.cache, settings)
         self.ownership: Ownership | None = None
 
@@ -165,7 +165,7 @@ class Process:
         previous = self.journal.head
         position = self.journal.append(batch)
         commit = Commit(position, previous.hash, batch.digest, batch.ops, batch.rows)
-        assert self.store.apply([commit], owner_epoch=self.journal.epoch, verify=True)
+        assert self.store.apply([commit], verify=True)
         return position
 
     def note(self, kind: RecordKind, notes: tuple[object, ...] = ()) -> Position:
@@ -173,7 +173,7 @@ class Process:
         previous = self.journal.head
         digest = self.store.head().digest
         position = self.journal.append(Batch(kind, [], [], digest, runtime.now_ms(), notes))
-        assert self.store.apply([Commit(position, previous.hash, digest, [], [])], owner_epoch=None, verify=True)
+        assert self.store.apply([Commit(position, previous.hash, digest, [], [])], verify=True)
         return position
 
     def snapshot(self) -> str:

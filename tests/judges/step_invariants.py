@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from copy import deepcopy
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,7 @@ __all__ = ["StepInvariants", "Violation"]
 _KIND_AT = 5
 _GENESIS = (0, bytes(16))
 _NAMES_KEPT_MAX = 100_000
+_OF_ITS_WORLD = frozenset(("violations", "history", "_names", "_content", "_on_violation", "_now", "_report"))
 _LOOKING = frozenset(("read", "info", "exists", "list", "table_get"))
 _FINDINGS = frozenset(("SegmentNotFound", "BadOffset", "SegmentTruncated"))
 """Errors that say something about the present."""
@@ -87,6 +89,12 @@ class StepInvariants:
         self._deletion = _GENESIS
         self._shown = _GENESIS
         self._replicas: dict[str, int] = {}
+
+    def begin_like(self, other: StepInvariants) -> None:
+        """Know what ``other`` knows, of a container of which this one is a copy. Nothing may have been told yet."""
+        known = {name: value for name, value in other.__dict__.items() if name not in _OF_ITS_WORLD}
+        self.__dict__.update(deepcopy(known))
+        self.history.begin_like(other.history)
 
     @property
     def owners(self) -> dict[int, str]:
@@ -350,8 +358,8 @@ class StepInvariants:
             self._report(12, f"the cache of {process} stands at lsn {lsn}, which is not a point of history")
         elif lsn == self.history.lsn and head.digest != self.history.digest:
             self._report(10, f"the cache of {process} has another digest at lsn {lsn} than history")
-        if head.owner_epoch > self.history.last_claim:
-            self._report(12, f"the cache of {process} belongs to epoch {head.owner_epoch}, which nobody has claimed")
+        if head.position.epoch > self.history.last_claim:
+            self._report(12, f"the cache of {process} stands in epoch {head.position.epoch}, which nobody has claimed")
 
     def rows_at(self, process: str, view: MetadataView) -> None:
         """What an owner's metadata cache holds where it stands at the end of history (invariant 10)."""

@@ -26,9 +26,9 @@ CHUNK_ID = bytes(28)
 
 @contextmanager
 def view_of(*pairs: tuple[bytes, bytes]) -> Iterator[MetadataView]:
-    store = MemoryMetadataCache(bytes(16), shelf=MemoryShelf()).create()
+    store = MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf()).create()
     store.load(sorted(pairs))
-    store.finish_load(Head(Position(1, bytes(16), 1, 1, 0), 0, 1))
+    store.finish_load(Head(Position(1, bytes(16), 1, 1, 0), 0))
     with store.view() as view:
         yield view
     store.close(clean=False)

@@ -1,8 +1,7 @@
-"""Two owners that share a metadata cache: the older one applies its last record while the newer one takes over."""
+"""Two owners on one machine: the older one applies its last record while the newer one takes over; and rows that contradict."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -10,16 +9,14 @@ import pytest
 
 from chunkstore.changes import Append, Truncate
 from chunkstore.config import RollingPolicy
-from chunkstore.errors import ChunkstoreError, Damaged
+from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_chunk
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.names import NO_CHUNK, ContainerNames
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import ChunkRecord
 from chunkstore_journal.takeover import TakeOver
 from tests.support.data import problems
-from tests.support.hooked import in_thread, replace_steps, within
-from tests.support.stopped import stopped_process
+from tests.support.hooked import in_thread, replace_steps
 from tests.support.worlds import World
 
 
@@ -97,37 +94,3 @@ def test_a_commit_that_meets_a_shorter_chunk_list_says_so(world: World, monkeypa
 def test_no_chunk_has_no_row_and_no_name() -> None:
     with pytest.raises(Damaged):
         decode_found_chunk(ContainerNames("c"), NO_CHUNK, None)
-
-
-def test_a_process_stopped_in_the_middle_of_writing_the_cache_holds_up_nobody_for_ever(world: World) -> None:
-    """LMDB's own lock has no deadline: an append behind a co-user that was stopped there never ended."""
-    if world.kind != "filesystem":
-        return  # the caches of the others are not shared with processes
-    store = world.open(op_deadline_s=1.0)
-    store.create("s")
-    store.append("s", b"before;")
-    assert isinstance(store._container.current.store, LmdbMetadataStore)
-    path = store._container.current.store.path
-    code = (
-        "import sys, time, lmdb\n"
-        "from chunkstore.metadata.lmdb.environment import acquire\n"
-        "environment = acquire(sys.argv[1], 1 << 28)\n"
-        "with environment.alone(5), environment.handle.begin(write=True):\n"
-        "    print('held', flush=True)\n"
-        "    time.sleep(600)\n"
-    )
-    with stopped_process([sys.executable, "-c", code, path]):
-        thread, found = in_thread(lambda: store.append("s", b"beside;"))
-        thread.join(30)
-        assert found, "it hangs"
-        # It is in the journal: whether this call says so, or only the next one knows, nothing is lost.
-        assert found == [7] or isinstance(found[0], ChunkstoreError)
-        with within(store, 60.0):
-            thread, found = in_thread(lambda: store.append("s", b"behind;"))
-            thread.join(50)
-        assert found and isinstance(found[0], int), found
-        assert store.read("s", 0, 99) in (b"before;beside;behind;", b"before;behind;")
-    store.close()
-    with world.open() as again:
-        assert again.read("s", 0, 99).endswith(b"behind;")
-        assert problems(again.check("deep")) == []

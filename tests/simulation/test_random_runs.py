@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulator.distrust import ENABLED
 from tests.simulator.drawing import draw_plan
 from tests.simulator.faults import CLASSES
 from tests.simulator.runs import RunResult, run_seed
 from tests.support.fresh_seeds import FRESH_SEED
 
 # Runs of their own: together they allow every fault class several times, in every kind of world.
-FIXED = (*range(13, 36), 3, 6, 8, 12, 36, 42, 45, 54, 57, 65, 102, 110, 132, 711, 1260, 4711, 60008, 60122)
+FIXED = (*range(13, 36), 3, 6, 8, 12, 36, 42, 45, 54, 57, 65, 77, 78, 102, 110, 132, 711, 1260, 4711, 60008, 60122)
 FRESH, FRESH_CLAIMS = 10, 8
 DETERMINED = (9, 12, 17, 18, 36, 42)
 
@@ -49,13 +50,17 @@ def test_the_fixed_seeds_allow_every_fault_in_every_world() -> None:
     plans = [draw_plan(seed) for seed in FIXED]
     allowed = Counter(name for plan in plans for name in CLASSES if getattr(plan.weather, name))
     assert [name for name in CLASSES if allowed[name] < 3] == []
-    worlds = Counter((plan.storage, plan.settings.journal_mode) for plan in plans if not plan.bindings)
+    distrusted = Counter(name for plan in plans for name, _ in plan.distrust)
+    assert [name for name in ENABLED if distrusted[name] < 3] == []
+    worlds: Counter[tuple[str, str]] = Counter(
+        (plan.storage, plan.settings.journal_mode) for plan in plans if not plan.bindings
+    )
     assert min(worlds[world] for world in (("s3", "slot"), ("posix", "slot"), ("posix", "append"))) >= 5
-    bound = Counter((plan.storage, plan.settings.journal_mode) for plan in plans if plan.bindings)
-    assert bound["s3", "slot"] >= 2
-    assert bound["hdfs", "slot"] >= 2
-    assert bound["posix", "slot"] >= 2
-    assert bound["posix", "append"] >= 2
+    bound: Counter[tuple[str, str]] = Counter(
+        (plan.storage, plan.settings.journal_mode) for plan in plans if plan.bindings
+    )
+    worlds_bound = (("s3", "slot"), ("hdfs", "slot"), ("posix", "slot"), ("posix", "append"))
+    assert min(bound[world] for world in worlds_bound) >= 2
 
 
 def test_some_of_the_runs_that_are_told_apart_use_the_bindings() -> None:

@@ -68,3 +68,20 @@ def test_54_restored_backup(scene: Scene) -> None:
     assert m.store.report.source == "cache"
     m.append("c")
     assert scene.judge() == ["a", "b", "c"]
+
+
+@worlds(*ALL)
+def test_who_accepts_a_loss_and_dies_before_its_open_leaves_no_witness(scene: Scene) -> None:
+    """What it puts in the place of the old lease does not speak of an epoch that was never opened."""
+    closed(scene.first("z", "a"))
+    backup = state(scene)
+    n = scene.owner("n", "host")
+    n.append("b")
+    closed(n)
+    become(scene, backup)
+    process, _ = scene.opening("m", "host", accept_rollback=True)
+    process.until(op="create_if_absent", name=scene.names.slot(2, 0), stage="send")
+    process.crash()
+    assert scene.decided(2) is None
+    heir = scene.owner("heir", "elsewhere")
+    assert heir.content() == ["a"]

@@ -90,11 +90,11 @@ def phantom_snapshot(z: Owner, scene: Scene) -> str:
     container = z.store._container
 
     def write() -> str:
-        rogue = MemoryMetadataCache(scene.world.format.uuid, shelf=MemoryShelf()).create()
+        rogue = MemoryMetadataCache(scene.world.format.uuid, "here", shelf=MemoryShelf()).create()
         with container.current.store.view() as view:
             rogue.load(view.scan(b"\x01", b"\xff"))
             rogue.finish_load(view.head)
-        assert rogue.apply([commit], owner_epoch=None, verify=True)
+        assert rogue.apply([commit], verify=True)
         report = container.service.write_snapshot(rogue, epoch=z.epoch)
         container.service.publish_latest(report, epoch=z.epoch)
         return report.name

@@ -148,7 +148,7 @@ def schedule_over_webhdfs(fake: Renames) -> int:
     stores = []
     try:
         for epoch, tags in ((1, (b"<a>", b"<b>")), (2, (b"<c>",))):
-            cache = MemoryMetadataCache(bytes(16), shelf=MemoryShelf())
+            cache = MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
             stores.append(open_store_on(storage, container="c", settings=settings, cache=cache))
             store = stores[-1]
             assert store.epoch == epoch, "it has recognised its own claim, and not climbed over it"

@@ -27,6 +27,7 @@ from tests.simulator.campaign import (
     sources_digest,
     totals,
 )
+from tests.simulator.distrust import CLASSES, ENABLED
 from tests.simulator.drawing import draw_plan
 from tests.simulator.runs import Run
 
@@ -47,19 +48,28 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--plan", action="store_true", help="with --seed: print what was drawn for it")
     parser.add_argument("--claims", type=int, default=24, help="claims of one run")
     parser.add_argument("--level", choices=("none", "steps"), default="steps", help="how much is checked on the way")
+    parser.add_argument(
+        "--distrust",
+        default=",".join(sorted(ENABLED)),
+        help=f"which of {', '.join(CLASSES)} may be drawn, or all (default: %(default)s)",
+    )
     parser.add_argument("--seconds", type=float, help="how long a campaign lasts")
     parser.add_argument("--total", type=int, help="how many claims a campaign makes")
     parser.add_argument("--jobs", type=int, default=2, help="processes of a campaign")
     parser.add_argument("--first-seed", type=int, help="where a campaign begins; default: anywhere, and printed")
     parser.add_argument("--save", type=Path, help="a JSON file to which the campaign is added")
     options = parser.parse_args(arguments)
+    named = CLASSES if options.distrust == "all" else filter(None, options.distrust.split(","))
+    options.distrust = frozenset(named)
+    if unknown := options.distrust - frozenset(CLASSES):
+        parser.error(f"no such class: {', '.join(sorted(unknown))}")
     if options.seed is None and options.seconds is None and options.total is None:
         parser.error("say --seed, or --seconds or --total for a campaign")
     return options
 
 
 def _replay(options: argparse.Namespace) -> int:
-    plan = draw_plan(options.seed, claims=options.claims)
+    plan = draw_plan(options.seed, claims=options.claims, distrust=options.distrust)
     if options.plan:
         pprint.pprint(plan.describe(), stream=sys.stdout)  # noqa: T203  (asked for)
     run = Run(plan, level=options.level, trace=options.trace)
@@ -98,6 +108,7 @@ def _campaign(options: argparse.Namespace) -> int:
             jobs=options.jobs,
             claims=options.claims,
             level=options.level,
+            distrust=options.distrust,
             seconds=options.seconds,
             total_claims=options.total,
             progress=progress,

@@ -15,7 +15,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.simulator.checks import Level
+from tests.simulator.distrust import ENABLED
 from tests.simulator.runs import RunResult, run_seed
 
 __all__ = ["SOURCES", "Tally", "campaign", "firing_rates", "measure", "save", "sources_digest", "totals"]
@@ -116,12 +117,12 @@ def firing_rates(tally: Tally) -> list[tuple[str, int, int]]:
     return sorted(rates, key=lambda item: (item[2] / item[1], item[0]))
 
 
-def measure(seeds: range, *, claims: int, level: Level) -> Tally:
+def measure(seeds: range, *, claims: int, level: Level, distrust: Iterable[str] = ENABLED) -> Tally:
     """Run seeds in this process."""
     tally = Tally()
     began = time.process_time()
     for seed in seeds:
-        tally.add(run_seed(seed, claims=claims, level=level))
+        tally.add(run_seed(seed, claims=claims, level=level, distrust=distrust))
     tally.cpu_s = time.process_time() - began
     return tally
 
@@ -132,13 +133,13 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _batch(first: int, step: int, claims: int, level: Level) -> tuple[int, Tally]:
+def _batch(first: int, step: int, claims: int, level: Level, distrust: frozenset[str]) -> tuple[int, Tally]:
     """Run seeds for a moment; returns how many."""
     tally = Tally()
     began, wall = time.process_time(), time.monotonic()
     count = 0
     while not count or time.monotonic() - wall < _BATCH_S:
-        tally.add(run_seed(first + count * step, claims=claims, level=level))
+        tally.add(run_seed(first + count * step, claims=claims, level=level, distrust=distrust))
         count += 1
     tally.cpu_s = time.process_time() - began
     return count, tally
@@ -150,11 +151,15 @@ def campaign(
     jobs: int,
     claims: int,
     level: Level,
+    distrust: frozenset[str] = ENABLED,
     seconds: float | None = None,
     total_claims: int | None = None,
     progress: Callable[[Tally], None] = lambda _tally: None,
 ) -> Tally:
-    """Run seeds ``first_seed``, ``first_seed + 1``, ... until the time is over or so many claims were made."""
+    """Run seeds ``first_seed``, ``first_seed + 1``, ... until the time is over or so many claims were made.
+
+    ``distrust``: the classes of that name that may be drawn.
+    """
     whole = Tally()
     end = None if seconds is None else time.monotonic() + seconds
     # Worker k takes the seeds that leave the remainder k: all of them are run, and none twice.
@@ -173,7 +178,7 @@ def campaign(
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle) as pool:
             running: dict[Future[tuple[int, Tally]], int] = {}
             for worker in range(jobs):
-                running[pool.submit(_batch, next_seed[worker], jobs, claims, level)] = worker
+                running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust)] = worker
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -183,7 +188,7 @@ def campaign(
                     progress(whole)
                     next_seed[worker] += count * jobs
                     if not is_over() and time.monotonic() < retired:
-                        running[pool.submit(_batch, next_seed[worker], jobs, claims, level)] = worker
+                        running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust)] = worker
     return whole
 
 

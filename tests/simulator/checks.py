@@ -13,10 +13,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from tests.judges.checker import check_history
 from tests.judges.events import Event
+from tests.judges.stored_history import StoredHistory
 from tests.simulator.clients import TABLE
 from tests.simulator.finals import ContainerContents, container_contents, patiently
 from tests.simulator.watching import Watch
@@ -32,24 +34,48 @@ _WRONG: Final = frozenset(("damage", "leak"))
 class Checks:
     """The judge of one run."""
 
-    def __init__(self, world: World, level: Level) -> None:
+    def __init__(self, world: World, level: Level, side: str = "", of: Checks | None = None) -> None:
         self._world = world
         self.level = level
         self._final: ContainerContents | None = None
-        self._watch = Watch(world) if level == "steps" else None
+        self._watch: Watch | None = Watch(world, side, of._watch if of else None) if level == "steps" else None
+
+    def copied(self, side: str = "") -> Checks:
+        """The judge of a root that is as this one is now, and goes on by itself."""
+        return Checks(self._world, self.level, side, self)
+
+    @property
+    def stored(self) -> StoredHistory:
+        """History, as the storage holds it."""
+        assert self._watch is not None
+        return self._watch.invariants.history
+
+    def forgive(self, invariant: int) -> None:
+        """The storage is such that this may break."""
+        if self._watch is not None:
+            self._watch.forgiven.add(invariant)
+
+    def newest_owner(self) -> str:
+        """The process that claimed the last epoch; "" if nobody did."""
+        assert self._watch is not None
+        return self._watch.invariants.owners.get(self.stored.last_claim, "")
+
+    def pause(self, *, paused: bool = True) -> None:
+        """Whether what happens now is no part of the history that is judged here."""
+        if self._watch is not None:
+            self._watch.paused = paused
 
     def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
         """A process has begun to serve; called in one of its tasks."""
         if self._watch is None:
             return
         self._watch.serving(process, store)
-        with self._world.scheduler.atomic():
-            head = store._container.current.store.head()
-            if head.owner_epoch != store.epoch or head.position.epoch > store.epoch:
-                return  # it slept, and a newer owner on its machine has the cache, or is filling it
-            findings = list(check(store._context, "quick", epoch=store.epoch))
+        with self._world.scheduler.atomic(), store._container.current.store.view() as view:
+            if self._watch.rotten(store):
+                return
+            findings = list(check(store._context, view, "quick", epoch=store.epoch))
         for finding in findings:
-            if finding.severity in _WRONG:
+            if finding.severity in _WRONG and finding.invariant not in self._watch.forgiven:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")
 
     def watch_replica(self, process: Process, replica: Replica) -> None:
@@ -57,9 +83,13 @@ class Checks:
         if self._watch is not None:
             self._watch.following(process, replica)
 
-    def damaged(self, error: Damaged) -> bool:
+    def damaged(self, error: Damaged, _since: int = 0) -> bool:
         """Somebody was answered this; whether the storage really lost what was named, which then is the violation."""
         return self._watch is not None and self._watch.invariants.answered_damaged(error.object or "")
+
+    def referenced_chunks(self) -> list[str]:
+        """The chunks that history refers to now."""
+        return [self._world.names.chunk(key[1:]) for key in self.stored.rows if key[:1] == CHUNK]
 
     def told(self, event: Event) -> None:
         """A client was answered."""
@@ -72,8 +102,9 @@ class Checks:
         Returns what the heir reads, as events of the history, if ``early``.
         """
         world = self._world
+        forgiven = self._watch.forgiven if self._watch is not None else ()
         findings = [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
-        for finding in findings:
+        for finding in [finding for finding in findings if finding.invariant not in forgiven]:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
         if self._watch is not None and not early:
             self._watch.look()

@@ -27,6 +27,7 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    RolledBack,
     SegmentNotFound,
     SegmentSealed,
     StorageUnavailable,
@@ -58,8 +59,8 @@ class Recorder:
         self._calls = 0
         self.listener: Callable[[Event], None] | None = None
         """Told of every event that has been answered, at once."""
-        self.on_damage: Callable[[Damaged], bool] = lambda _error: False
-        """Told of every answer that something is damaged; true if it has found that so, and failed the run."""
+        self.on_damage: Callable[[Damaged, int], bool] = lambda _error, _since: False
+        """Told of every answer that something is damaged, and since when it was asked for; true if it has judged it."""
 
     def call(
         self,
@@ -82,6 +83,16 @@ class Recorder:
         self._record(number, "ok", result, epoch())
         return result
 
+    def copied(self) -> Recorder:
+        """The history up to now, of a container that goes on as a copy: what was not answered yet may have happened or not."""
+        copy = Recorder(self._world)
+        copy.events = [*self.events, *self._open.values()]
+        return copy
+
+    def now(self) -> int:
+        """The time of events."""
+        return self._world.scheduler.now
+
     def _begin(self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: int, owner: str) -> int:
         self._calls += 1
         now = self._world.scheduler.now
@@ -91,6 +102,7 @@ class Recorder:
     def _failed(self, number: int, kind: str, segment: str, error: BaseException, epoch: Callable[[], int]) -> None:
         if self._world.scheduler.killing or isinstance(error, GreenletExit):
             return  # whoever asked is dead: nobody was told anything, and the call stays open
+        since = self._open[number].invoked
         if isinstance(error, OutcomeUnknown):
             self._record(number, "unknown", type(error).__name__, epoch())
         elif isinstance(error, ChunkstoreError):
@@ -99,7 +111,7 @@ class Recorder:
             self._record(number, "unknown", type(error).__name__, epoch())
             self._world.fail(f"{kind} of {segment!r} raised {error!r}, which is not chunkstore's")
             return
-        self.judge(kind, segment, error)
+        self.judge(kind, segment, error, since)
 
     def _record(self, number: int, outcome: Any, result: Any, epoch: int, fields: tuple[Any, ...] = ()) -> None:
         asked = self._open.pop(number)
@@ -131,11 +143,13 @@ class Recorder:
 
         return settle
 
-    def judge(self, kind: str, segment: str, error: ChunkstoreError) -> None:
-        """Fail the run if this is no answer that fine storage in bad weather may lead to."""
-        if isinstance(error, Damaged) and self.on_damage(error):
+    def judge(self, kind: str, segment: str, error: ChunkstoreError, since: int) -> None:
+        """Fail the run if this is no answer that fine storage in bad weather may lead to. ``since``: when it was asked for."""
+        if isinstance(error, Damaged) and self.on_damage(error, since):
             return
-        if isinstance(error, Damaged | InvalidArgument):
+        if isinstance(error, RolledBack):
+            self._world.fail(f"history wrong-refusal: {kind} was answered {error!r}, and nothing was rolled back")
+        elif isinstance(error, Damaged | InvalidArgument):
             self._world.fail(f"{kind} of {segment!r} was answered {error!r}")
         hidden = hidden_cause(error, weather=self._world.backend.causes)
         if hidden is not None:
@@ -223,11 +237,16 @@ class Client:
             if random.random() < 0.3:
                 self._world.runtime.sleep_s(self._plan.latency_s * random.random() * 4)
 
-    def look_at_all(self, store: ChunkedSegmentStorage) -> None:
-        """Read every segment once: what somebody does who wakes and does not know yet that he was deposed."""
-        for segment in self._usual:
+    def look_at_all(self, store: ChunkedSegmentStorage, *, parts: bool = False) -> None:
+        """Read every segment once: what somebody does who wakes and does not know yet that he was deposed. ``parts``: a few bytes here
+        and there, as somebody does who seeks."""
+        for segment in self._usual * (3 if parts else 1):
+            offset, length = 0, 1 << 16
             try:
-                self._call(store, "read", segment, (0, 1 << 16), partial(store.read, segment, 0, 1 << 16))
+                if parts:
+                    _, start, end, _ = self._info(store, segment)
+                    offset, length = self._random.randrange(start, end + 1), self._random.choice((1, 5, 20, 1 << 16))
+                self._call(store, "read", segment, (offset, length), partial(store.read, segment, offset, length))
             except (NotOwner, Closed):
                 return
             except ChunkstoreError:
@@ -395,11 +414,12 @@ class Client:
 
     @contextmanager
     def _judged(self, what: str) -> Iterator[None]:
+        since = self._recorder.now()
         try:
             yield
         except ChunkstoreError as error:
             if not self._world.scheduler.killing:
-                self._recorder.judge(what, "", error)
+                self._recorder.judge(what, "", error, since)
             raise
 
     def do_snapshot(self, store: ChunkedSegmentStorage) -> None:
@@ -442,6 +462,7 @@ def follow(
 ) -> None:
     """A replica's reader: catches up and looks, again and again."""
     while not stop():
+        since = recorder.now()
         try:
             replica.refresh()
             segment = f"s{random.randrange(plan.segments)}"
@@ -451,8 +472,7 @@ def follow(
         except StorageUnavailable:
             pass
         except ChunkstoreError as error:
-            if isinstance(error, Damaged | InvalidArgument):
-                world.fail(f"replica {name} was answered {error!r}")
+            recorder.judge("replica", name, error, since)
         world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
 
 

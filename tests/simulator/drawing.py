@@ -7,11 +7,13 @@ Leaves out: what happens (``runs``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
+from tests.simulator.distrust import ENABLED, draw_distrust
 from tests.simulator.faults import CLASSES, Weather
 from tests.simulator.world import StorageKind
 
@@ -79,6 +81,7 @@ class Plan:
     retrying: bool
     lmdb: bool
     mix: tuple[tuple[str, int], ...]
+    distrust: tuple[tuple[str, float], ...]
 
     def describe(self) -> dict[str, Any]:
         """The plan as plain data, for people: settings that differ from the defaults, and the weather's classes."""
@@ -100,8 +103,12 @@ def draw_plan(
     lmdb: bool | None = None,
     storage: StorageKind | None = None,
     bindings: bool | None = None,
+    distrust: Iterable[str] = ENABLED,
 ) -> Plan:
-    """The plan that belongs to a seed, with what the caller has decided by himself."""
+    """The plan that belongs to a seed, with what the caller has decided by himself.
+
+    ``distrust``: the classes of that name that may be drawn.
+    """
     random = Random(f"plan {seed}")
     choice = random.choice
     drawn: StorageKind = choice(("s3", "posix", "posix"))
@@ -142,6 +149,8 @@ def draw_plan(
         retrying=remote and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
         mix=_draw_mix(random),
+        # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
+        distrust=() if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust),
     )
 
 

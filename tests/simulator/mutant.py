@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, cast
 
+from tests.simulator.distrust import CLASSES
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.world import StorageKind
 
-__all__ = ["APPEND", "EVERYWHERE", "POSIX", "SLOT", "Mutant", "Patch", "single"]
+__all__ = ["APPEND", "EVERYWHERE", "POSIX", "S3", "SLOT", "Mutant", "Patch", "single"]
 
 APPEND: Final = ("posix-append",)
 SLOT: Final = ("s3-slot", "posix-slot")
+S3: Final = ("s3-slot",)
 POSIX: Final = ("posix-slot", "posix-append")
 EVERYWHERE: Final = ("s3-slot", "posix-slot", "posix-append")
 
@@ -49,6 +51,7 @@ class Mutant(NamedTuple):
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
         has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1}
+        has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs
         )

@@ -27,7 +27,7 @@ from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, Stora
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage
 from tests.simulator.inodes import Inode
 from tests.simulator.posix_faults import PosixFaults
-from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
+from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess, rotten_bytes
 
 __all__ = ["PosixBackend", "PosixChunkStorage"]
 
@@ -56,6 +56,7 @@ class PosixBackend(PosixFaults):
         self._dirty: dict[str, dict[str, Inode | None]] = {}
         self._inodes = 0
         self.held: list[dict[str, str]] = []  # for each client: the folders it holds open, and their names by now
+        self.rotten: dict[str, tuple[int, int]] = {}  # by name: the byte that reads wrong, and in which bits
 
     def client(self, process: WiredProcess) -> PosixChunkStorage:
         """The way of one process to the kernel."""
@@ -145,6 +146,10 @@ class PosixBackend(PosixFaults):
         inode.data += data
         inode.modified_ns = self._world.scheduler.now
         return len(data)
+
+    def pread(self, name: str, offset: int, length: int) -> bytes:
+        data = bytes(self.find(name).data[offset : offset + length])
+        return rotten_bytes(self.rotten, name, offset, data) if self.rotten else data
 
     def sync_file(self, name: str, errors_known: int | None = None) -> None:
         """``errors_known``: of a descriptor that was opened when there had been so many; None for one that is opened now."""
@@ -339,13 +344,8 @@ class PosixChunkStorage(BaseChunkStorage):
         self._call(op, "fsync-folder", name, lambda: self._backend.sync_folder(self._at(name)))
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
-        data: bytes = self._call(
-            "read",
-            "pread",
-            name,
-            lambda: bytes(self._backend.find(self._at(name)).data[offset : offset + length]),
-            changes=False,
-        )
+        pread = self._backend.pread
+        data: bytes = self._call("read", "pread", name, lambda: pread(self._at(name), offset, length), changes=False)
         return data
 
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:

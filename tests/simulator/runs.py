@@ -15,32 +15,33 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,
-    ContainerBusy,
     Damaged,
-    InvalidArgument,
-    NotOwner,
-    StorageUnavailable,
 )
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.judges.events import Event
-from tests.simulator import finals
 from tests.simulator.checks import Checks, Level
 from tests.simulator.clients import Client, EventWriter, Recorder, follow
+from tests.simulator.distrust import ENABLED, Distrust
 from tests.simulator.drawing import Plan, draw_plan
+from tests.simulator.ending import judge
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState, Task
-from tests.simulator.world import Process, World
+from tests.simulator.world import Machine, Process, World
+
+if TYPE_CHECKING:
+    from tests.simulator.copies import CopiedRun
 
 __all__ = ["Run", "RunResult", "run_seed"]
 
@@ -48,11 +49,6 @@ _VIRTUAL_S_MAX: Final = 100_000.0
 _NEVER: Final = 1 << 62
 _VERBS_MIN: Final = 3
 """Verbs of a client before its owner may leave, so that what goes wrong meets somebody who looks."""
-_PATIENCE: Final = 1000
-"""Timeouts that everything under way has to end in, once there are no faults."""
-_POLITE_S: Final = 10.0
-"""On top of that where there are leases: a look at one takes two seconds by a slow clock, whatever the timeouts, and may follow another."""
-
 
 _Ending = Literal["wake", "crash", "power_cut"]
 
@@ -67,14 +63,23 @@ class _Stalled(NamedTuple):
 
 
 def run_seed(
-    seed: int, *, claims: int = 24, level: Level = "steps", trace: bool = False, lmdb: bool | None = None
+    seed: int,
+    *,
+    claims: int = 24,
+    level: Level = "steps",
+    trace: bool = False,
+    lmdb: bool | None = None,
+    distrust: Iterable[str] = ENABLED,
 ) -> RunResult:
     """Run a seed."""
-    return Run(draw_plan(seed, claims=claims, lmdb=lmdb), level=level, trace=trace).run()
+    return Run(draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust), level=level, trace=trace).run()
 
 
 class Run:
     """One run; see the module. ``run`` may be called once."""
+
+    side = ""
+    """Which root this is: "", or a copy of it."""
 
     def __init__(self, plan: Plan, *, level: Level = "steps", trace: bool = False) -> None:
         self.plan = plan
@@ -98,19 +103,34 @@ class Run:
         )
         self.world.trace = [] if trace else None
         self.scheduler = self.world.scheduler
-        self.recorder = Recorder(self.world)
-        self.checks = Checks(self.world, level)
-        self.recorder.listener = self.checks.told
-        self.recorder.on_damage = self.checks.damaged
+        self.go_on_as(Recorder(self.world), Checks(self.world, level))
         self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb, bindings=plan.bindings)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
+        self.result.allowed += tuple(name for name, _ in plan.distrust)
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
+        self.copies: list[CopiedRun] = []
+        self.accepting: list[Machine] = []
+        """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
+        self.world.on_stall = self._stall_at_call
+        self.unit_ns = int(plan.latency_s * plan.pace * NS)
+        self.distrust = Distrust(self)
+        self._start()
+
+    def _start(self) -> None:
         self.ending = False
-        self._lives: list[Task] = []
+        self.lives: list[Task] = []
         self._stalled: list[_Stalled] = []
         self._serving: dict[Process, tuple[Client, ChunkedSegmentStorage]] = {}
-        self.world.on_stall = self._stall_at_call
-        self._unit_ns = int(plan.latency_s * plan.pace * NS)
+
+    def go_on_as(self, recorder: Recorder, checks: Checks) -> None:
+        """From now on this is the history, and who judges it."""
+        self.recorder = recorder
+        self.checks = checks
+        recorder.listener = checks.told
+        recorder.on_damage = self._damaged
+
+    def _damaged(self, error: Damaged, since: int) -> bool:
+        return self.distrust.excuses(error, since) or self.checks.damaged(error)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
         unit = self.plan.latency_s
@@ -143,7 +163,8 @@ class Run:
         try:
             scheduler.run()
             if not world.failures and not world.escaped:
-                self._judge()
+                for root in (self, *self.copies):
+                    judge(root)
         except SchedulerStuck as error:
             world.fail(str(error))
         except Exception as error:  # noqa: BLE001  (a finding of this seed, and no end of a whole campaign)
@@ -175,27 +196,58 @@ class Run:
 
     def _nemesis(self) -> None:
         world, random = self.world, self.random
-        for number in range(self.plan.replicas):
-            self._begin_replica(number)
+        self.begin_replicas(self.plan.replicas)
         while self.result.claims < self.plan.claims:
-            owners = [process for process in world.processes if not process.dead and process.name.startswith("o")]
-            # A process may outlive what it had to do; it is nobody to wait for.
-            awake = [life for life in self._lives if not life.finished and life.process in owners]
-            awake = [life for life in awake if life.process.frozen is None]
-            # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
-            alone = not awake and random.random() < self.plan.haste
-            if alone or (awake and len(owners) < self.plan.owners_max + 2 and random.random() < 0.6):
-                self._begin_owner(owners)
-            scheduler_pause = int(self._unit_ns * (0.1 + 2 * random.random()))
+            owners = self.begin_somebody()
+            scheduler_pause = int(self.unit_ns * (0.1 + 2 * random.random()))
             self.scheduler.pause(scheduler_pause)
-            self._strike(owners)
-            self._wake_some()
-        self.scheduler.pause(int(self._unit_ns * 2 * random.random()))
-        self.ending = True
+            self.strike(owners)
+            self.wake_some()
+            self.distrust.turn()
+            for copied in self.copies:
+                copied.turn()
+        self.scheduler.pause(int(self.unit_ns * 2 * random.random()))
+        self.distrust.end()
         world.faults.clear_up()
+        for root in (self, *self.copies):
+            root.end()
+        self.scheduler.stop()
+
+    def end(self) -> None:
+        """Nobody begins anything any more, and who stalls wakes up."""
+        self.ending = True
         while self._stalled:
             self._wake(self._stalled[0].process)
-        self.scheduler.stop()
+
+    def begin_somebody(self) -> list[Process]:
+        """Another owner, if it is time for one. Returns those that were there before."""
+        owners = [process for process in self.world.processes if not process.dead and process.name.startswith("o")]
+        owners = [process for process in owners if process.side == self.side]
+        # A process may outlive what it had to do; it is nobody to wait for.
+        awake = [life for life in self.lives if not life.finished and life.process in owners]
+        awake = [life for life in awake if life.process.frozen is None]
+        # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
+        alone = not awake and self.random.random() < self.plan.haste
+        if alone or (awake and len(owners) < self.plan.owners_max + 2 and self.random.random() < 0.6):
+            self._begin_owner(owners)
+        return owners
+
+    def process(self, name: str, machine: str) -> Process:
+        """A new process that works on this root."""
+        return self.world.process(name, machine)
+
+    def shut_down(self, machine: Machine | None = None) -> int:
+        """Every owner and replica of this root (or everybody on one machine) dies. Returns how many replicas there were."""
+        victims = [process for process in self.world.processes if not process.dead]
+        victims = [
+            process
+            for process in victims
+            if (process.side == self.side if machine is None else process.machine is machine)
+        ]
+        for process in victims:
+            self.forget_stall(process)
+            process.crash()
+        return sum(process.name.startswith("r") for process in victims)
 
     def _machine_name(self) -> str:
         return f"host{self.random.randrange(self.plan.machines)}"
@@ -206,16 +258,16 @@ class Run:
         if len(owners) > self.plan.owners_max:
             victim = random.choice(owners)
             if victim.frozen is None or random.random() < 0.5:
-                self._forget_stall(victim)
+                self.forget_stall(victim)
                 victim.crash()
-        process = self.world.process(f"o{len(self.world.processes)}", self._machine_name())
+        process = self.process(f"o{len(self.world.processes)}", self._machine_name())
         # Of its own chance, so that everything else about a seed is what it was before this was drawn.
         clock = Random(f"clock {self.plan.seed} {process.name}")
         if clock.random() < 0.2:
             process.clock_rate = clock.choice((0.5, 0.9, 1.1, 2.0))
-        self._lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
+        self.lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
 
-    def _strike(self, owners: list[Process]) -> None:
+    def strike(self, owners: list[Process]) -> None:
         world, random = self.world, self.random
         faults = world.faults
         living = [process for process in owners if not process.dead]
@@ -223,12 +275,12 @@ class Run:
             return
         victim = random.choice(living)
         if faults.chance("crash"):
-            self._forget_stall(victim)
+            self.forget_stall(victim)
             victim.crash()
         elif faults.chance("stall"):
-            self._stall(victim, int(self._unit_ns * 3 * random.random()))
+            self._stall(victim, int(self.unit_ns * 3 * random.random()))
         elif faults.chance("long_stall"):
-            self._stall(victim, int(self._unit_ns * (5 + 40 * random.random())))
+            self._stall(victim, int(self.unit_ns * (5 + 40 * random.random())))
         elif faults.chance("power_cut"):
             self._machine_strikes(victim, lose=False)
         elif faults.chance("machine_lost"):
@@ -241,7 +293,7 @@ class Run:
             for process in reversed(living):
                 if process.frozen is None:
                     # The youngest: most likely in the middle of its claim.
-                    self._stall(process, int(self._unit_ns * (2 + 20 * random.random())))
+                    self._stall(process, int(self.unit_ns * (2 + 20 * random.random())))
                     break
 
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
@@ -249,7 +301,7 @@ class Run:
         alone = self.plan.storage != "posix" or (lose and self.plan.machines > 1)
         for machine in [victim.machine] if alone else self.world.machines.values():
             for process in machine.processes():
-                self._forget_stall(process)
+                self.forget_stall(process)
         if not alone:
             self.world.power_cut()
         elif lose:
@@ -272,7 +324,7 @@ class Run:
             return
         random, weather = self.random, self.plan.weather
         patient = random.random() < 0.6
-        duration_ns = int(self._unit_ns * (40 if patient else random.choice((0.5, 2, 5)) * random.random()))
+        duration_ns = int(self.unit_ns * (40 if patient else random.choice((0.5, 2, 5)) * random.random()))
         endings: list[_Ending] = ["wake", "wake", "crash"]
         if weather.power_cut:
             endings += ["power_cut", "power_cut"]
@@ -281,31 +333,41 @@ class Run:
         self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns, successor, random.choice(endings)))
         self.world.log(f"{process.name} stalls at a call")
 
-    def _forget_stall(self, process: Process) -> None:
+    def forget_stall(self, process: Process) -> None:
+        """Nobody is to wake it."""
         self._stalled = [item for item in self._stalled if item.process is not process]
 
     def _wake(self, process: Process) -> None:
-        self._forget_stall(process)
+        self.forget_stall(process)
         if not process.dead:
             years = self.random.choice((0, 0, 0, 1, 3600, 10**8))
             self.world.log(f"{process.name} wakes {years} s later")
             process.wake(slept_s=years)
-            serving = self._serving.get(process)
-            if serving is not None:
-                client, store = serving
-                self.scheduler.spawn(process, lambda: client.look_at_all(store), "look")
+            self._look(process)
 
-    def _wake_some(self) -> None:
+    def _look(self, process: Process, *, parts: bool = False) -> None:
+        serving = self._serving.get(process)
+        if serving is not None:
+            client, store = serving
+            self.scheduler.spawn(process, lambda: client.look_at_all(store, parts=parts), "look")
+
+    def look_around(self) -> None:
+        """Whoever serves is asked for some bytes of everything."""
+        for process in self._serving:
+            if not process.dead and process.frozen is None:
+                self._look(process, parts=True)
+
+    def wake_some(self) -> None:
         now = self.scheduler.now
         for item in list(self._stalled):
             process = item.process
             if process.dead:
-                self._forget_stall(process)
+                self.forget_stall(process)
             elif item.until <= now or item.served < self.result.served:
                 if item.ending == "wake":
                     self._wake(process)
                     continue
-                self._forget_stall(process)
+                self.forget_stall(process)
                 self.world.faults.note(item.ending)
                 if item.ending == "crash":
                     process.crash()
@@ -330,10 +392,21 @@ class Run:
             if random.random() < 0.6:
                 return
 
+    def serve_and_close(self, process: Process) -> None:
+        """The life of an owner that does a few things and closes."""
+        name = f"{process.name}.1"
+        store = self._claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
+        if store is not None:
+            seed = Random(f"client {self.plan.seed} {name}")
+            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.0", self.writers, owner=name)
+            _working(client, store, lambda done: done >= _VERBS_MIN)()
+            self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
+
     def _claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
         self.result.claims += 1
         wait_s = self.plan.timeout_s if self.plan.settings.lease_s and random.random() < 0.3 else 0
-        opening = process.opening(wait_s=wait_s)
+        accept = process.machine in self.accepting and random.random() < 0.7
+        opening = process.opening(wait_s=wait_s, accept_rollback=accept)
         opened: list[ChunkedSegmentStorage] = []
 
         def claim() -> int:
@@ -342,12 +415,8 @@ class Run:
 
         try:
             self.recorder.call(name, "open", "", (), lambda: opened[0].epoch if opened else 0, claim)
-        except (NotOwner, ContainerBusy):
-            return None
-        except ChunkstoreError as error:
-            if isinstance(error, Damaged | InvalidArgument):
-                self.world.fail(f"opening was answered {error!r}")
-            return None
+        except ChunkstoreError:
+            return None  # judged by the recorder
         self.result.served += 1
         self.world.log(f"{name} serves as epoch {opened[0].epoch}")
         self.checks.after_take_over(process, opened[0])
@@ -355,7 +424,7 @@ class Run:
 
     def _serve(self, process: Process, random: Random, name: str, store: ChunkedSegmentStorage) -> None:
         scheduler = self.scheduler
-        end = scheduler.now + int(self._unit_ns * random.choice((1, 3, 10)) * random.random())
+        end = scheduler.now + int(self.unit_ns * random.choice((1, 3, 10)) * random.random())
         leaving = False
 
         def should_stop(done: int) -> bool:
@@ -379,23 +448,25 @@ class Run:
 
     # Replicas
 
-    def _begin_replica(self, number: int) -> None:
-        process = self.world.process(f"r{number}", self._machine_name())
-        self.scheduler.spawn(process, lambda: self._follow(process), "replica")
+    def begin_replicas(self, count: int) -> None:
+        """New replicas."""
+        for _ in range(count):
+            process = self.process(f"r{len(self.world.processes)}", self._machine_name())
+            self.scheduler.spawn(process, partial(self._follow, process), "replica")
 
     def _follow(self, process: Process) -> None:
         random = Random(f"replica {self.plan.seed} {process.name}")
         lives = 0
         while not self.ending:
             lives += 1
+            since = self.recorder.now()
             try:
                 replica = process.opening_replica()()
             except ChunkstoreError as error:
-                if isinstance(error, Damaged | InvalidArgument):
-                    self.world.fail(f"opening replica {process.name} was answered {error!r}")
+                self.recorder.judge("opening a replica", process.name, error, since)
                 self.world.runtime.sleep_s(self.plan.latency_s * 50)
                 continue
-            life = self.scheduler.now + int(self._unit_ns * 10 * random.random())
+            life = self.scheduler.now + int(self.unit_ns * 10 * random.random())
             self.checks.watch_replica(process, replica)
             follow(
                 self.world,
@@ -407,74 +478,6 @@ class Run:
                 lambda life=life: self.ending or self.scheduler.now > life,  # type: ignore[misc]
             )
             replica.close()
-
-    # The end
-
-    def _judge(self) -> None:
-        """Faults are over: a fresh process takes over, and everything is looked at."""
-        world = self.world
-        if not self._everybody_ends():
-            return
-        heir = world.process("heir", "host-of-the-heir")
-        store = self._calmly(lambda: self._inherit(heir), heir)
-        if store is None:
-            return
-        self._calmly(lambda: finals.write(self.recorder, store), heir)
-        found = self._calmly(lambda: self.checks.at_the_end(store, early=True), heir)
-        self.recorder.events += found or ()
-        # What is still on its way arrives, whoever was alive does its last things; nothing may change any more.
-        world.advance(float(self.plan.timeout_s) * 1200)
-        if world.failures:
-            return
-        self._calmly(lambda: self.checks.at_the_end(store, early=False), heir)
-        self._calmly(store.close, heir)
-        follower = world.process("follower", "host-of-the-follower")
-        self._calmly(lambda: self.checks.compare(follower.opening_replica()()), follower)
-        self.checks.history(self.recorder.finish())
-
-    def _everybody_ends(self) -> bool:
-        """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
-        patience_s = _PATIENCE * self.plan.timeout_s + (_POLITE_S if self.plan.settings.lease_s else 0.0)
-        for _ in range(_PATIENCE):
-            busy = [life for life in self._lives if not life.finished and not life.process.dead]
-            if not busy:
-                return True
-            self.world.advance(patience_s / _PATIENCE)
-            if self.world.failures:
-                return False
-        names = ", ".join(life.process.name for life in busy)
-        self.world.fail(f"invariant 33: without faults, {names} came to no end in {patience_s:g} s")
-        return False
-
-    def _inherit(self, heir: Process) -> ChunkedSegmentStorage:
-        """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
-        for _ in range(len(self.world.processes) + 2):
-            try:
-                store = heir.opening()()
-                self.checks.after_take_over(heir, store)
-                return store
-            except (NotOwner, StorageUnavailable) as error:
-                # Somebody who was asleep, or in the middle of a claim, was faster: he cannot be for ever. A deadline may have been
-                # drawn that has no time for a second claim.
-                if isinstance(error, StorageUnavailable) and not error.message.startswith("lost every race"):
-                    raise
-                self.world.runtime.sleep_s(self.plan.timeout_s)
-        raise AssertionError("invariant 33: claimants without faults do not come to an end")
-
-    def _calmly(self, call: Callable[[], Any], process: Process) -> Any:
-        job = process.start(call, "judge")
-        try:
-            job.run_to_end()
-        except AssertionError as error:
-            self.world.fail(f"invariant 33: without faults, {error}")
-            return None
-        if isinstance(job.error, AssertionError) and str(job.error).startswith("invariant "):
-            self.world.fail(str(job.error))
-            return None
-        if job.error is not None:
-            self.world.fail(f"after all faults: {job.error!r}")
-            return None
-        return job.value
 
 
 def _fast_folder() -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from chunkstore.checksum import BytesLike
@@ -18,11 +19,12 @@ from chunkstore.errors import ChunkExists, ChunkNotFound
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkStorage, ListPage, ReadRange
 from tests.simulator.request_faults import RequestFaults
 from tests.simulator.scheduler import NS
-from tests.simulator.wire import Surroundings, Wire, WiredProcess
+from tests.simulator.wire import Surroundings, Wire, WiredProcess, rotten_bytes
 
 __all__ = ["Object", "S3Backend", "S3ChunkStorage"]
 
 _LAG_NS: Final = 5 * NS
+_LATE_NS: Final = 3600 * NS
 
 
 class Object:
@@ -47,6 +49,11 @@ class S3Backend(RequestFaults):
         self.objects: dict[str, Object] = {}
         self._names: list[str] | None = None
         self._deleted: list[tuple[int, str, int]] = []
+        self.rotten: dict[str, tuple[int, int]] = {}  # by name: the byte that reads wrong, and in which bits
+        # A gateway that does not obey: conditions ignored, lists that come late, answers that are old.
+        self.obeys = True
+        self.lists_late = False
+        self.old_answer: Callable[[str, Object | None], Object | None] | None = None
 
     def client(self, process: WiredProcess) -> ChunkStorage:
         """The way of one process to the store."""
@@ -58,6 +65,10 @@ class S3Backend(RequestFaults):
         """What is stored under a name now."""
         found = self.objects.get(name)
         return None if found is None else found.data
+
+    def durable(self, name: str) -> bytes | None:
+        """As ``content``: what took effect is durable."""
+        return self.content(name)
 
     def names(self) -> list[str]:
         """All names, in order."""
@@ -83,7 +94,7 @@ class S3Backend(RequestFaults):
     def put(self, name: str, data: bytes, *, only_if_absent: bool, headers: Mapping[str, str] | None = None) -> bool:
         objects = self.objects
         known = name in objects
-        if known and only_if_absent:
+        if known and only_if_absent and self.obeys:
             return False
         if not known:
             self._names = None
@@ -92,22 +103,29 @@ class S3Backend(RequestFaults):
 
     def get(self, name: str) -> Object:
         found = self.objects.get(name)
+        if self.old_answer is not None and not self._world.scheduler.in_hub():
+            found = self.old_answer(name, found)
         if found is None:
             raise ChunkNotFound(name)
         return found
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        data = self.get(name).data[offset : offset + length]
+        return rotten_bytes(self.rotten, name, offset, data) if self.rotten else data
 
     def delete(self, name: str) -> None:
         found = self.objects.pop(name, None)
         if found is not None:
             self._names = None
-            if self._world.faults.weather.stale_list:
+            if self._world.faults.weather.stale_list or self.lists_late:
                 self._deleted.append((self._world.scheduler.now, name, len(found.data)))
 
     def list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         world = self._world
         items: dict[str, ChunkInfo] = {}
         names = self.names()
-        stale = not world.scheduler.in_hub() and world.faults.chance("stale_list")
+        stale = not world.scheduler.in_hub() and (world.faults.chance("stale_list") or self.lists_late)
+        lag_ns = _LATE_NS if self.lists_late else _LAG_NS
         now = world.scheduler.now
         start = bisect_left(names, prefix)
         if after is not None:
@@ -116,12 +134,12 @@ class S3Backend(RequestFaults):
             if not name.startswith(prefix) or len(items) > limit:
                 break
             found = self.objects[name]
-            if stale and now - found.modified_ns < _LAG_NS and world.faults.random.random() < 0.7:
+            if stale and now - found.modified_ns < lag_ns and world.faults.random.random() < 0.7:
                 continue
             items[name] = ChunkInfo(name, len(found.data), found.modified_ns // 1_000_000)
         if stale:
             for when, name, length in self._deleted:
-                shown = name.startswith(prefix) and (after is None or name > after) and now - when < _LAG_NS
+                shown = name.startswith(prefix) and (after is None or name > after) and now - when < lag_ns
                 if shown and name not in self.objects and world.faults.random.random() < 0.7:
                     items[name] = ChunkInfo(name, length, when // 1_000_000)
         ordered = [items[name] for name in sorted(items)]
@@ -146,8 +164,12 @@ class S3ChunkStorage(BaseChunkStorage):
         return "s3://simulated/bucket"
 
     def do_exists(self, name: str) -> bool:
-        objects = self._backend.objects
-        return bool(self._call("exists", "HEAD", name, lambda: name in objects))
+        def head() -> bool:
+            with suppress(ChunkNotFound):
+                return bool(self._backend.get(name))
+            return False
+
+        return bool(self._call("exists", "HEAD", name, head))
 
     def do_stat(self, name: str) -> ChunkInfo:
         def head() -> ChunkInfo:
@@ -180,7 +202,7 @@ class S3ChunkStorage(BaseChunkStorage):
         self._put("put", name, data, False)
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
-        data: bytes = self._call("read", "GET", name, lambda: self._backend.get(name).data[offset : offset + length])
+        data: bytes = self._call("read", "GET", name, lambda: self._backend.read(name, offset, length))
         return data
 
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:

@@ -22,41 +22,59 @@ _DELETING = frozenset(("DELETE", "unlink"))
 
 
 class Watch:
-    """The invariants of one world, from now on. Made right after the world, before anything happens in it."""
+    """The invariants of one root of a world, from now on. Made right after the world, before anything happens in it.
 
-    def __init__(self, world: World) -> None:
+    ``side``: the folder of a copied root, whose judge begins with what ``of`` knew when it was copied.
+    """
+
+    def __init__(self, world: World, side: str = "", of: Watch | None = None) -> None:
         self._world = world
+        self._side = side
+        self.forgiven: set[int] = set()
+        """Invariants that what is wrong with the storage may break, and that nobody's answer rests on."""
+        self.paused = False
+        """What happens meanwhile is no part of this history."""
         self._owners: dict[Process, ChunkedSegmentStorage] = {}
         self._replicas: dict[Process, Replica] = {}
         self.invariants = StepInvariants(
-            world.names, world.format, world.backend.content, self._violated, lambda: world.scheduler.now
+            world.names, world.format, self._content, self._violated, lambda: world.scheduler.now
         )
+        if of is not None:
+            self.invariants.begin_like(of.invariants)
         self.invariants.fence_by_stat = world.backend.capabilities.fence_by_stat
         world.observers.append(self._observe)
         self._cut = world.backend.power_cut
         setattr(world.backend, "power_cut", self._power_cut)  # noqa: B010  (of this one backend)
 
+    def _content(self, name: str) -> bytes | None:
+        return self._world.backend.content(self._side + name)
+
     def _violated(self, violation: Violation) -> None:
+        if violation.invariant in self.forgiven:
+            return
         self._world.fail(f"invariant {violation.invariant}: {violation.message}")
 
     def _power_cut(self) -> None:
         self._cut()
-        self.invariants.power_cut()
+        if not self.paused:
+            self.invariants.power_cut()
 
     def _observe(self, call: Call, result: Any, late: bool) -> None:
-        step = call.step
+        if call.process.side != self._side or self.paused:
+            return
+        step, name = call.step, call.name.removeprefix(self._side)
         if step in _WHOLE:
             if not isinstance(result, BaseException):
                 process = call.process.name
-                self.invariants.put(process, call.name, call.data, done=result is not False, late=late)
+                self.invariants.put(process, name, call.data, done=result is not False, late=late)
         elif step == "pwrite":
             if call.data is not None and not isinstance(result, BaseException):
-                self.invariants.write(call.process.name, call.name, call.data)
+                self.invariants.write(call.process.name, name, call.data)
         elif step in _DELETING:
             if call.op == "remove":
-                self.invariants.withdrawn(call.name)
+                self.invariants.withdrawn(name)
             elif not isinstance(result, BaseException):
-                self.invariants.delete(call.process.name, call.name)
+                self.invariants.delete(call.process.name, name)
 
     # What the run tells
 
@@ -66,8 +84,15 @@ class Watch:
         epoch = store.epoch
         with self._world.scheduler.atomic():
             self.invariants.taken_over(process.name, epoch, store._container.current.store.head())
+            if self.rotten(store):
+                return
             with store._container.current.store.view() as view:
                 self.invariants.rows_at(process.name, view)
+
+    def rotten(self, store: ChunkedSegmentStorage) -> bool:
+        """Whether rows of its cache have rotted."""
+        content = getattr(store._container.current.store, "_content", None)
+        return any(content is rotten for rotten in self._world.rotten_caches)
 
     def following(self, process: Process, replica: Replica) -> None:
         """A replica has begun to follow. One that is opened anew may begin further back than the one before it stood."""

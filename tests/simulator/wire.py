@@ -19,22 +19,44 @@ from chunkstore.names import ContainerNames
 from tests.simulator.faults import Faults
 from tests.simulator.scheduler import Scheduler, SimProcessState
 
-__all__ = ["Backend", "Call", "Gate", "Matching", "Rule", "Stage", "Surroundings", "Wire", "WiredProcess"]
+__all__ = [
+    "Backend",
+    "Call",
+    "Gate",
+    "Matching",
+    "Rule",
+    "Stage",
+    "Surroundings",
+    "Wire",
+    "WiredProcess",
+    "rotten_bytes",
+]
 
 Stage = Literal["send", "apply", "reply"]
 _SENT: Final = 0
 _APPLIED: Final = 1
 
 
+def rotten_bytes(rotten: dict[str, tuple[int, int]], name: str, offset: int, data: bytes) -> bytes:
+    """What a read from ``offset`` shows of an object one byte of which may have rotted."""
+    place, bits = rotten.get(name, (-1, 0))
+    if not offset <= place < offset + len(data):
+        return data
+    at = place - offset
+    return data[:at] + bytes((data[at] ^ bits,)) + data[at + 1 :]
+
+
 class WiredProcess(SimProcessState):
     """A process as its calls see it: which of them are held (``gates``) and which are on their way."""
 
-    __slots__ = ("gates", "inflight")
+    __slots__ = ("gates", "inflight", "side")
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, number)
         self.gates: list[Gate] = []
         self.inflight: dict[Call, None] = {}
+        self.side = ""
+        """Which root it works on: "", or the folder of a copy."""
 
     def crash(self) -> None:
         """Dead at once. What was on its way to the storage arrives or not, by chance."""

@@ -32,12 +32,12 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.lmdb.environment import abandon
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.runtime import ProcessIdentity
-from chunkstore.storage import ChunkStorage
+from chunkstore.storage import BaseChunkStorage, ChunkStorage
 from chunkstore_bindings.probe import ServerBacked, probe_storage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
@@ -45,6 +45,7 @@ from tests.simulator.bound_hdfs import BoundHdfsBackend
 from tests.simulator.bound_posix import BoundPosixBackend
 from tests.simulator.bound_s3 import BoundS3Backend
 from tests.simulator.faults import CLASSES, Faults, Weather
+from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
@@ -79,6 +80,12 @@ class Machine:
         """Those that live on it."""
         return [process for process in self.world.processes if process.machine is self and not process.dead]
 
+    def caches(self, address: str | None = None, role: str | None = None) -> list[_Content]:
+        """What its caches (of a root, of a role) in memory hold."""
+        stores = self.shelf._stores.items()
+        wanted = [held for (_, where, what), held in stores if address in (None, where) and role in (None, what)]
+        return [content for contents in wanted for content in contents]
+
     def power_cut(self) -> None:
         """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is
         kept, lost or torn by chance."""
@@ -100,13 +107,19 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("machine", "storage", "world")
+    __slots__ = ("caches", "machine", "storage", "world")
 
-    def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
+    def __init__(self, world: World, machine: Machine, name: str, number: int, side: str = "") -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
-        self.storage: ChunkStorage = world.wrap(world.backend.client(self))
+        self.side = side
+        client = world.backend.client(self)
+        if side:
+            assert isinstance(client, BaseChunkStorage)
+            client = FolderStorage(client, side)
+        self.storage: ChunkStorage = world.wrap(client)
+        self.caches: list[MemoryMetadataCache] = []
 
     # Doing something
 
@@ -138,7 +151,7 @@ class Process(WiredProcess):
 
     def opening(self, **changes: Any) -> Callable[[], ChunkedSegmentStorage]:
         """The call that opens the container as an owner, for ``start``."""
-        wait_s = changes.pop("wait_s", 0)
+        wait_s, accept_rollback = changes.pop("wait_s", 0), changes.pop("accept_rollback", False)
         settings = self.world.settings_with(changes)
         world = self.world
         return lambda: open_store_on(
@@ -147,11 +160,12 @@ class Process(WiredProcess):
             create=False,
             settings=settings,
             wait_s=wait_s,
+            accept_rollback=accept_rollback,
             cache=self.cache("owner"),
         )
 
     def open(self, **changes: Any) -> ChunkedSegmentStorage:
-        """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``."""
+        """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``, ``accept_rollback``."""
         return self.run(self.opening(**changes), "open")
 
     def opening_replica(self, **changes: Any) -> Callable[[], Replica]:
@@ -267,6 +281,8 @@ class World(Closing):
         self.machines: dict[str, Machine] = {}
         self.observers: list[Observer] = []
         self.failures: list[str] = []
+        self.rotten_caches: list[object] = []
+        """Contents of caches with rotten rows."""
         self.escaped: list[tuple[str, BaseException]] = []
         self.watching = False
         self.storage_calls = 0
@@ -309,11 +325,11 @@ class World(Closing):
             found = self.machines[name] = Machine(self, name)
         return found
 
-    def process(self, name: str | None = None, machine: str | Machine = "host") -> Process:
-        """A new process. Its name should be unique in the run."""
+    def process(self, name: str | None = None, machine: str | Machine = "host", side: str = "") -> Process:
+        """A new process. Its name should be unique in the run. ``side``: the folder of the copied root that it works on."""
         host = machine if isinstance(machine, Machine) else self.machine(machine)
         number = len(self.processes) + 1
-        process = Process(self, host, name or f"p{number}", number)
+        process = Process(self, host, name or f"p{number}", number, side)
         self.processes.append(process)
         self.runtime.identities[process] = ProcessIdentity(host.name, 1000 + number, host.boot_id)
         return process
@@ -328,9 +344,11 @@ class World(Closing):
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""
         if self.lmdb_folder is None:
-            return MemoryMetadataCache(self.format.uuid, role, shelf=process.machine.shelf)
+            cache = MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
+            process.caches.append(cache)
+            return cache
         folder = f"{self.lmdb_folder}/{process.machine.boot_id}"
-        return LmdbMetadataCache(folder, self.format.uuid, role=role, settings=self.settings)
+        return LmdbMetadataCache(folder, self.format.uuid, process.storage.address, role, settings=self.settings)
 
     # Letting it go on
 
@@ -391,7 +409,8 @@ class World(Closing):
         try:
             self.scheduler.kill(process)
         finally:
-            process.machine.shelf.forget_closed_views()
+            for cache in process.caches:
+                cache.abandon()
 
     def power_cut(self) -> None:
         """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""
@@ -401,6 +420,12 @@ class World(Closing):
             machine.boots += 1
             machine.shelf.clear()
         self.backend.power_cut()
+
+    def drop_requests(self) -> None:
+        """Whatever is still on its way for nobody never arrives."""
+        for _, _, item, gen in self.scheduler.heap:
+            if gen < 0 and isinstance(getattr(item.call, "__self__", None), Call):
+                item.call = _nothing
 
     def note_fault(self, fault: str, call: Call) -> None:
         """A fault happens to a call."""
@@ -455,6 +480,10 @@ class World(Closing):
         """The visible storage, for observers: calls cost no time and suffer no faults (use it outside of tasks, or within
         ``scheduler.atomic``)."""
         return self.backend.client(Process(self, Machine(self, "nowhere"), "observer", 0))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _brief(result: object) -> str:

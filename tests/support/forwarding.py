@@ -39,6 +39,10 @@ class Forwarding(ChunkStorage):
     def url(self) -> str:
         return self.inner.url
 
+    @property
+    def address(self) -> str:
+        return self.inner.address
+
     def exists(self, name: str) -> bool:
         return self.around("exists", (name,), lambda: self.at(name).exists(name))
 

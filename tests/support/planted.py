@@ -22,7 +22,7 @@ def plant(
     """Take the container over, and commit ``rows`` in one record with the right digest."""
     names = ContainerNames(container)
     format_ = read_format(storage, names)
-    cache = MemoryMetadataCache(format_.uuid, shelf=MemoryShelf())
+    cache = MemoryMetadataCache(format_.uuid, "here", shelf=MemoryShelf())
     owned = ContainerJournal(storage, names, format_, cache, settings).take_over(own=None)
     digest = owned.store.head().digest
     for key, value in rows.items():

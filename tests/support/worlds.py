@@ -56,7 +56,7 @@ class ShelfCache(MetadataCache):
     def _cache(self) -> MemoryMetadataCache:
         if self._inner is None:
             uuid = read_format(self._storage, self._names).uuid
-            self._inner = MemoryMetadataCache(uuid, self._role, shelf=self._shelf)
+            self._inner = MemoryMetadataCache(uuid, "here", self._role, shelf=self._shelf)
         return self._inner
 
     def open_current(self) -> MetadataStore | None:

@@ -45,7 +45,7 @@ def _digest(pairs: Iterable[Pair]) -> int:
 
 def view_of(pairs: Sequence[Pair], *, digest: int | None = None) -> Any:
     """As much of a view as a snapshot is written from; its rows need not be possible ones."""
-    head = Head(Position(41, HASH, 3, 42, 9000), _digest(pairs) if digest is None else digest, 4)
+    head = Head(Position(41, HASH, 3, 42, 9000), _digest(pairs) if digest is None else digest)
     return SimpleNamespace(
         head=head, scan=lambda start, stop: (pair for pair in sorted(pairs) if start <= pair[0] < stop)
     )
@@ -109,7 +109,7 @@ def test_what_is_written_is_loaded(append: bool, pairs: list[Pair]) -> None:
     store = Loaded()
     head = _load(storage, report.name, store)
     assert store.pairs == sorted(pairs)
-    assert head == store.finished == Head(view.head.position, view.head.digest, 0)
+    assert head == store.finished == Head(view.head.position, view.head.digest)
     header = read_snapshot_header(storage, report.name, container=CONTAINER)
     assert (header.epoch, header.position, header.digest) == (4, view.head.position, view.head.digest)
     _load(storage, report.name, Loaded(), expected=header.link(report.name))

@@ -91,11 +91,11 @@ def test_an_error_survives_as_text() -> None:
     import traceback
 
     with pytest.raises(Damaged) as caught, annotated(segment="outer"), annotated(segment="s", offset=7):
-        raise Damaged("torn\ninto two", object="d/00/x", position=12)
+        raise Damaged("torn\ninto two", object="d/00/x", position=12, segment="s", start=5, stop=9)
     text = "".join(traceback.format_exception(caught.value))
     found = original_error(RuntimeError("Job aborted: " + text))
     assert type(found) is Damaged
-    assert found.to_fields() == {"object": "d/00/x", "position": 12}
+    assert found.to_fields() == {"object": "d/00/x", "position": 12, "segment": "s", "start": 5, "stop": 9}
     assert found.message == caught.value.message
     assert '"where": {"segment": "s", "offset": 7}' in text
     assert text.count("chunkstore error: ") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.checksum import crc32c
+from chunkstore import blocks
+from chunkstore.blocks import Borders
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
 from chunkstore.pulsar import Block, LedgerRange
 from chunkstore.reading import ReadableContainer
+from chunkstore.records import LayoutChunk
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
+from chunkstore.spark import pieces as pieces_module
 from chunkstore.spark import plan as planning
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.pieces import PieceReader, RunBytes
@@ -88,14 +92,20 @@ def check_bytes(rows: Sequence[tuple[str, int, bytes]], segment: str, start: int
     assert b"".join(value for name, _, value in rows if name == segment) == expected
 
 
+def whole(chunk: LayoutChunk) -> Borders:
+    """A chunk of one block."""
+    assert chunk.crc32c is not None
+    return Borders(array("Q", (0, chunk.length)), array("I", (0, chunk.crc32c)))
+
+
 def ends_verified(tasks: Sequence[ReadTask]) -> Counter[str]:
-    """How many tasks verify each chunk: those that have a piece with a CRC that ends where the chunk does."""
+    """How many tasks verify the end of each chunk."""
     return Counter(
         piece.chunk
         for task in tasks
         for run in task.runs
         for piece in run.pieces
-        if piece.crc32c is not None and piece.stop == piece.length
+        if piece.borders is not None and piece.stop == piece.length
     )
 
 
@@ -306,13 +316,13 @@ def test_a_flipped_bit_anywhere_is_found(ground: Ground, min_partitions: int, at
     assert len(tasks) == min_partitions
 
 
-def test_damage_under_the_start_of_a_truncated_chunk_is_found_too(ground: Ground) -> None:
+def test_damage_below_the_start_of_a_truncated_segment_is_found_in_its_block(ground: Ground) -> None:
     with ground.open() as store:
         filled(store, "a", 2 * MIB, 2 * MIB)
-        store.truncate("a", MIB)
+        store.truncate("a", MIB + 10)
         [chunk] = store.layout("a")
     tasks = ground.plan("a")
-    flip(ground.file(chunk.name), 5)
+    flip(ground.file(chunk.name), MIB + 5)
     with pytest.raises(Damaged):
         read_rows(tasks)
 
@@ -341,11 +351,15 @@ def test_a_chunk_that_is_gone_says_when_it_was_planned(ground: Ground) -> None:
     assert f"planned at lsn {tasks[0].lsn}" in "\n".join(caught.value.__notes__)
 
 
-def test_the_last_bytes_of_a_damaged_chunk_are_never_given_out(ground: Ground) -> None:
-    with ground.open() as store:
+@pytest.mark.parametrize("old", [False, True])
+def test_no_byte_of_a_damaged_block_is_given_out(ground: Ground, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
+    """Of a chunk that an older version wrote, which is one long block, the last 8 MiB are not."""
+    with monkeypatch.context() as patch, ground.open() as store:
+        if old:
+            patch.setattr(blocks, "BLOCK_BYTES", 1 << 40)
         filled(store, "a", 20 * MIB, 20 * MIB)
         [chunk] = store.layout("a")
-    flip(ground.file(chunk.name), 0)
+    flip(ground.file(chunk.name), 7 * MIB + 3)
     [task] = ground.plan("a")
     [run] = task.runs
     storage = open_storage(ground.url, ground.settings)
@@ -354,7 +368,7 @@ def test_the_last_bytes_of_a_damaged_chunk_are_never_given_out(ground: Ground) -
         for span in PieceReader(storage, lsn=task.lsn).spans("a", run.pieces):
             got += len(span.data)
     storage.close()
-    assert got == 19 * MIB
+    assert got == (12 if old else 7) * MIB
 
 
 # Planning ledgers
@@ -387,8 +401,11 @@ def test_blocks_become_runs_and_chunks_wanted_whole_are_verified(ground: Ground)
         (8, 1),
         (9, 1),
     ]
-    verified = {piece.chunk for run in task.runs for piece in run.pieces if piece.crc32c is not None}
-    assert verified == {chunks[0].name, chunks[1].name, chunks[3].name}, "700 to 800 of the third are not wanted"
+    wanted = [(piece.chunk, piece.borders) for run in task.runs for piece in run.pieces]
+    numbers = [0, 1, 1, 2, 2, 3]
+    assert wanted == [(chunks[number].name, whole(chunks[number])) for number in numbers], (
+        "all of a block verifies its parts"
+    )
     assert len(ledger_tasks(ground, first, second, tail, min_partitions=99)) == 4, "a block is never cut"
 
 
@@ -397,7 +414,7 @@ def test_blocks_with_a_hole_between_them_are_runs_of_their_own(ground: Ground) -
         filled(store, "d", 1000, 1000)
     [task] = ledger_tasks(ground, LedgerRange("t", 7, 0, 19, "d", (Block(0, 0, 200), Block(10, 300, 400)), True))
     assert [run.pieces[0].start for run in task.runs] == [0, 300]
-    assert all(piece.crc32c is None for run in task.runs for piece in run.pieces)
+    assert all(piece.borders is not None for run in task.runs for piece in run.pieces)
 
 
 def test_a_chunk_cut_by_truncation_is_wanted_whole_where_all_that_is_left_is_wanted(ground: Ground) -> None:
@@ -407,7 +424,7 @@ def test_a_chunk_cut_by_truncation_is_wanted_whole_where_all_that_is_left_is_wan
         [chunk] = store.layout("d")
     [task] = ledger_tasks(ground, LedgerRange("t", 7, 0, 19, "d", (Block(0, 400, 1000),), True))
     [piece] = task.runs[0].pieces
-    assert piece == Piece(chunk.name, 400, 1000, 1000, 400, chunk.crc32c)
+    assert piece == Piece(chunk.name, 400, 1000, 1000, 400, whole(chunk))
 
 
 def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:
@@ -435,7 +452,7 @@ def run_bytes(ground: Ground, name: str, start: int, stop: int) -> tuple[RunByte
             min(chunk.length, stop - chunk.offset),
             chunk.length,
             max(start, chunk.offset),
-            chunk.crc32c,
+            whole(chunk),
         )
         for chunk in chunks
         if chunk.offset < stop and chunk.offset + chunk.length > start
@@ -474,11 +491,12 @@ def test_finishing_verifies_what_nobody_asked_for(ground: Ground) -> None:
     storage.close()
 
 
-def test_pieces_of_a_chunk_in_one_task_are_read_once(ground: Ground) -> None:
+def test_pieces_are_read_out_to_the_borders_of_their_blocks(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(pieces_module, "LOCAL_FETCH_BYTES", 300)
     with ground.open() as store:
-        filled(store, "d", 900, 900)
+        filled(store, "d", 930, 930)
         [chunk] = store.layout("d")
-    assert chunk.crc32c == crc32c(pattern(0, 900))
     storage = open_storage(ground.url, ground.settings)
     fetched: list[tuple[int, int]] = []
     reader = PieceReader(storage, lsn=1)
@@ -489,11 +507,26 @@ def test_pieces_of_a_chunk_in_one_task_are_read_once(ground: Ground) -> None:
         return plain(piece, start, stop)
 
     reader._fetch = counting  # type: ignore[method-assign]
-    for start, stop in ((0, 300), (300, 600), (600, 900)):
-        list(reader.spans("d", [Piece(chunk.name, start, stop, 900, start, chunk.crc32c)]))
-    assert fetched == [(0, 300), (300, 600), (600, 900)]
-    list(reader.spans("d", [Piece(chunk.name, 600, 900, 900, 600, chunk.crc32c)]))
-    assert fetched[3:] == [(0, 600), (600, 900)], "alone, it reads what is before it for the CRC"
+    with ground.replica() as replica:
+        [borders] = replica.borders("d")
+    assert borders is not None and borders.at == [*range(0, 901, 100), 930]
+    for start, stop, reads in (
+        (0, 930, [(0, 300), (300, 600), (600, 900), (900, 930)]),
+        (150, 160, [(100, 200)]),
+        (199, 301, [(100, 300), (300, 400)]),
+        (900, 930, [(900, 930)]),
+    ):
+        piece = Piece(chunk.name, start, stop, 930, start, borders.between(start, stop))
+        assert b"".join(span.data for span in reader.spans("d", [piece])) == pattern(0, 930)[start:stop]
+        assert fetched == reads
+        fetched.clear()
+    flip(ground.file(chunk.name), 250)
+    for start, stop in ((0, 930), (200, 201), (299, 300), (199, 930)):
+        with pytest.raises(Damaged) as caught:
+            list(reader.spans("d", [Piece(chunk.name, start, stop, 930, start, borders.between(start, stop))]))
+        assert (caught.value.segment, caught.value.start, caught.value.stop) == ("d", 200, 300)
+    for start, stop in ((0, 200), (300, 930)):
+        list(reader.spans("d", [Piece(chunk.name, start, stop, 930, start, borders.between(start, stop))]))
     storage.close()
 
 

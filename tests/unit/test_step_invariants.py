@@ -29,7 +29,7 @@ def test_what_is_right_is_not_remarked_upon(mode: Mode) -> None:
     bench.append(3, 5, 3, 3)
     bench.told("a", 3, 3)
     history = bench.steps.history
-    head = Head(Position(bench.lsn, bench.hash, 3, bench.index, 0), bench.digest, 3)
+    head = Head(Position(bench.lsn, bench.hash, 3, bench.index, 0), bench.digest)
     bench.steps.taken_over("p3", 3, head)
     bench.steps.replica_at("r", bench.lsn - 1, history.entries[-2].hash)
     bench.steps.replica_at("r", bench.lsn, bench.hash)
@@ -79,11 +79,11 @@ def wrong_digest(bench: Bench) -> None:
 
 
 def strange_cache(bench: Bench) -> None:
-    bench.steps.cache_at("p1", Head(Position(bench.lsn, bytes(16), 1, 3, 0), bench.digest, 1))
+    bench.steps.cache_at("p1", Head(Position(bench.lsn, bytes(16), 1, 3, 0), bench.digest))
 
 
 def cache_of_nobody(bench: Bench) -> None:
-    bench.steps.cache_at("p1", Head(Position(bench.lsn, bench.hash, 1, 3, 0), bench.digest, 2))
+    bench.steps.cache_at("p1", Head(Position(bench.lsn, bench.hash, 2, 3, 0), bench.digest))
 
 
 def replica_goes_back(bench: Bench) -> None:
@@ -204,7 +204,7 @@ def other_rows(spoil: Callable[[dict[bytes, bytes]], object], bench: Bench) -> N
     rows = dict(bench.steps.history.rows)
     spoil(rows)
     position = Position(bench.lsn, bench.hash, 1, bench.index, 0)
-    view: Any = SimpleNamespace(head=Head(position, bench.digest, 1), scan=lambda start, stop: sorted(rows.items()))
+    view: Any = SimpleNamespace(head=Head(position, bench.digest), scan=lambda start, stop: sorted(rows.items()))
     bench.steps.rows_at("p1", view)
 
 

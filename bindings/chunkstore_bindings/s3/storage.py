@@ -77,6 +77,11 @@ class S3ChunkStorage(BaseChunkStorage):
     def url(self) -> str:
         return self.options.url
 
+    @property
+    def address(self) -> str:
+        options = self.options
+        return f"s3 {options.endpoint_url or 'aws'} {options.bucket} {options.prefix}"
+
     # What only this binding has
 
     def request_counts(self) -> dict[str, int]:

@@ -59,6 +59,10 @@ class LengthOnlyChunkStorage(BaseChunkStorage):
     def url(self) -> str:
         return self._inner.url
 
+    @property
+    def address(self) -> str:
+        return self._inner.address
+
     @staticmethod
     def counts(name: str) -> bool:
         """Whether chunks of this name are counted instead of stored."""

@@ -1,6 +1,6 @@
 """What every wrapper shares: a storage in front of another one that passes each call through one gate.
 
-Promises: capabilities and URL are those of what is wrapped; arguments and answers are passed on untouched; wrappers may be
+Promises: capabilities, URL and address are those of what is wrapped; arguments and answers are passed on untouched; wrappers may be
 stacked in any order, and ``layers`` finds one of them again.
 Leaves out: what a wrapper does at its gate.
 """
@@ -79,6 +79,10 @@ class WrappingChunkStorage(ChunkStorage):
     @property
     def url(self) -> str:
         return self.inner.url
+
+    @property
+    def address(self) -> str:
+        return self.inner.address
 
     def exists(self, name: str) -> bool:
         return self.around("exists", (name,), 0, lambda: self.inner.exists(name))

@@ -1,12 +1,14 @@
-"""Opening LMDB stores: which one is current, whether it can be trusted, and making new ones.
+"""Opening LMDB stores: which one is ours, whether it can be trusted, copying one that is not ours, and making new ones.
 
-Promises: ``open_current`` answers None rather than a store that might be torn, foreign, of another format, or held by a
-stopped process. Leaves out: directories and their locks (``chunkstore.metadata.cachedir``).
+Promises: ``open_current`` answers None rather than a store that might be torn, foreign, of another address or another format. No store
+is ever written to by two cache objects. Leaves out: directories and their locks (``chunkstore.metadata.cachedir``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 import lmdb
 
@@ -14,30 +16,36 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.metadata.cachedir import (
     CacheDirectory,
-    current_store,
+    StoreState,
+    UsersLock,
+    WriterLock,
     delete_unused,
+    forget,
+    is_held,
     is_local,
     is_this_boot,
     read_state,
     role_path,
-    this_boot,
+    stores_of,
     translate_os,
-    write_state,
 )
-from chunkstore.metadata.lmdb.environment import WRITER_PROBE_S, Environment, acquire, release, translate
+from chunkstore.metadata.lmdb.copying import copy_store
+from chunkstore.metadata.lmdb.environment import Environment, acquire, share, translate
+from chunkstore.metadata.lmdb.proof import file_mark, is_well_formed
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
-from chunkstore.runtime import defer_interrupt, token
 
-__all__ = ["LmdbMetadataCache", "open_reader"]
+__all__ = ["LmdbMetadataCache", "newest_head", "open_reader"]
+
+_COPY_WORTH_RECORDS: Final = 1_000
+"""A store that nobody holds is preferred to a copy as long as it is no further behind."""
 
 
 class LmdbMetadataCache(MetadataCache):
-    """The LMDB stores of one container and role below ``cache_dir``.
+    """The LMDB stores of one container and role below ``cache_dir``, for a root at ``address`` (``ChunkStorage.address``).
 
-    ``role`` is ``"owner"`` or ``"replica"``; a replica has a directory of its own while the cache is open. Where
-    ``cache_dir`` is not on a local file system (``local`` decides), a temporary directory is used and a
-    ``RuntimeWarning`` says so. Of ``settings``, ``lmdb_map_bytes`` and ``op_deadline_s`` count.
+    ``role`` is ``"owner"`` or ``"replica"``. Where ``cache_dir`` is not on a local file system (``local`` decides), a temporary
+    directory is used and a ``RuntimeWarning`` says so. Of ``settings``, ``lmdb_map_bytes`` and ``op_deadline_s`` count.
 
     Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``.
     """
@@ -46,14 +54,16 @@ class LmdbMetadataCache(MetadataCache):
         self,
         cache_dir: str,
         container_uuid: bytes,
+        address: str,
         role: str = "owner",
         *,
         settings: Settings | None = None,
         local: Callable[[str], bool] = is_local,
     ) -> None:
         self._settings = settings if settings is not None else Settings()
-        self._directory = CacheDirectory(cache_dir, container_uuid, role, local=local)
+        self._directory = CacheDirectory(cache_dir, container_uuid, address, role, local=local)
         self._uuid = container_uuid
+        self._current: Environment | None = None
         self._closed = False
 
     @property
@@ -61,53 +71,133 @@ class LmdbMetadataCache(MetadataCache):
         """The role's directory."""
         return self._directory.path
 
-    @property
-    def cache_dir(self) -> str:
-        """The directory in use, for ``open_reader``: a temporary one where the given one is not on a local file system."""
-        return self._directory.root
-
     def _check(self) -> None:
         if self._closed:
             raise Closed("this metadata cache")
 
+    def _handle(self, environment: Environment) -> LmdbMetadataStore:
+        return LmdbMetadataStore(environment, self._uuid, writes=True, deadline_s=self._settings.op_deadline_s)
+
     def open_current(self) -> MetadataStore | None:
         self._check()
-        path = self._directory.current()
-        return None if path is None else _open(path, self._uuid, self._settings, opener=token(16).hex())
+        if self._current is not None and share(self._current):
+            return self._handle(self._current)
+        best: LmdbMetadataStore | None = None
+        held: list[str] = []
+        for path, state in stores_of(self._directory.path, self._directory.address):
+            found = self._open_free(path, state, held)
+            if best is not None and found is not None:
+                best, found = sorted((best, found), key=lambda store: -store.head().position.lsn)
+                found.close(clean=False)
+            best = best or found
+        for path in held:
+            copied = self._open_copy(path, -1 if best is None else best.head().position.lsn + _COPY_WORTH_RECORDS)
+            if copied is not None:
+                if best is not None:
+                    best.close(clean=False)
+                best = copied
+        if best is not None:
+            try:
+                # Before the first write: what is written from now on is not synced.
+                self._directory.mark(best.path)
+            except OSError:
+                best.close(clean=False)
+                return None
+            self._current = best.environment
+        return best
+
+    def _open_free(self, path: str, state: StoreState, held: list[str]) -> LmdbMetadataStore | None:
+        """The store, ours from now on, if nobody holds it and it can be trusted."""
+        try:
+            users = UsersLock(path, create=False)
+        except OSError:
+            return None  # being deleted
+        try:
+            writer = WriterLock(path)
+        except OSError as error:
+            users.release()
+            if isinstance(error, BlockingIOError) and is_this_boot(state):
+                held.append(path)
+            return None
+        state = read_state(path) or state._replace(boot_id="", clean=None)  # it may have been closed in between
+        found = None
+        if _is_proven(path, state):
+            # Rows are sound, each for itself, in a file that is well formed: whether all are there only reading them tells.
+            found = self._open(path, users, writer, audit=state.clean is None)
+        else:
+            writer.release()
+            users.release()
+        if found is None:
+            forget(path)
+            delete_unused(path)
+        return found
+
+    def _open(
+        self, path: str, users: UsersLock, writer: WriterLock, *, audit: bool = False
+    ) -> LmdbMetadataStore | None:
+        try:
+            environment = acquire(path, self._settings.lmdb_map_bytes, users, writer)
+        except (OSError, lmdb.Error):
+            return None  # damaged, or no room: a new one is made, or says why it cannot be
+        store = self._handle(environment)
+        if _is_sound(store, audit=audit):
+            return store
+        store.close(clean=False)
+        return None
+
+    def _open_copy(self, source: str, lsn_min: int) -> LmdbMetadataStore | None:
+        """A store of ours with what the one in ``source`` holds, if that stands at ``lsn_min`` or behind it."""
+
+        def wanted(environment: Environment) -> bool:
+            reader = LmdbMetadataStore(environment, self._uuid, writes=False, deadline_s=self._settings.op_deadline_s)
+            return environment.is_whole() and reader.head().position.lsn >= lsn_min
+
+        try:
+            target, users = self._directory.make_store()
+            if not copy_store(source, target, users, self._settings.lmdb_map_bytes, wanted):
+                return None
+            found = self._open(target, users, WriterLock(target))
+        except OSError:
+            return None
+        if found is None:
+            delete_unused(target)
+        return found
 
     def create(self) -> MetadataStore:
         self._check()
-        opener = token(16).hex()
         try:
             path, users = self._directory.make_store()
-            environment = acquire(path, self._settings.lmdb_map_bytes, users)
+            writer = WriterLock(path)
+            environment = acquire(path, self._settings.lmdb_map_bytes, users, writer)
         except OSError as error:
             raise translate_os(error, self.path) from error
         except lmdb.Error as error:
             raise translate(error, self.path) from error
-        store = LmdbMetadataStore(environment, self._uuid, opener=opener, deadline_s=self._settings.op_deadline_s)
+        store = self._handle(environment)
         try:
-            store.finish_load(Head(GENESIS, 0, 0))
-            write_state(path, this_boot(opener))
-        except BaseException as error:
+            store.finish_load(Head(GENESIS, 0))
+        except BaseException:
             self.discard(store)
-            if isinstance(error, OSError):
-                raise translate_os(error, path) from error
             raise
         return store
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
+        made = _ours(store)
         try:
-            self._directory.make_current(_path_of(store))
+            self._directory.mark(made.path)
         except OSError as error:
             raise translate_os(error, self.path) from error
+        self._current = made.environment
+        self._directory.supersede(made.path)
 
     def discard(self, store: MetadataStore) -> None:
-        path = _path_of(store)
-        self._directory.forget_current(path)
-        store.close(clean=False)
-        delete_unused(path)
+        given_up = _ours(store)
+        if given_up.environment is self._current:
+            self._current = None
+        forget(given_up.path)
+        given_up.close(clean=False)
+        delete_unused(given_up.path)
 
     def close(self) -> None:
         if not self._closed:
@@ -115,53 +205,64 @@ class LmdbMetadataCache(MetadataCache):
             self._directory.close()
 
 
-def open_reader(
-    cache_dir: str, container_uuid: bytes, *, role: str = "owner", settings: Settings | None = None
-) -> MetadataStore | None:
-    """The present store of a container, for reading beside its owner, in any process; None if there is none to trust.
+def open_reader(path: str, container_uuid: bytes, *, settings: Settings | None = None) -> MetadataStore | None:
+    """The store in the directory ``path`` (``LmdbMetadataStore.path``), for reading beside its owner, in any process.
 
-    ``role`` may also name one replica's directory (``"replica-0"``). Changing calls raise ``Unsupported``. The reader
-    keeps the store it opened also when the owner makes another one current: open again to see that.
+    None if it cannot be trusted, or is no store any more. Changing calls raise ``Unsupported``.
     """
-    path = current_store(role_path(cache_dir, container_uuid, role))
-    return None if path is None else _open(path, container_uuid, settings or Settings(), opener=None)
+    chosen = settings or Settings()
+    state = read_state(path)
+    try:
+        if state is None or not _is_proven(path, state, held=is_held(path)):
+            return None
+        environment = acquire(path, chosen.lmdb_map_bytes, UsersLock(path, create=False))
+    except (OSError, lmdb.Error):
+        return None
+    store = LmdbMetadataStore(environment, container_uuid, writes=False, deadline_s=chosen.op_deadline_s)
+    if _is_sound(store):
+        return store
+    store.close(clean=False)
+    return None
 
 
-def _path_of(store: MetadataStore) -> str:
+def newest_head(
+    cache_dir: str, container_uuid: bytes, address: str, *, settings: Settings | None = None
+) -> Head | None:
+    """Where the newest store of an owner of the root at ``address`` stands, held or not; None if there is none to be trusted."""
+    heads = []
+    for path, _ in stores_of(role_path(cache_dir, container_uuid, "owner"), address):
+        store = open_reader(path, container_uuid, settings=settings)
+        if store is not None:
+            with suppress(ChunkstoreError):
+                heads.append(store.head())
+            store.close(clean=False)
+    return max(heads, key=lambda head: head.position.lsn, default=None)
+
+
+def _is_proven(path: str, state: StoreState, *, held: bool = False) -> bool:
+    """Whether the file is what a clean close left, or no danger to LMDB: its writer has it open, or its pages are well formed."""
+    try:
+        if state.clean is not None:
+            return file_mark(path) == state.clean
+        return is_this_boot(state) and (held or is_well_formed(path))
+    except OSError:
+        return False
+
+
+def _is_sound(store: LmdbMetadataStore, *, audit: bool = False) -> bool:
+    """Whether it is whole, of this container and version, and if asked, has every row."""
+    try:
+        if not store.environment.is_whole():
+            return False
+        with store.view() as view:
+            if audit:
+                view.audit()
+            return view.head.position.lsn >= 0
+    except (ChunkstoreError, OSError, lmdb.Error):
+        return False
+
+
+def _ours(store: MetadataStore) -> LmdbMetadataStore:
     if not isinstance(store, LmdbMetadataStore):
         raise InvalidArgument("this store is not of this cache", argument="store")
-    return store.path
-
-
-def _open(path: str, container_uuid: bytes, settings: Settings, *, opener: str | None) -> MetadataStore | None:
-    state = read_state(path)
-    if state is None:
-        return None
-    same_boot = is_this_boot(state)
-    if not same_boot and state.clean is None:
-        return None
-    try:
-        environment = acquire(path, settings.lmdb_map_bytes)
-    except (OSError, lmdb.Error):
-        return None  # being deleted, a parent's, damaged, or no room: a new one is made, or says why it cannot be
-    if not environment.writer_answers():
-        release(environment, None)
-        return None
-    store = LmdbMetadataStore(environment, container_uuid, opener=opener, deadline_s=settings.op_deadline_s)
-    try:
-        if not same_boot and environment.handle.info()["last_txnid"] != state.clean:
-            trusted = False
-        else:
-            trusted = environment.is_whole() and store.head().owner_epoch >= 0
-        if trusted and opener is not None:
-            _mark_open(environment, opener)
-    except (ChunkstoreError, OSError, lmdb.Error):
-        trusted = False
-    if not trusted:
-        store.close(clean=False)
-    return store if trusted else None
-
-
-def _mark_open(environment: Environment, opener: str) -> None:
-    with defer_interrupt(), environment.alone(WRITER_PROBE_S):  # in order with others' marks, and with marking clean
-        write_state(environment.path, this_boot(opener))
+    return store

@@ -1,16 +1,16 @@
 """LMDB environments: one per store directory and process, shared by reference count, growing where they are too small.
 
-Promises: an environment that this process must not use (a parent's, a closed one) is refused by name. The map is changed
-only while no view of this process is open, or after waiting for those that are. A process that is stopped while it writes holds
-others up no longer than their deadlines. LMDB's errors end here (``translate``).
+Promises: an environment that this process must not use (a parent's, a closed one, a damaged one) is refused by name. The map is
+changed only while no view of this process is open, or after waiting for those that are. WRITER is held as long as any handle may
+write, so that nobody ever waits for LMDB's own lock. LMDB's errors end here (``translate``).
 Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from errno import EDQUOT, EIO, ENOSPC
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ import lmdb
 
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import (
+    CacheDamaged,
     ChunkstoreError,
     Closed,
     DeadlineExceeded,
@@ -25,10 +26,11 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.cachedir import UsersLock, WriterLock, read_state, translate_os, write_state
+from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_state, write_state
+from chunkstore.metadata.lmdb.proof import file_mark
 from chunkstore.runtime import defer_interrupt, lock, monotonic_s, sleep_s
 
-__all__ = ["WRITER_PROBE_S", "Environment", "abandon", "acquire", "release", "translate"]
+__all__ = ["Environment", "abandon", "acquire", "opened_here", "release", "share", "translate"]
 
 T = TypeVar("T")
 
@@ -37,10 +39,13 @@ _LOCK_FILE_BYTES = 36 * KIB  # holds that many readers
 _MAP_BYTES_FALLBACK = 64 * MIB
 _MAP_BYTES_MAX = 1 << 46
 _VIEWS_WAIT_S = 5.0
-WRITER_PROBE_S = 2.0
+_LAST_WRITE_S = 2.0
 _DAMAGED_ERRORS = (
     lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
     lmdb.InvalidError,
+    lmdb.PageFullError,
     lmdb.PageNotFoundError,
     lmdb.PanicError,
     lmdb.VersionMismatchError,
@@ -49,6 +54,11 @@ _DAMAGED_ERRORS = (
 
 def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
     """The error that says what an LMDB error means to the caller."""
+    if isinstance(error, _DAMAGED_ERRORS):
+        forget(path)  # so that it is not trusted again
+        return CacheDamaged(
+            f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal", object=path
+        )
     if isinstance(error, lmdb.DiskError) or error.code in (ENOSPC, EDQUOT) or (error.code == EIO and _is_full(path)):
         return StorageFull(f"no space left for the metadata cache {path}; free some, or set cache_dir", object=path)
     if isinstance(error, lmdb.ReadersFullError | lmdb.MapFullError):
@@ -58,8 +68,7 @@ def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
     if isinstance(error, lmdb.BadValsizeError):
         return InvalidArgument(f"a metadata key must have 1 to 511 bytes: {error}", argument="key")
     if isinstance(error, _DAMAGED_ERRORS):
-        with suppress(OSError):
-            os.unlink(os.path.join(path, "STATE"))  # so that it is not trusted again
+        forget(path)  # so that it is not trusted again
         return StorageUnavailable(
             f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal at the next open",
             object=path,
@@ -85,17 +94,25 @@ class Environment:
     def __init__(self, path: str, map_bytes: int, users: UsersLock) -> None:
         self.path = path
         self.handle = _open_handle(path, map_bytes)
-        try:
-            self._writer_file = WriterLock(path)
-        except OSError:
-            self.handle.close()
-            raise
         self.users = users
         self.count = 1
-        self._writer = lock()
+        """Handles of this process."""
+        self.writers = 0
+        """Those that may write; while there are any, ``writer`` is held."""
+        self.writer: WriterLock | None = None
+        self._writing = lock()
         self.views: set[int] = set()
         self.gate_open = True
         self.inherited = False
+        self.damage: CacheDamaged | None = None
+
+    def translate(self, error: lmdb.Error) -> ChunkstoreError:
+        """As the function; after damage nothing begins here any more."""
+        translated = translate(error, self.path)
+        if isinstance(translated, CacheDamaged) and self.damage is None:
+            self.damage = translated
+            self.gate_open = False  # sends every reader to check()
+        return translated
 
     def begin_read(self, ticket: int) -> lmdb.Transaction[bytes]:
         """A read transaction, counted as long as ``ticket`` is in ``views``.
@@ -123,18 +140,18 @@ class Environment:
             except lmdb.MapResizedError:
                 self.views.discard(ticket)
                 with defer_interrupt():
-                    if self._writer.acquire(timeout=max(0.0, deadline - monotonic_s())):
+                    if self._writing.acquire(timeout=max(0.0, deadline - monotonic_s())):
                         try:
                             self._remap(0)
                         finally:
-                            self._writer.release()
+                            self._writing.release()
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
-                    raise translate(error, self.path) from error
+                    raise self.translate(error) from error
             except lmdb.Error as error:
                 self.views.discard(ticket)
-                raise translate(error, self.path) from error
+                raise self.translate(error) from error
             self.views.discard(ticket)
             sleep_s(0.001)
         raise DeadlineExceeded("opening a metadata view", deadline_s=2 * _VIEWS_WAIT_S)
@@ -149,10 +166,12 @@ class Environment:
             )
         if self.count <= 0:
             raise Closed("this metadata store")
+        if self.damage is not None:
+            raise self.damage.copy()
 
     def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
         """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
-        if self.inherited or self.count <= 0:
+        if self.inherited or self.count <= 0 or self.damage is not None:
             self.check()
         with defer_interrupt():
             self._take(deadline_s)
@@ -164,57 +183,34 @@ class Environment:
                     except lmdb.MapFullError as error:
                         size_bytes = 2 * self.handle.info()["map_size"]
                         if size_bytes > _MAP_BYTES_MAX:
-                            raise translate(error, self.path) from error
+                            raise self.translate(error) from error
                         self._remap(size_bytes)
-                    except lmdb.MapResizedError:
-                        self._remap(0)
                     except lmdb.Error as error:
-                        raise translate(error, self.path) from error
+                        raise self.translate(error) from error
             finally:
-                self._give_back()
-
-    @contextmanager
-    def alone(self, wait_s: float) -> Iterator[None]:
-        """As the only thread of the only process that writes. To be entered within ``defer_interrupt()``.
-
-        Raises ``DeadlineExceeded``, or ``StorageUnavailable`` where it is another process that does not end.
-        """
-        self._take(wait_s)
-        try:
-            yield
-        finally:
-            self._give_back()
+                self._writing.release()
 
     def _take(self, wait_s: float) -> None:
-        left_s = wait_s
-        if not self._writer.acquire(False):
-            end_s = monotonic_s() + wait_s
-            if not self._writer.acquire(timeout=wait_s):
-                raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
-            left_s = end_s - monotonic_s()
-        got = False
-        try:
-            got = self._writer_file.acquire(left_s)
-        except OSError as error:
-            raise translate_os(error, self.path) from error
-        finally:
-            if not got:
-                self._writer.release()
-        if not got:
-            raise StorageUnavailable(
-                f"another process has been writing to the metadata cache {self.path} for {wait_s:g} s; if it is "
-                "stopped, end it",
-                object=self.path,
-            )
+        if not self._writing.acquire(False) and not self._writing.acquire(timeout=wait_s):
+            raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
 
-    def _give_back(self) -> None:
-        try:
-            self._writer_file.release()
-        finally:
-            self._writer.release()
+    def copy(self, folder: str, wait_s: float) -> None:
+        """Write a consistent copy of the newest commit into ``folder``; commits of this process wait for it.
+
+        Raises ``DeadlineExceeded`` and what an LMDB error means. Without compacting, LMDB would wait for its writer's lock, which a
+        process that was stopped within a commit holds.
+        """
+        with defer_interrupt():
+            self._take(wait_s)
+            try:
+                self.handle.copy(folder, compact=True)
+            except lmdb.Error as error:
+                raise translate(error, folder) from error
+            finally:
+                self._writing.release()
 
     def _remap(self, size_bytes: int) -> None:
-        """Change the size of the map (0: adopt what another process made it). The caller holds the writer's lock.
+        """Change the size of the map (0: adopt what the writer's process made it). The caller holds ``_writing``.
 
         Views in progress are waited for; one that outlasts the wait is ended, and says so when it is used next.
         """
@@ -225,28 +221,48 @@ class Environment:
                 sleep_s(0.001)
             self.handle.set_mapsize(size_bytes)
         except lmdb.Error as error:
-            raise translate(error, self.path) from error
+            raise self.translate(error) from error
         finally:
-            self.gate_open = True
+            self.gate_open = self.damage is None
 
-    def writer_answers(self) -> bool:
-        """Whether writing is possible; not, while a stopped process is at it."""
-        with suppress(ChunkstoreError), defer_interrupt(), self.alone(WRITER_PROBE_S):
-            return True
-        return False
+    def end_writing(self, *, clean: bool) -> bool:
+        """Give WRITER back, after the last handle that writes; ``clean``: synced and marked so. False, with no effect, while a thread
+        of ours does not end its writing."""
+        assert self.writer is not None
+        with defer_interrupt():
+            if not self._writing.acquire(timeout=_LAST_WRITE_S):
+                return False
+            try:
+                # Not marked then: a restart of the machine costs a rebuild.
+                with suppress(lmdb.Error, OSError):
+                    if clean:
+                        self._mark_clean()
+            finally:
+                self._writing.release()
+                self.writer.release()
+                self.writer = None
+        return True
+
+    def _mark_clean(self) -> None:
+        state = read_state(self.path)
+        if state is not None:
+            self.handle.sync(True)
+            write_state(self.path, state._replace(clean=file_mark(self.path)))
 
     def close(self) -> None:
         """Release everything. Not while it is in use."""
         self.handle.close()
-        self._writer_file.close()
+        if self.writer is not None:
+            self.writer.release()
+            self.writer = None
         self.users.release()
 
     def leave_to_parent(self) -> None:
         """In a forked child: closing LMDB would release reader slots that the parent uses."""
         self.inherited = True
         self.gate_open = False  # sends every reader to check()
-        # Else a child that lives on would keep what a parent had locked when it was killed.
-        self._writer_file.close()
+        if self.writer is not None:
+            self.writer.leave_to_parent()
 
     def is_whole(self) -> bool:
         """Whether the file has all the pages that its newest commit knows of (a page beyond the end kills the process)."""
@@ -301,49 +317,60 @@ def _open_handle(path: str, map_bytes: int) -> lmdb.Environment:
         return attempt(min(map_bytes, _MAP_BYTES_FALLBACK))  # little address space: the map grows on demand
 
 
-def acquire(path: str, map_bytes: int, users: UsersLock | None = None) -> Environment:
-    """The process's environment of a store directory. Raises ``OSError`` or ``lmdb.Error``; then ``users`` is released."""
+def acquire(path: str, map_bytes: int, users: UsersLock, writer: WriterLock | None = None) -> Environment:
+    """The process's environment of a store directory; with ``writer``, for writing. The locks are given back with it.
+
+    Raises ``OSError`` or ``lmdb.Error``; then both are released.
+    """
     path = os.path.realpath(path)
     with _environments_lock:
-        found = _environments.get(path)
-        if found is not None:
-            found.count += 1
-            return found
-        held = users if users is not None else UsersLock(path, create=False)
         try:
-            environment = _environments[path] = Environment(path, map_bytes, held)
+            environment = _environments.get(path)
+            if environment is not None:
+                environment.count += 1
+                users.release()
+            else:
+                environment = _environments[path] = Environment(path, map_bytes, users)
+                with suppress(lmdb.Error):
+                    environment.handle.reader_check()
         except BaseException:
-            held.release()
+            users.release()
+            if writer is not None:
+                writer.release()
             raise
-        with suppress(lmdb.Error):
-            environment.handle.reader_check()
+        if writer is not None:
+            environment.writer, environment.writers = writer, 1
         return environment
 
 
-def release(environment: Environment, clean_opener: str | None) -> None:
-    """Give an environment back. The last user of this process closes it, marked clean if its own opening is the newest."""
+def share(environment: Environment) -> bool:
+    """Count one more handle that writes; False if there is none any more, or it is damaged."""
+    with _environments_lock:
+        if environment.inherited or environment.writers <= 0 or environment.damage is not None:
+            return False
+        environment.count += 1
+        environment.writers += 1
+        return True
+
+
+def opened_here(path: str) -> bool:
+    """Whether this process has an environment of this directory."""
+    return os.path.realpath(path) in _environments
+
+
+def release(environment: Environment, *, writes: bool, clean: bool) -> None:
+    """Give a handle back. The last one that writes gives WRITER back, the store being marked if it is ``clean``; the last one closes."""
     if environment.inherited:
         return
     with _environments_lock:
         environment.count -= 1
-        if environment.count > 0:
-            return
-        try:
-            if clean_opener is not None:
-                # Not marked then: a restart of the machine costs a rebuild.
-                with suppress(lmdb.Error, OSError, StorageUnavailable):
-                    _mark_clean(environment, clean_opener)
-        except DeadlineExceeded:
-            return  # a thread of ours is writing: it keeps the environment open for itself and for later openers
-        except BaseException:
-            _end(environment)
-            raise
-        _end(environment)
-
-
-def _end(environment: Environment) -> None:
-    del _environments[environment.path]
-    environment.close()
+        if writes:
+            environment.writers -= 1
+            if environment.writers == 0 and not environment.end_writing(clean=clean):
+                environment.count += 1  # the thread that is writing keeps it, and WRITER, for ever
+        if environment.count == 0:
+            del _environments[environment.path]
+            environment.close()
 
 
 def abandon(folder: str) -> None:
@@ -355,13 +382,5 @@ def abandon(folder: str) -> None:
     with _environments_lock:
         for path in [path for path in _environments if path.startswith(below)]:
             environment = _environments.pop(path)
-            environment.count = 0
+            environment.count = environment.writers = 0
             environment.close()
-
-
-def _mark_clean(environment: Environment, opener: str) -> None:
-    with defer_interrupt(), environment.alone(WRITER_PROBE_S):  # no write between sync and mark
-        state = read_state(environment.path)
-        if state is not None and state.opener == opener:
-            environment.handle.sync(True)
-            write_state(environment.path, state._replace(clean=environment.handle.info()["last_txnid"]))

@@ -1,7 +1,7 @@
-"""The store and its views on an LMDB environment: rows and index entries as they are, and one row for the head.
+"""The store and its views on an LMDB environment: rows and index entries, each with its CRC (``rows``), and one row for the head.
 
 Promises: the port's. A commit costs its row puts and one more; it is applied in one write transaction, conditional on the
-head read inside it, so that LMDB's writer lock orders all processes and all but the owner are refused.
+head read inside it. Every value that is read is checked, in write transactions, too; ``audit`` finds what a look-up cannot see.
 Leaves out: opening and trust (``cache``), errors of LMDB (``environment``).
 """
 
@@ -14,12 +14,14 @@ from typing import TypeVar
 
 import lmdb
 
+from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailable, Unsupported
 from chunkstore.metadata.cachedir import translate_os
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
-from chunkstore.metadata.lmdb.environment import Environment, release, translate
+from chunkstore.metadata.lmdb.environment import Environment, release
+from chunkstore.metadata.lmdb.rows import RESIDUE, SEAL_BYTES, SUM_MODULUS, RowDamaged, Tally, sealed, tally, unsealed
 from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position
 
 __all__ = ["HEAD_KEY", "LmdbMetadataStore", "LmdbMetadataView", "pack_head"]
@@ -28,57 +30,93 @@ T = TypeVar("T")
 
 HEAD_KEY = b"\0head"
 _FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
-_HEAD = Struct(">B16sQQ16sQQQ32s")
-_HEAD_VERSION = 1
+_HEAD = Struct(">B16sQ16sQQQ32sQQ")
+_HEAD_VERSION = 2
+_EMPTY = Tally(0, 0)
 _LOAD_PAIRS = 32_768
 _LOAD_BYTES = 8 * MIB
 
 
-def pack_head(container_uuid: bytes, head: Head) -> bytes:
-    """The head row's value (FORMAT.md of the metadata folder)."""
-    position, digest, owner_epoch = head
-    lsn, record_hash, epoch, index, end = position
-    return _HEAD.pack(
-        _HEAD_VERSION, container_uuid, owner_epoch, lsn, record_hash, epoch, index, end, digest.to_bytes(32, "big")
+def pack_head(container_uuid: bytes, head: Head, entries: Tally) -> bytes:
+    """The head row as it is stored (FORMAT.md of the metadata folder)."""
+    lsn, record_hash, epoch, index, end = head.position
+    value = _HEAD.pack(
+        _HEAD_VERSION, container_uuid, lsn, record_hash, epoch, index, end, head.digest.to_bytes(32, "big"), *entries
     )
+    return value + crc32c_of_bytes(HEAD_KEY + value).to_bytes(SEAL_BYTES, "little")
 
 
-def _read_head(txn: lmdb.Transaction[bytes], container_uuid: bytes) -> Head:
+def _read_head(txn: lmdb.Transaction[bytes], container_uuid: bytes) -> tuple[Head, Tally]:
     raw = txn.get(HEAD_KEY)
-    if raw is None or len(raw) != _HEAD.size or raw[0] != _HEAD_VERSION or raw[1:17] != container_uuid:
+    if raw is None:
+        raise RowDamaged(HEAD_KEY)
+    value = unsealed(HEAD_KEY, raw)
+    if len(value) != _HEAD.size or value[0] != _HEAD_VERSION or value[1:17] != container_uuid:
         raise StorageUnavailable("the metadata cache is not of this container or version; delete it", object="head")
-    _, _, owner_epoch, lsn, record_hash, epoch, index, end, digest = _HEAD.unpack(raw)
-    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big"), owner_epoch)
+    _, _, lsn, record_hash, epoch, index, end, digest, *entries = _HEAD.unpack(value)
+    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big")), Tally(*entries)
+
+
+def _sound(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    key, raw = item
+    return key, unsealed(key, raw)
 
 
 def _floor(cursor: lmdb.Cursor[bytes], key: bytes) -> tuple[bytes, bytes] | None:
     if cursor.set_range(key):
         if cursor.key() == key:
-            return cursor.item()
-        return cursor.item() if cursor.prev() else None
-    return cursor.item() if cursor.last() else None
+            return _sound(cursor.item())
+        return _sound(cursor.item()) if cursor.prev() else None
+    return _sound(cursor.item()) if cursor.last() else None
+
+
+def _scan_stored(txn: lmdb.Transaction[bytes], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+    cursor = txn.cursor()
+    return cursor.iternext() if cursor.set_range(max(start, _FIRST_ROW)) else iter(())
 
 
 def _scan(txn: lmdb.Transaction[bytes], start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-    cursor = txn.cursor()
-    if cursor.set_range(max(start, _FIRST_ROW)):
-        for item in cursor.iternext():
-            if item[0] >= stop:
-                return
-            yield item
+    for key, raw in _scan_stored(txn, start):
+        if key >= stop:
+            return
+        yield key, unsealed(key, raw)
 
 
 class _WriteTransaction:
-    """LMDB's transaction as the index and the fold want it."""
+    """LMDB's transaction as the index and the fold want it. ``entries`` and ``crcs``: what it adds to the tally."""
 
-    __slots__ = ("_cursor", "_txn", "delete", "get", "put")
+    __slots__ = ("_cursor", "_pop", "_read", "_replace", "_txn", "crcs", "entries")
 
     def __init__(self, txn: lmdb.Transaction[bytes]) -> None:
         self._txn = txn
         self._cursor: lmdb.Cursor[bytes] | None = None
-        self.get: Callable[[bytes], bytes | None] = txn.get
-        self.put: Callable[[bytes, bytes], bool] = txn.put
-        self.delete: Callable[[bytes], bool] = txn.delete
+        self.crcs = self.entries = 0
+        self._read: Callable[[bytes], bytes | None] = txn.get
+        self._replace: Callable[[bytes, bytes], bytes | None] = txn.replace
+        self._pop: Callable[[bytes], bytes | None] = txn.pop
+
+    def get(self, key: bytes) -> bytes | None:
+        raw = self._read(key)
+        return None if raw is None else unsealed(key, raw)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        # Every row of every append passes here: no calls within.
+        crc = crc32c_of_bytes(key + value)
+        old = self._replace(key, value + crc.to_bytes(SEAL_BYTES, "little"))
+        self.crcs += crc
+        if old is None:
+            self.entries += 1
+        elif crc32c_of_bytes(key + old) != RESIDUE:
+            raise RowDamaged(key)
+        else:
+            self.crcs -= int.from_bytes(old[-SEAL_BYTES:], "little")
+
+    def delete(self, key: bytes) -> None:
+        old = self._pop(key)
+        if old is not None:
+            unsealed(key, old)
+            self.entries -= 1
+            self.crcs -= int.from_bytes(old[-SEAL_BYTES:], "little")
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         if self._cursor is None:
@@ -107,20 +145,21 @@ class LmdbMetadataView(MetadataView):
             return Closed("this metadata view")
         self._environment.check()
         assert isinstance(error, lmdb.Error)
-        return translate(error, self._environment.path)
+        return self._environment.translate(error)
 
     @property
     def head(self) -> Head:
         if self._head is None:
             try:
-                self._head = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
+                self._head, _ = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
             except (AttributeError, lmdb.Error) as error:
                 raise self._error(error) from error
         return self._head
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            return self._txn.get(key)  # type: ignore[union-attr]
+            raw = self._txn.get(key)  # type: ignore[union-attr]
+            return None if raw is None else unsealed(key, raw)
         except (AttributeError, lmdb.Error) as error:
             raise self._error(error) from error
 
@@ -144,6 +183,15 @@ class LmdbMetadataView(MetadataView):
     def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
         try:
             return count_chunks(self.scan, self._find, segment_id, start, stop)
+        except (AttributeError, lmdb.Error) as error:
+            raise self._error(error) from error
+
+    def audit(self) -> None:
+        try:
+            _, expected = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
+            found = tally(_scan_stored(self._txn, _FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
+            if found != expected:
+                raise lmdb.CorruptedError(f"{found} is there, {expected} was written")
         except (AttributeError, lmdb.Error) as error:
             raise self._error(error) from error
 
@@ -171,15 +219,19 @@ class _OpenView(LmdbMetadataView):
 class LmdbMetadataStore(MetadataStore):
     """See the module's text. Made by ``LmdbMetadataCache`` and ``open_reader``."""
 
-    def __init__(
-        self, environment: Environment, container_uuid: bytes, *, opener: str | None, deadline_s: float
-    ) -> None:
+    def __init__(self, environment: Environment, container_uuid: bytes, *, writes: bool, deadline_s: float) -> None:
         self._environment = environment
         self._uuid = container_uuid
-        self._opener = opener
+        self._writes = writes
         self._deadline_s = deadline_s
         self._open = True
-        self._last_head: tuple[bytes, Head | None] = (b"", None)
+        self._last_head: tuple[bytes, Head | None, Tally] = (b"", None, _EMPTY)
+        self._loaded = _EMPTY
+
+    @property
+    def environment(self) -> Environment:
+        """What it is a handle on; other handles may share it."""
+        return self._environment
 
     @property
     def path(self) -> str:
@@ -192,7 +244,7 @@ class LmdbMetadataStore(MetadataStore):
         return self._environment
 
     def _write(self, body: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        if not self._open or self._opener is None:
+        if not self._open or not self._writes:
             self._check()
             raise Unsupported(
                 "this metadata store was opened by open_reader; only its owner changes it", feature="write"
@@ -210,38 +262,30 @@ class LmdbMetadataStore(MetadataStore):
         with _OpenView(self._check(), self._uuid) as view:
             return view.get(key)
 
-    def apply(self, commits: Sequence[Commit], *, owner_epoch: int | None, verify: bool) -> bool:
+    def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
             # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
-            raw, head = self._last_head
+            raw, head, entries = self._last_head
             if head is None or txn.get(HEAD_KEY) != raw:
-                head = _read_head(txn, self._uuid)
-            if not may_follow(head, commits, owner_epoch):
+                head, entries = _read_head(txn, self._uuid)
+            if not may_follow(head, commits):
                 return False
-            head = fold(_WriteTransaction(txn), head, commits, verify=verify)
-            raw = pack_head(self._uuid, head)
+            changes = _WriteTransaction(txn)
+            head = fold(changes, head, commits, verify=verify)
+            entries = Tally(entries.entries + changes.entries, (entries.crc_sum + changes.crcs) % SUM_MODULUS)
+            raw = pack_head(self._uuid, head, entries)
             txn.put(HEAD_KEY, raw)
-            self._last_head = raw, head
+            self._last_head = raw, head, entries
             return True
 
         return self._write(body) if commits else True
 
     def jump(self, position: Position, digest: int) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head = _read_head(txn, self._uuid)
+            head, entries = _read_head(txn, self._uuid)
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
-            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position)))
-            return True
-
-        return self._write(body)
-
-    def set_owner(self, epoch: int) -> bool:
-        def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head = _read_head(txn, self._uuid)
-            if head.owner_epoch > epoch:
-                return False
-            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(owner_epoch=epoch)))
+            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position), entries))
             return True
 
         return self._write(body)
@@ -249,9 +293,9 @@ class LmdbMetadataStore(MetadataStore):
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         batch: list[tuple[bytes, bytes]] = []
         size_bytes = 0
-        for pair in pairs:
-            batch.append(pair)
-            size_bytes += len(pair[1])
+        for key, value in pairs:
+            batch.append((key, sealed(key, value)))
+            size_bytes += len(value)
             if len(batch) >= _LOAD_PAIRS or size_bytes >= _LOAD_BYTES:
                 self._load_batch(batch)
                 batch = []
@@ -268,9 +312,10 @@ class LmdbMetadataStore(MetadataStore):
                 )
 
         self._write(body)
+        self._loaded = self._loaded.plus(tally(batch))
 
     def finish_load(self, head: Head) -> None:
-        self._write(lambda txn: txn.put(HEAD_KEY, pack_head(self._uuid, head)))
+        self._write(lambda txn: txn.put(HEAD_KEY, pack_head(self._uuid, head, self._loaded)))
 
     def entry_count(self) -> int:
         return int(self._check().handle.stat()["entries"])
@@ -289,4 +334,4 @@ class LmdbMetadataStore(MetadataStore):
     def close(self, *, clean: bool) -> None:
         if self._open:
             self._open = False
-            release(self._environment, self._opener if clean else None)
+            release(self._environment, writes=self._writes, clean=clean)

@@ -1,0 +1,64 @@
+"""Rows as LMDB keeps them: each value ends in the CRC32C of its key and itself (FORMAT.md, section 3).
+
+Promises: what ``unsealed`` gives is what ``sealed`` was given for this very key. A ``Tally`` over all entries but the head stands
+in the head, so that rows that vanished, or come from an older page, are noticed by reading everything once (``tally``).
+Leaves out: what follows from damage (``environment``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import lmdb
+
+from chunkstore.checksum import crc32c_of_bytes
+
+__all__ = ["RESIDUE", "SEAL_BYTES", "SUM_MODULUS", "RowDamaged", "Tally", "sealed", "tally", "unsealed"]
+
+SEAL_BYTES: Final = 4
+RESIDUE: Final = 0x48674BC7
+"""CRC32C of any bytes followed by their own CRC32C in little-endian order."""
+SUM_MODULUS: Final = 1 << 64
+
+
+class RowDamaged(lmdb.CorruptedError):
+    """A row is not what was written, or not there."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(f"row {key!r} is not what was written")
+
+
+class Tally(NamedTuple):
+    """How many entries there are, and the sum of their CRCs modulo 2**64."""
+
+    entries: int
+    crc_sum: int
+
+    def plus(self, other: Tally) -> Tally:
+        """That of the entries of both."""
+        return Tally(self.entries + other.entries, (self.crc_sum + other.crc_sum) % SUM_MODULUS)
+
+
+def sealed(key: bytes, value: bytes) -> bytes:
+    """The value as it is stored under ``key``."""
+    return value + crc32c_of_bytes(key + value).to_bytes(SEAL_BYTES, "little")
+
+
+def unsealed(key: bytes, raw: bytes) -> bytes:
+    """The value that was stored under ``key``. Raises ``RowDamaged``."""
+    if crc32c_of_bytes(key + raw) != RESIDUE:
+        raise RowDamaged(key)
+    return raw[:-SEAL_BYTES]
+
+
+def tally(items: Iterable[tuple[bytes, bytes]], get: Callable[[bytes], bytes | None] | None = None) -> Tally:
+    """The tally of stored entries, each of which is checked. With ``get``, a look-up has to lead to each as well: a page above it
+    may be damaged in a way that only look-ups meet. Raises ``RowDamaged``."""
+    entries = crcs = 0
+    for key, raw in items:
+        if crc32c_of_bytes(key + raw) != RESIDUE or (get is not None and get(key) != raw):
+            raise RowDamaged(key)
+        entries += 1
+        crcs += int.from_bytes(raw[-SEAL_BYTES:], "little")
+    return Tally(entries, crcs % SUM_MODULUS)

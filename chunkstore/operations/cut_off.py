@@ -1,0 +1,314 @@
+"""What a repair can keep of the records that it cuts off (protocol 3.15): planning, without I/O.
+
+Promises: pure. The state at the cut is believed; a record behind it is believed in what its operations say, never in fields of rows that
+no operation explains, because it may have been planned on rows that were wrong. The bytes of an append are kept where they follow, chunk by
+chunk, on what the segment holds at the cut; that the chunks hold them is for the caller to compare (``ChunkLink``).
+Leaves out: reading chunks and committing (``regain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from chunkstore.errors import Damaged
+from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, segment_key, session_key, table_key, writer_key
+from chunkstore.metadata.port import MetadataView, Op, RowChange
+from chunkstore.names import NO_CHUNK
+from chunkstore.records import KIND_OBJECT, AttributeValue, ChunkRecord, SegmentRecord
+
+__all__ = ["ChunkLink", "CutOff", "SegmentPlan", "Source", "TablePlan"]
+
+
+class ChunkLink(NamedTuple):
+    """A chunk to take on: the segment offset of its first byte, and its record as the cut-off part left it."""
+
+    offset: int
+    identity: bytes
+    record: ChunkRecord
+
+    @property
+    def stop(self) -> int:
+        """The segment offset behind it."""
+        return self.offset + self.record.length
+
+
+class Source(NamedTuple):
+    """A segment of the cut that was spliced into another one behind it: the links that are its chunks, by number."""
+
+    segment: SegmentRecord
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class SegmentPlan:
+    """What to do with one segment. ``base``: as it is at the cut; None: it is to be made, as ``final`` says.
+
+    ``links`` follow on what ``base`` holds (the first one may be its last chunk, grown), or on nothing where ``base`` has no chunks
+    and everything below ``links[0].offset`` was truncated away. ``acknowledged``: behind every byte that an append was told of.
+    """
+
+    id: int
+    name: str
+    base: SegmentRecord | None
+    final: SegmentRecord | None
+    raw: bytes | None = None
+    """The row of ``base``."""
+    links: list[ChunkLink] = field(default_factory=list)
+    borders: set[int] = field(default_factory=set)
+    """Where appends are known to begin and end: an append is kept whole or not at all."""
+    sources: list[Source] = field(default_factory=list)
+    acknowledged: int = 0
+    delete: bool = False
+    truncate: int = 0
+    sealed: bool | None = None
+    attributes: Mapping[str, AttributeValue] | None = None
+    writers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Rows that remember the last events of exactly-once writers."""
+    obstacle: str = ""
+    """Why nothing of it can be kept."""
+
+    @property
+    def length(self) -> int:
+        """The length at the cut."""
+        return self.base.length if self.base is not None else 0
+
+    @property
+    def kept_stop(self) -> int:
+        """Behind the last byte that can be kept."""
+        return self.links[-1].stop if self.links and not self.obstacle else self.length
+
+
+class TablePlan(NamedTuple):
+    """A table row or session that changed: its present value at the cut, and what it became. ``header``: the operation that did it."""
+
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+    header: Op
+    lsn: int
+
+
+_APPENDS = (OpCode.APPEND, OpCode.ATTACH)
+
+
+class CutOff:
+    """What the readable records behind the cut say together. ``add`` them in order, then ask for plans."""
+
+    def __init__(self, view: MetadataView) -> None:
+        self._view = view
+        self._rows: dict[bytes, bytes | None] = {}
+        self._final: dict[int, SegmentRecord] = {}
+        self._appends: dict[int, list[tuple[int, int, int]]] = {}
+        """By segment: begin, end and lsn of each append."""
+        self._deleted: set[int] = set()
+        self._merged: dict[int, int] = {}
+        self._truncated: dict[int, int] = {}
+        self._sealed: dict[int, bool] = {}
+        self._attributes: dict[int, Mapping[str, AttributeValue]] = {}
+        self._others: dict[bytes, tuple[Op, int]] = {}
+        self._created: dict[int, str] = {}
+
+    def add(self, lsn: int, ops: Sequence[Op], rows: Sequence[RowChange]) -> None:
+        """One record."""
+        self._rows.update(rows)
+        for key, value in rows:
+            if key[:1] == SEGMENT and value is not None:
+                with suppress(Damaged):
+                    segment = decode_segment(key, value)
+                    self._final[segment.id] = segment
+        for op in ops:
+            self._add(lsn, op)
+
+    def _add(self, lsn: int, op: Op) -> None:
+        code, *rest = op
+        arguments: list[Any] = rest
+        first = arguments[0]
+        if code == OpCode.CREATE:
+            self._created[first] = arguments[1]
+        elif code in _APPENDS:
+            self._appends.setdefault(first, []).append((arguments[1], arguments[1] + arguments[2], lsn))
+        elif code in (OpCode.SEAL, OpCode.UNSEAL):
+            self._sealed[first] = code == OpCode.SEAL
+        elif code == OpCode.DELETE:
+            self._deleted.add(first)
+        elif code == OpCode.TRUNCATE:
+            self._truncated[first] = max(arguments[1], self._truncated.get(first, 0))
+        elif code == OpCode.CONCAT:
+            self._merged[arguments[2]] = first
+            if first in self._final:
+                self._appends.setdefault(first, []).append((arguments[1], self._final[first].length, lsn))
+        elif code == OpCode.ATTRIBUTES and first in self._final:
+            self._attributes[first] = self._final[first].attributes
+        elif code in (OpCode.TABLE_PUT, OpCode.TABLE_DELETE):
+            self._others[table_key(first, arguments[1])] = (op, lsn)
+        elif code in (OpCode.SESSION_OPEN, OpCode.SESSION_END):
+            self._others[session_key(first)] = (op, lsn)
+
+    # Rows as the cut-off part left them
+
+    def _get(self, key: bytes) -> bytes | None:
+        return self._rows[key] if key in self._rows else self._view.get(key)
+
+    def _chunk(self, identity: bytes) -> ChunkRecord | None:
+        raw = self._get(chunk_key(identity))
+        if raw is not None:
+            with suppress(Damaged):
+                record = decode_chunk(chunk_key(identity), raw)
+                return record if record.kind == KIND_OBJECT and record.length else None
+        return None
+
+    def _followers(self) -> dict[bytes, bytes]:
+        """What follows a chunk, as the next one's row says: the row of the chunk itself may be in a record that is unreadable."""
+        found = {}
+        for key, raw in self._rows.items():
+            if key[:1] == CHUNK and raw is not None:
+                with suppress(Damaged):
+                    found[decode_chunk(key, raw).previous] = key[1:]
+        found.pop(NO_CHUNK, None)
+        return found
+
+    # Plans
+
+    def segments(self) -> list[SegmentPlan]:
+        """A plan for each segment that the records speak of, by id."""
+        touched = {
+            *self._final,
+            *self._appends,
+            *self._deleted,
+            *self._truncated,
+            *self._sealed,
+            *self._merged,
+            *self._created,
+        }
+        bases = {}
+        for key, raw in self._view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
+            with suppress(Damaged):
+                segment = decode_segment(key, raw)
+                if segment.id in touched:
+                    bases[segment.id] = segment
+        followers = self._followers()
+        plans = [self._plan(segment_id, bases, followers) for segment_id in sorted(touched)]
+        freed = {plan.name for plan in plans if plan.delete}
+        freed |= {source.segment.name for plan in plans for source in plan.sources}
+        newest = {plan.name: plan.id for plan in plans if plan.base is None and not plan.delete}
+        for plan in plans:
+            if plan.base is not None or plan.delete:
+                continue
+            if plan.name not in freed and self._view.get(segment_key(plan.name)) is not None:
+                plan.obstacle = "at the last good record the name belongs to another segment"
+            elif newest[plan.name] != plan.id:
+                plan.obstacle = "a segment that was made later has its name"
+        return [plan for plan in plans if plan.base is not None or not plan.delete]
+
+    def _plan(
+        self, segment_id: int, bases: Mapping[int, SegmentRecord], followers: Mapping[bytes, bytes]
+    ) -> SegmentPlan:
+        base, final = bases.get(segment_id), self._final.get(segment_id)
+        known = base or final
+        plan = SegmentPlan(
+            segment_id, known.name if known else self._created.get(segment_id, f"#{segment_id:x}"), base, final
+        )
+        target = self._merged.get(segment_id)
+        plan.delete = segment_id in self._deleted or (base is None and target is not None)
+        if base is not None:
+            plan.raw = self._view.get(segment_key(base.name))
+        for begin, end, _ in self._appends.get(segment_id, ()):
+            plan.borders |= {begin, end}
+        plan.acknowledged = 0 if plan.delete else max(plan.borders, default=0)
+        if target is not None or plan.delete:
+            return plan
+        if final is None:
+            if base is None:
+                plan.obstacle = "no readable record says what it is"
+            return plan
+        plan.truncate = self._truncated.get(segment_id, 0)
+        plan.sealed = self._sealed.get(segment_id)
+        plan.attributes = self._attributes.get(segment_id)
+        own = [bases[source] for source, into in self._merged.items() if into == segment_id and source in bases]
+        self._link(plan, final, own, followers)
+        return plan
+
+    def _link(
+        self, plan: SegmentPlan, final: SegmentRecord, own: Iterable[SegmentRecord], followers: Mapping[bytes, bytes]
+    ) -> None:
+        base = plan.base
+        links: list[ChunkLink] = []
+        if base is not None and base.last_chunk:
+            links = list(self._walk(base.last_chunk, base.last_chunk_offset, followers))
+            tail = self._view.get(chunk_key(base.last_chunk))
+            if links and tail is not None and links[0].record.length <= decode_chunk("tail", tail).length:
+                links = links[1:]  # not grown: its row at the cut stays
+                if links and links[0].offset != base.length:
+                    links = []
+        behind = final.start_offset - final.first_chunk_skip
+        follows = behind == plan.length or plan.length < behind <= plan.truncate
+        if final.first_chunk and follows and (not links or links[-1].stop < final.length):
+            links = list(self._walk(final.first_chunk, behind, followers))
+        plan.links, plan.sources = self._without_strangers(links, plan, own)
+        if any(link.identity == final.last_chunk and link.offset != final.last_chunk_offset for link in plan.links):
+            plan.links, plan.sources = [], []  # not all of what lies between is known
+        prefix = writer_key(plan.id, b"")
+        plan.writers = [(key, raw) for key, raw in self._rows.items() if raw is not None and key.startswith(prefix)]
+
+    def _walk(self, identity: bytes, offset: int, followers: Mapping[bytes, bytes]) -> Iterator[ChunkLink]:
+        seen: set[bytes] = set()
+        while identity and identity not in seen:
+            seen.add(identity)
+            record = self._chunk(identity)
+            if record is None:
+                return
+            yield ChunkLink(offset, identity, record)
+            offset += record.length
+            identity = record.next or followers.get(identity, NO_CHUNK)
+
+    def _without_strangers(
+        self, links: list[ChunkLink], plan: SegmentPlan, own: Iterable[SegmentRecord]
+    ) -> tuple[list[ChunkLink], list[Source]]:
+        """Up to the first chunk that is another segment's, unless all of that one was spliced in here."""
+        firsts = {source.first_chunk: source for source in own if source.first_chunk}
+        makers = self._merged_into(plan.id)
+        sources: list[Source] = []
+        number = 0
+        while number < len(links):
+            link = links[number]
+            source = firsts.get(link.identity)
+            if source is not None:
+                last = number + source.chunk_count - 1
+                if last >= len(links) or links[last].identity != source.last_chunk:
+                    break
+                sources.append(Source(source, number, last))
+                number = last + 1
+                continue
+            is_tail = plan.base is not None and link.identity == plan.base.last_chunk
+            is_new = link.record.segment_id in makers and self._view.get(chunk_key(link.identity)) is None
+            if not is_tail and not is_new:
+                break
+            number += 1
+        return links[:number], sources
+
+    def _merged_into(self, segment_id: int) -> set[int]:
+        """The segment, and those that were spliced into it, also by way of others."""
+        found = {segment_id}
+        more = found
+        while more:
+            more = {source for source, target in self._merged.items() if target in found} - found
+            found |= more
+        return found
+
+    def lost_lsns(self, plan: SegmentPlan) -> set[int]:
+        """The records of which an append to this segment reaches beyond what is kept."""
+        return {lsn for _, end, lsn in self._appends.get(plan.id, ()) if end > plan.kept_stop and not plan.delete}
+
+    def others(self) -> list[TablePlan]:
+        """Table rows and sessions that changed, in key order."""
+        plans = [
+            TablePlan(key, self._view.get(key), self._rows.get(key), op, lsn)
+            for key, (op, lsn) in sorted(self._others.items())
+        ]
+        return [plan for plan in plans if plan.before != plan.after]

@@ -1,0 +1,75 @@
+"""One look at the rows: a consistent view, and another store's where this one does not hold what was written (protocol 3.8).
+
+Promises: what a caller gets comes from rows that are what was written; a damaged cache is made anew meanwhile, and the caller sees
+no error where that works. Rows that contradict one another are first taken for damage of the cache, which an audit decides.
+Leaves out: making it anew (``recovery``, the follower).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from chunkstore.errors import CacheDamaged, Damaged
+from chunkstore.metadata.port import MetadataStore, MetadataView
+
+__all__ = ["audit", "look", "look_through"]
+
+T = TypeVar("T")
+_REBUILDS_MAX: Final = 3
+
+
+def audit(store: MetadataStore) -> None:
+    """Read the whole store. Raises ``CacheDamaged``."""
+    with store.view() as view:
+        view.audit()
+
+
+def look(
+    store: Callable[[], MetadataStore], rebuild: Callable[[CacheDamaged], None], call: Callable[[MetadataView], T]
+) -> T:
+    """What ``call`` makes of a view of ``store()``; again after each ``rebuild``, which raises when it cannot."""
+    try:
+        with store().view() as view:
+            return call(view)
+    except (CacheDamaged, Damaged):
+        return _look_again(store, rebuild, call)
+
+
+def _look_again(
+    store: Callable[[], MetadataStore], rebuild: Callable[[CacheDamaged], None], call: Callable[[MetadataView], T]
+) -> T:
+    for rebuilds_left in range(_REBUILDS_MAX, -1, -1):
+        try:
+            with store().view() as view:
+                view.audit()
+                return call(view)
+        except CacheDamaged as damage:
+            rebuild(damage)
+            if not rebuilds_left:
+                raise
+    raise AssertionError("the last look returns or raises")
+
+
+def look_through(
+    store: Callable[[], MetadataStore],
+    rebuild: Callable[[CacheDamaged], None],
+    call: Callable[[MetadataView], Iterator[T]],
+) -> Iterator[T]:
+    """As ``look``, item by item from one view. Raises ``CacheDamaged`` once something was given out: the rest is of another view."""
+    given = False
+    for rebuilds_left in range(_REBUILDS_MAX, -1, -1):
+        try:
+            with store().view() as view:
+                try:
+                    for item in call(view):
+                        given = True
+                        yield item
+                except Damaged:
+                    view.audit()
+                    raise
+            return
+        except CacheDamaged as damage:
+            rebuild(damage)
+            if given or not rebuilds_left:
+                raise

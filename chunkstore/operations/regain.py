@@ -1,0 +1,309 @@
+"""Keeping what a repair cut off and can keep: comparing chunks, and committing in the repair's epoch (protocol 3.15).
+
+Promises: a byte is kept only if its chunk has the CRC32C that a record says, and was made durable first; an append is kept whole or not at
+all. Each segment is one commit, and only if its row is still what it was at the cut, so that an interrupted run is done again
+without doing anything twice. Chunks are taken on where they lie: no record behind the cut removed them. What was removed there is removed
+again, because a former owner may delete it at any time (A3).
+Leaves out: which (``cut_off``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from chunkstore.checksum import crc32c_extend
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import decode_session, decode_table
+from chunkstore.metadata.keys import REPAIR_KEY, SESSION, chunk_key, segment_key
+from chunkstore.names import NO_CHUNK, ContainerNames
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.cut_off import ChunkLink, CutOff, SegmentPlan, TablePlan
+from chunkstore.operations.delete import plan_delete
+from chunkstore.operations.exactly_once import decode_writer_row
+from chunkstore.operations.seal import plan_seal, plan_unseal
+from chunkstore.operations.truncate import plan_truncate
+from chunkstore.records import CLOSED, SegmentRecord, TableRecord
+from chunkstore.storage import ChunkHandle, ChunkStorage
+
+__all__ = ["Regain", "RepairReport", "SegmentOutcome", "Unread", "plan_regain", "regain"]
+
+_READ_BYTES = 4 * MIB
+_ROWS_IN_A_COMMIT = 500
+
+
+class SegmentOutcome(NamedTuple):
+    """What a repair makes of one segment: ranges ``[start, stop)`` of acknowledged bytes behind the last good record.
+
+    ``reason`` says why the lost ones are; ``deleted``: the segment was deleted behind the last good record, and is again.
+    """
+
+    segment: str
+    segment_id: int
+    kept: tuple[tuple[int, int], ...]
+    lost: tuple[tuple[int, int], ...]
+    reason: str
+    deleted: bool
+
+
+class Unread(NamedTuple):
+    """A place behind the last good record that cannot be read; what it said is unknown."""
+
+    object: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairReport:
+    """What a repair found, and did. With ``dry_run`` it would do the same, and ``epoch`` is 0.
+
+    ``sound``: history goes on to its end; nothing was to be done. ``continued``: an earlier repair had been interrupted behind its OPEN.
+    ``damage`` at ``object`` and ``position``: why history does not go on behind ``last_lsn``, the last good record, of ``last_epoch``.
+    ``behind``: records behind it that can be read; ``unreadable``: places there that cannot. ``segments``: what of their bytes is
+    kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost.
+    """
+
+    container: str
+    sound: bool
+    continued: bool = False
+    dry_run: bool
+    damage: str = ""
+    object: str = ""
+    position: int = 0
+    last_lsn: int
+    last_epoch: int
+    epoch: int = 0
+    behind: int = 0
+    unreadable: tuple[Unread, ...] = ()
+    segments: tuple[SegmentOutcome, ...] = ()
+    not_applied: tuple[str, ...] = ()
+
+
+class Regain(NamedTuple):
+    """What can be kept. ``not_applied``: changes of tables and sessions that are not made again, because bytes of their record are lost."""
+
+    segments: tuple[SegmentPlan, ...]
+    tables: tuple[TablePlan, ...]
+    outcomes: tuple[SegmentOutcome, ...]
+    not_applied: tuple[str, ...]
+
+
+def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -> Regain:
+    """Compare every chunk that could be kept with its CRC32C; changes nothing. Raises ``StorageUnavailable``."""
+    plans = cut_off.segments()
+    reasons = [plan.obstacle or _compare(storage, names, plan) for plan in plans]
+    spliced = {source.segment.id for plan in plans for source in plan.sources}
+    outcomes: list[SegmentOutcome] = []
+    lost_lsns: set[int] = set()
+    for plan, reason in zip(plans, reasons, strict=True):
+        if plan.id in spliced:
+            continue  # its bytes are another segment's now
+        lost_lsns |= cut_off.lost_lsns(plan)
+        start, kept = plan.length, plan.kept_stop
+        if plan.links and not plan.obstacle:
+            start = max(start, plan.links[0].offset)
+        kept_ranges = ((start, kept),) if kept > start else ()
+        lost_ranges = ((kept, plan.acknowledged),) if plan.acknowledged > kept else ()
+        if kept_ranges or lost_ranges or plan.delete:
+            why = reason if lost_ranges else ""
+            outcomes.append(SegmentOutcome(plan.name, plan.id, kept_ranges, lost_ranges, why, plan.delete))
+    others = cut_off.others()
+    refused = tuple(f"{OpCode(plan.header[0]).name} of lsn {plan.lsn}" for plan in others if plan.lsn in lost_lsns)  # type: ignore[arg-type]
+    tables = tuple(plan for plan in others if plan.lsn not in lost_lsns)
+    return Regain(
+        tuple(plan for plan in plans if not plan.obstacle and plan.id not in spliced), tables, tuple(outcomes), refused
+    )
+
+
+def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) -> str:
+    """Cut the plan's links behind the last append whose bytes are there; why no more of them are kept."""
+    reason = "it does not follow on what is stored of the segment"
+    good = 0
+    for link in plan.links:
+        name, record = names.chunk(link.identity), link.record
+        found = _crc_of(storage, name, record.length)
+        if found is None or found != record.crc32c:
+            reason = f"{name} is not as long as its record says, or has another CRC32C"
+            break
+        good += 1
+    links = plan.links[: min((source.first for source in plan.sources if source.last >= good), default=good)]
+    stop = max((border for border in plan.borders if links and border <= links[-1].stop), default=plan.length)
+    links = [link for link in links if link.offset < stop] if stop > plan.length else []
+    links = links[: min((source.first for source in plan.sources if source.last >= len(links)), default=len(links))]
+    if links and links[-1].stop > stop:
+        last = links[-1]
+        crc = _crc_of(storage, names.chunk(last.identity), stop - last.offset)
+        links[-1] = last._replace(record=last.record._replace(length=stop - last.offset, crc32c=crc))
+    plan.links = links
+    plan.sources = [source for source in plan.sources if source.last < len(links)]
+    return reason
+
+
+def _crc_of(storage: ChunkStorage, name: str, length: int) -> int | None:
+    """The CRC32C of an object's first bytes; None where there are fewer."""
+    crc, position = 0, 0
+    with suppress(ChunkNotFound):
+        while position < length:
+            data = storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, length - position))
+            if not data:
+                return None
+            crc = crc32c_extend(crc, data)
+            position += len(data)
+        return crc
+    return None
+
+
+# --- committing -------------------------------------------------------------------------------------------------------
+
+
+def regain(container: OwnedContainer, plan: Regain) -> tuple[SegmentOutcome, ...]:
+    """Commit what can be kept, then say that the repair has ended; what became of it. Raises what commits raise; again: safe."""
+    refused: set[int] = set()
+    for item in sorted(plan.segments, key=lambda item: not item.delete):
+        for link in item.links:
+            container.storage.harden(container.names.chunk(link.identity))  # P6
+        names = [item.name, *(source.segment.name for source in item.sources)]
+        if not commit_changes(container, names, partial(_keep_segment, item), tables=True):
+            refused.add(item.id)
+    for first in range(0, len(plan.tables), _ROWS_IN_A_COMMIT):
+        rows = plan.tables[first : first + _ROWS_IN_A_COMMIT]
+        commit_changes(container, (), partial(_keep_rows, rows), tables=True)
+    commit_changes(container, (), _end, tables=True)
+    return tuple(_refused(outcome) if outcome.segment_id in refused else outcome for outcome in plan.outcomes)
+
+
+def _refused(outcome: SegmentOutcome) -> SegmentOutcome:
+    ranges = [*outcome.kept, *outcome.lost]
+    lost = ((ranges[0][0], ranges[-1][1]),) if ranges else ()
+    return outcome._replace(kept=(), lost=lost, reason="its owner has changed the segment since", deleted=False)
+
+
+def _end(changes: ChangeSet) -> None:
+    if changes.settled(REPAIR_KEY) is not None:
+        changes.rows[REPAIR_KEY] = None
+        changes.headers.append((int(OpCode.TABLE_DELETE), "!repair", b""))
+        changes.table_keys.append(REPAIR_KEY)
+
+
+def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> bool:
+    """Plan what is to be kept; whether it is, by now or by an earlier run. Its owner's own changes since then stay."""
+    if changes.view.get(segment_key(plan.name)) != plan.raw:
+        present = changes.find(plan.name)
+        if plan.delete:
+            return present is None or present.id != plan.id
+        taken_on = not plan.links or changes.view.get(chunk_key(plan.links[-1].identity)) is not None
+        return present is not None and present.id == plan.id and present.length >= plan.kept_stop and taken_on
+    if plan.delete:
+        plan_delete(changes, plan.name, plan.id)
+        return True
+    segment = plan.base
+    if segment is None:
+        assert plan.final is not None
+        segment = _made(changes, plan.final)
+    if plan.links:
+        _take_on(changes, segment, plan)
+    segment = changes.segment(plan.name)
+    plan_truncate(changes, plan.name, min(plan.truncate, segment.length))
+    if plan.attributes is not None:
+        changes.put(changes.segment(plan.name)._replace(attributes=plan.attributes, modified_ms=changes.now_ms))
+        changes.headers.append((int(OpCode.ATTRIBUTES), plan.id))
+    if plan.sealed:
+        plan_seal(changes, plan.name)
+    elif plan.sealed is False and segment.sealed:
+        plan_unseal(changes, plan.name)
+    for key, raw in plan.writers:
+        if decode_writer_row(plan.name, raw)[1] < plan.kept_stop:
+            changes.rows[key] = TableRecord(0, decode_table(key, raw).value)
+    return True
+
+
+def _made(changes: ChangeSet, final: SegmentRecord) -> SegmentRecord:
+    """The segment as it was when it was made, under its own id."""
+    segment = final._replace(
+        flags=0,
+        start_offset=0,
+        length=0,
+        first_chunk=NO_CHUNK,
+        last_chunk=NO_CHUNK,
+        last_chunk_offset=0,
+        first_chunk_skip=0,
+        owner_epoch=changes.owned.epoch,
+        chunk_count=0,
+    )
+    changes.put(segment)
+    changes.headers.append((int(OpCode.CREATE), segment.id, segment.name))
+    return segment
+
+
+def _take_on(changes: ChangeSet, segment: SegmentRecord, plan: SegmentPlan) -> None:
+    """Hang the plan's links behind the segment's list."""
+    links = plan.links
+    if links[0].offset > segment.length:
+        # Everything below was truncated away, and its chunks are garbage.
+        plan_truncate(changes, segment.name, segment.length)
+        start = links[0].offset
+        segment = changes.segment(segment.name)._replace(start_offset=start, length=start, last_chunk_offset=start)
+        changes.headers.append((int(OpCode.TRUNCATE), segment.id, start))
+    grown = links[0].identity == segment.last_chunk
+    added = links[1:] if grown else links
+    before = segment.last_chunk
+    if grown:
+        tail = links[0].record
+        old = changes.chunk(before)
+        changes.rows[chunk_key(before)] = old._replace(length=tail.length, crc32c=tail.crc32c, state=CLOSED)
+    if added and before:
+        last = changes.chunk(before)
+        changes.rows[chunk_key(before)] = last._replace(next=added[0].identity, state=CLOSED)
+    _set_rows(changes, before, added)
+    for source in plan.sources:
+        changes.rows[segment_key(source.segment.name)] = None
+        changes.end_segment(source.segment.id)
+        changes.headers.append((int(OpCode.DELETE), source.segment.id))
+        changes.restructure(source.segment.id)
+    changes.put(
+        segment._replace(
+            length=links[-1].stop,
+            first_chunk=segment.first_chunk or links[0].identity,
+            last_chunk=links[-1].identity,
+            last_chunk_offset=links[-1].offset,
+            chunk_count=segment.chunk_count + len(added),
+            owner_epoch=changes.owned.epoch,
+            modified_ms=changes.now_ms,
+        )
+    )
+    offset = segment.length
+    new = tuple((link.offset, link.identity) for link in added)
+    changes.headers.append((int(OpCode.APPEND), segment.id, offset, links[-1].stop - offset, new))
+    changes.restructure(segment.id)
+
+
+def _set_rows(changes: ChangeSet, before: bytes, added: Sequence[ChunkLink]) -> None:
+    for number, link in enumerate(added):
+        after = added[number + 1].identity if number + 1 < len(added) else NO_CHUNK
+        changes.rows[chunk_key(link.identity)] = link.record._replace(previous=before, next=after, state=CLOSED)
+        before = link.identity
+
+
+def _keep_rows(plans: Sequence[TablePlan], changes: ChangeSet) -> None:
+    for plan in plans:
+        if changes.settled(plan.key) != plan.before:
+            continue  # done by an earlier run, or changed since by its owner
+        with suppress(Damaged):
+            session = plan.key[:1] == SESSION
+            after = plan.after
+            if after is None:
+                changes.rows[plan.key] = None
+            elif session:
+                changes.rows[plan.key] = decode_session(plan.key, after)
+            else:
+                changes.rows[plan.key] = TableRecord(0, decode_table(plan.key, after).value)
+            changes.headers.append(plan.header)
+            changes.table_keys.append(plan.key)

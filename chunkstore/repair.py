@@ -1,0 +1,132 @@
+"""Repair: going on behind the last good record of a container whose history no replay accepts (protocol 3.15).
+
+Promises: never by itself: ``open`` refuses, and a person runs this. ``dry_run`` reads only, and reports what would be done.
+Leaves out: finding the last good record, fencing and the OPEN (``chunkstore_journal``); what is kept (``operations.regain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from chunkstore.assembly import _cache, _scratch, _serve, _settings, _storage_of
+from chunkstore.config import Settings
+from chunkstore.metadata.port import MetadataCache
+from chunkstore.names import ContainerNames
+from chunkstore.operations.cut_off import CutOff
+from chunkstore.operations.regain import Regain, RepairReport, Unread, plan_regain
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["repair", "repair_on"]
+
+
+def repair(
+    root: str,
+    *,
+    container: str = "default",
+    settings: Settings | None = None,
+    dry_run: bool = False,
+    wait_s: float = 0,
+) -> RepairReport:
+    """Go on behind the last good record of a container whose history no replay accepts, as a new epoch (protocol 3.15).
+
+    What lies behind that record stays stored, and is history no more; acknowledged bytes that lie in chunks as their records say are kept,
+    and so is what else can be read there and still makes sense. What is lost is in the report. Nothing happens where
+    history is sound, and with ``dry_run``. ``wait_s`` as in ``open_store``. Stop every process that works on the container first. The local
+    metadata cache is replaced. Atomic up to the new epoch's OPEN; what is kept is committed a segment at a time. Durable.
+
+    Raises as ``open_store``; ``Damaged`` where there is nothing to go on from. Retry: safe; an interrupted repair is continued.
+    """
+    with _storage_of(root, settings) as storage:
+        return repair_on(storage, container=container, settings=settings, dry_run=dry_run, wait_s=wait_s)
+
+
+def repair_on(
+    storage: ChunkStorage,
+    *,
+    container: str = "default",
+    settings: Settings | None = None,
+    dry_run: bool = False,
+    wait_s: float = 0,
+    cache: MetadataCache | None = None,
+) -> RepairReport:
+    """As ``repair``, on a storage (and, if given, a metadata cache) of the caller's own."""
+    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_journal.container import check_writable, read_format
+    from chunkstore_journal.history import open_streams
+    from chunkstore_journal.mend import interrupted_repair
+    from chunkstore_journal.repair import diagnose
+    from chunkstore_journal.service import ContainerJournal
+    from chunkstore_journal.walk import find_last_claim
+
+    chosen, names, storage = _settings(settings), ContainerNames(container), guarded(storage)
+    format_ = read_format(storage, names)
+    if not dry_run:
+        check_writable(storage, format_, chosen)
+    streams = open_streams(storage, names)
+    room = _scratch(storage, format_.uuid, chosen, cache)()
+    try:
+        found = diagnose(streams, room, find_last_claim(streams))
+        interrupted = interrupted_repair(found.store) if found.cause is None else None
+        if found.cause is None and interrupted is None:
+            position = found.store.head().position
+            return RepairReport(
+                container=container, sound=True, dry_run=dry_run, last_lsn=position.lsn, last_epoch=position.epoch
+            )
+        if dry_run:
+            return replace(_plan(storage, names, room, interrupted)[0], continued=interrupted is not None)
+        parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "owner")
+        closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
+        service = ContainerJournal(storage, names, format_, parts, chosen)
+        if interrupted is not None:
+            ownership = service.take_over(own=None, wait_s=float(wait_s))
+        else:
+            cut = found.previous.epoch if found.previous is not None else 0
+            ownership = service.mend(from_epoch=cut, wait_s=float(wait_s))
+        epoch = ownership.journal.epoch
+        with _serve(service, ownership, storage, names, chosen, cache, format_.uuid, None, None, closing) as store:
+            report, plan = _plan(storage, names, room, interrupted or epoch)
+            segments = store.regain(plan)
+            # What is damaged behind us is needed no more.
+            store.snapshot()
+        return replace(report, continued=interrupted is not None, dry_run=False, epoch=epoch, segments=segments)
+    finally:
+        room.close()
+
+
+def _plan(
+    storage: ChunkStorage, names: ContainerNames, room: MetadataCache, epoch: int | None
+) -> tuple[RepairReport, Regain]:
+    """What the repair of ``epoch`` (None: the next one) finds below it, and what it can keep."""
+    from chunkstore_journal.behind import Behind, records_behind
+    from chunkstore_journal.history import open_streams
+    from chunkstore_journal.repair import diagnose
+    from chunkstore_journal.walk import find_last_claim
+
+    streams = open_streams(storage, names)
+    found = diagnose(streams, room, find_last_claim(streams) if epoch is None else epoch - 1)
+    with found.store.view() as view:
+        cut_off, behind, unreadable = CutOff(view), 0, []
+        for item in records_behind(streams, found):
+            if isinstance(item, Behind):
+                behind += 1
+                cut_off.add(item.lsn, item.ops, item.rows)
+            else:
+                unreadable.append(Unread(*item))
+        plan = plan_regain(storage, names, cut_off)
+        position, cause = view.head.position, found.cause
+    report = RepairReport(
+        container=names.container,
+        sound=False,
+        dry_run=True,
+        damage=cause.message if cause is not None else "",
+        object=cause.object if cause is not None else "",
+        position=cause.position if cause is not None else 0,
+        last_lsn=position.lsn,
+        last_epoch=position.epoch,
+        behind=behind,
+        unreadable=tuple(unreadable),
+        segments=plan.outcomes,
+        not_applied=plan.not_applied,
+    )
+    return report, plan

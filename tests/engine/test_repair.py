@@ -1,0 +1,412 @@
+"""Repair of journals that are damaged in any place, judged by a model of what was acknowledged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import chunkstore
+from chunkstore.assembly import journal_records, open_replica
+from chunkstore.changes import Append, Create, TablePut
+from chunkstore.config import RollingPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, Damaged
+from chunkstore.invariants import Finding
+from chunkstore.operations.regain import RepairReport
+from chunkstore.repair import repair
+
+MODES = ("append", "slot")
+
+
+def broken(findings: Iterable[Finding]) -> list[Finding]:
+    """What was cut off may be unreadable: that is remarkable, and breaks nothing. Damaged snapshots stay until they are collected."""
+    return [item for item in findings if item.severity in ("damage", "leak") and "/snap/" not in item.object]
+
+
+@dataclass
+class Segment:
+    """``data``: every byte since offset 0, those truncated away included."""
+
+    id: int
+    data: bytes = b""
+    start: int = 0
+    sealed: bool = False
+
+
+@dataclass
+class Model:
+    segments: dict[str, Segment] = field(default_factory=dict)
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+
+
+class Place:
+    """A container on files, with a cache for each machine, and what it held after each record."""
+
+    def __init__(self, mode: str, folder: Path) -> None:
+        self.mode, self.folder, self.caches = mode, folder, 0
+        self.root = f"file://{folder}/root"
+        self.home = folder / "root" / "default"
+        self.model = Model()
+        self.after: dict[int, Model] = {}
+        """By lsn."""
+
+    def settings(self, *, fresh: bool = True) -> Settings:
+        self.caches += fresh
+        return Settings(
+            journal_mode=self.mode,  # type: ignore[arg-type]
+            cache_dir=str(self.folder / f"cache-{self.caches}"),
+            lease_s=0,
+            gc_grace_s=0,
+            lmdb_map_bytes=1 << 26,
+            default_rolling=RollingPolicy(chunk_size_bytes_max=40),
+        )
+
+    def open(self, *, fresh: bool = True) -> ChunkedSegmentStorage:
+        return chunkstore.open(self.root, settings=self.settings(fresh=fresh))
+
+    def repair(self, *, dry_run: bool = False) -> RepairReport:
+        return repair(self.root, settings=self.settings(), dry_run=dry_run)
+
+    def step(self, store: ChunkedSegmentStorage, chance: random.Random) -> None:
+        """One random operation, and what it makes of the model."""
+        model = self.model
+        name = chance.choice("abcd")
+        known = model.segments.get(name)
+        what = chance.choices(
+            ("append", "row", "both", "truncate", "seal", "delete", "concat"), (50, 8, 8, 6, 4, 3, 4)
+        )[0]
+        if known is None:
+            model.segments[name] = Segment(store.create(name).segment_id)
+        elif what == "row":
+            key, value = chance.randbytes(1)[:1], chance.randbytes(5)
+            store.table("t").put(key, value)
+            model.rows[key] = value
+        elif what == "truncate":
+            known.start = chance.randint(known.start, len(known.data))
+            store.truncate(name, known.start)
+        elif what == "delete":
+            store.delete(name)
+            del model.segments[name]
+        elif known.sealed:
+            if what == "concat" and not known.start:
+                target = next((n for n, s in model.segments.items() if n != name and not s.sealed), None)
+                if target is not None:
+                    store.concat(target, len(model.segments[target].data), name)
+                    model.segments[target].data += known.data
+                    del model.segments[name]
+            else:
+                store.unseal(name)
+                known.sealed = False
+        elif what == "seal":
+            store.seal(name)
+            known.sealed = True
+        elif what == "both":
+            data, value = chance.randbytes(chance.randint(1, 60)), chance.randbytes(3)
+            store.commit([Append(name, data), TablePut("t", b"both", value)])
+            known.data += data
+            model.rows[b"both"] = value
+        else:
+            data = chance.randbytes(chance.randint(1, 60))
+            store.append(name, data)
+            known.data += data
+
+    def live(self, chance: random.Random, *, epochs: int, steps: int, snapshots: bool) -> None:
+        """Some epochs; the last one stays without a CLOSE."""
+        for epoch in range(epochs):
+            store = self.open(fresh=False)
+            for number in range(steps):
+                if snapshots and number == steps // 2:
+                    store.snapshot()
+                self.step(store, chance)
+                head = store._container.current.queue.head.lsn
+                self.after[head] = deepcopy(self.model)
+            if epoch < epochs - 1 and chance.random() < 0.5:
+                store.close()
+            else:
+                store._container.current.journal.close()  # as a process that was killed: nothing more is written
+                store.close()
+
+    def state_at(self, lsn: int) -> Model:
+        return self.after.get(max((known for known in self.after if known <= lsn), default=0), Model())
+
+    def judge(self, report: RepairReport) -> None:
+        """Everything up to the last good record is there; behind it nothing that was never written, and what is lost is told."""
+        at_cut = self.state_at(report.last_lsn)
+        with self.open() as store:
+            assert broken(store.check("deep")) == []
+            stored = {info.name: info for info in store.segments()}
+            lost = {(item.segment_id, start, stop) for item in report.segments for start, stop in item.lost}
+            for name, segment in at_cut.segments.items():
+                final = self.model.segments.get(name)
+                if final is not None and final.id == segment.id:
+                    assert stored[name].length >= len(segment.data), name
+            for name, info in stored.items():
+                states = [m.segments[name] for m in self.after.values() if name in m.segments]
+                known = max((state for state in states if state.id == info.id), key=lambda s: len(s.data), default=None)
+                if known is None:
+                    continue  # made and ended again between two states that the model remembers
+                kept = store.read(name, info.start_offset, 9999)
+                assert kept == known.data[info.start_offset : info.length], name
+                if info.length < len(known.data) and known == self.model.segments.get(name) and not report.unreadable:
+                    assert (info.id, info.length, len(known.data)) in lost
+            for key, value in at_cut.rows.items():
+                if self.model.rows[key] == value:
+                    row = store.table("t").get(key)
+                    assert row is not None and row.value == value
+            for info in store.segments():
+                if not info.sealed:
+                    store.append(info.name, b"goes on", expected_offset=info.length)
+            assert broken(store.check("deep")) == []
+        self.check_readers()
+
+    def check_readers(self) -> None:
+        with self.open() as store:
+            store.collect()
+            contents = {info.name: store.read(info.name, info.start_offset, 9999) for info in store.segments()}
+            assert broken(store.check("deep")) == []
+        with open_replica(self.root, settings=self.settings()) as replica:
+            replica.refresh()
+            assert {
+                info.name: replica.read(info.name, info.start_offset, 9999) for info in replica.segments()
+            } == contents
+            assert broken(replica.check("deep")) == []
+        assert self.repair().sound
+
+    # Damage
+
+    def record_at(self, lsn: int) -> tuple[Path, int, int]:
+        """File, begin and end of the record with this lsn, where it lies by itself."""
+        for record in journal_records(self.root):
+            if record["lsn"] == lsn and not record["embedded"]:
+                begin, size = record["position"], record["size"]
+                assert isinstance(begin, int) and isinstance(size, int)
+                return self.folder / "root" / str(record["object"]), begin, begin + size
+        raise AssertionError(lsn)
+
+
+def flip(place: Place, lsn: int, chance: random.Random) -> None:
+    path, begin, end = place.record_at(lsn)
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(begin, end)] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def remove(place: Place, lsn: int, chance: random.Random) -> None:
+    """The record's slot; of a log, everything from it on."""
+    path, begin, _ = place.record_at(lsn)
+    if place.mode == "slot":
+        path.unlink()
+    else:
+        with path.open("r+b") as file:
+            file.truncate(begin + chance.choice((0, 20)))
+
+
+def zero(place: Place, lsn: int, chance: random.Random) -> None:
+    path, begin, end = place.record_at(lsn)
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(end - begin))
+
+
+@pytest.mark.parametrize("damage", [flip, remove, zero], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_record_that_is_damaged(
+    mode: str, seed: int, damage: Callable[[Place, int, random.Random], None], tmp_path: Path
+) -> None:
+    chance = random.Random(f"{mode} {seed} {damage.__name__}")
+    place = Place(mode, tmp_path)
+    place.live(chance, epochs=chance.randint(1, 4), steps=15, snapshots=False)
+    last = [record["lsn"] for record in journal_records(place.root)][-1]
+    assert isinstance(last, int)
+    lsn = chance.randrange(2, last)
+    damage(place, lsn, chance)
+    told = place.repair(dry_run=True)
+    if told.sound:
+        # The end of the newest log, which looks like a torn write; or a record that the next OPEN has as well.
+        return
+    assert told.last_lsn == lsn - 1
+    report = place.repair()
+    assert report.segments == told.segments and report.last_lsn == told.last_lsn
+    place.judge(report)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_lost_record_between_appends_loses_nothing(mode: str, tmp_path: Path) -> None:
+    """The records behind it say of the chunks what it said."""
+    place = Place(mode, tmp_path)
+    store = place.open()
+    store.create("a")
+    for number in range(9):
+        store.append("a", b"%d;" % number * 9)
+    store.close()
+    flip(place, 6, random.Random(1))
+    report = place.repair()
+    assert (report.last_lsn, len(report.unreadable)) == (5, 1)
+    [outcome] = report.segments
+    assert (outcome.kept, outcome.lost) == (((54, 162),), ())
+    with place.open() as store:
+        assert store.read("a", 0, 999) == b"".join(b"%d;" % number * 9 for number in range(9))
+        assert broken(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_way_to_change_a_segment_is_made_again(mode: str, tmp_path: Path) -> None:
+    place = Place(mode, tmp_path)
+    store = place.open()
+    for name in ("grown", "cut", "emptied", "source", "gone", "reused"):
+        store.create(name, attributes={"kept": "as it was"})
+        store.append(name, name.encode() * 9)
+    cut = store._container.current.queue.head.lsn
+    store.append("grown", b"tiny")
+    store.append("grown", b"x" * 90, writer_id=b"w", event_number=7)
+    store.truncate("cut", 20)
+    store.append("cut", b"behind the cut")
+    store.truncate("emptied", 63)
+    store.append("emptied", b"new beginning")
+    store.truncate("emptied", 66)
+    store.append("source", b" of it")
+    store.seal("source")
+    store.concat("grown", store.info("grown").length, "source")
+    store.delete("gone")
+    store.delete("reused")
+    store.create("reused")
+    store.append("reused", b"another")
+    store.commit([Create("made"), Append("made", b"y" * 50), TablePut("t", b"k", b"v")])
+    store.update_attributes("made", {"color": "red"})
+    store.truncate("made", 45)
+    store.seal("made")
+    session = store.session("goes on")
+    expected = {
+        info.name: (info.id, info.start_offset, info.sealed, dict(info.attributes)) for info in store.segments()
+    }
+    contents = {name: store.read(name, start, 999) for name, (_, start, *_) in expected.items()}
+    store.close()
+    zero(place, cut + 1, random.Random(1))  # of "grown", which says so again
+    report = place.repair()
+    assert report.last_lsn == cut and not any(item.lost for item in report.segments) and report.not_applied == ()
+    with place.open() as store:
+        found = {
+            info.name: (info.id, info.start_offset, info.sealed, dict(info.attributes)) for info in store.segments()
+        }
+        assert found == expected
+        assert {name: store.read(name, start, 999) for name, (_, start, *_) in expected.items()} == contents
+        row = store.table("t").get(b"k")
+        assert row is not None and row.value == b"v"
+        session_end = store._container.current.store
+        assert session_end.get(b"E" + session.id.to_bytes(8, "big")) is not None
+        assert broken(store.check("deep")) == []
+        store.collect()
+        assert broken(store.check("deep")) == []
+    place.check_readers()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", MODES)
+def test_snapshots_that_are_damaged_too(mode: str, seed: int, tmp_path: Path) -> None:
+    chance = random.Random(f"{mode} {seed} snapshots")
+    place = Place(mode, tmp_path)
+    place.live(chance, epochs=3, steps=12, snapshots=True)
+    snapshots = sorted((place.home / "snap").glob("*.sn"))
+    last = [record["lsn"] for record in journal_records(place.root)][-1]
+    assert isinstance(last, int)
+    lsn = chance.randrange(6, last)
+    flip(place, lsn, chance)
+    good = []
+    for path in snapshots:
+        if chance.random() < 0.6:
+            path.write_bytes(path.read_bytes()[:-7])
+        else:
+            good.append(int(path.name.split("-")[0], 16))
+    told = place.repair(dry_run=True)
+    if max(good, default=0) >= lsn or told.sound:
+        return  # a snapshot stands for the record
+    assert told.last_lsn == lsn - 1
+    place.judge(place.repair())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_to_go_on_from(mode: str, tmp_path: Path) -> None:
+    """The beginning was collected, and no snapshot can be read: an empty container would be a lie."""
+    place = Place(mode, tmp_path)
+    for _ in range(3):
+        with chunkstore.open(place.root, settings=place.settings(fresh=False)) as store:
+            store.append(store.create(f"s{store.epoch}"), b"bytes")
+            store.snapshot()
+            store.append(f"s{store.epoch}", b"more")
+    with chunkstore.open(place.root, settings=place.settings(fresh=False)) as store:
+        store.snapshot()
+        store.collect()
+    for path in (place.home / "snap").glob("*.sn"):
+        path.write_bytes(b"rot")
+    before = {path: path.read_bytes() for path in place.home.rglob("*") if path.is_file()}
+    with pytest.raises(Damaged, match="nothing to go on from"):
+        place.repair()
+    assert {path: path.read_bytes() for path in place.home.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_open_that_is_damaged_or_gone(mode: str, tmp_path: Path) -> None:
+    for number, gone in enumerate((False, True)):
+        place = Place(mode, tmp_path / str(number))
+        place.live(random.Random(5), epochs=3, steps=10, snapshots=False)
+        name = place.home / "j" / f"{0:016x}" / f"{2:016x}" / f"{0:016x}.s"
+        end = next(r["lsn"] for r in journal_records(place.root) if r["epoch"] == 2 and r["kind"] == "OPEN")
+        if gone:
+            name.unlink()
+        else:
+            name.write_bytes(name.read_bytes()[:100])
+        report = place.repair()
+        assert isinstance(end, int) and report.last_lsn in (end - 1, end - 2)
+        place.judge(report)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_owner_that_is_cut_off_is_fenced(mode: str, tmp_path: Path) -> None:
+    place = Place(mode, tmp_path)
+    zombie = place.open()
+    zombie.create("a")
+    zombie.append("a", b"first")
+    zombie.append("a", b"second")
+    with open_replica(place.root, settings=place.settings()) as replica:
+        replica.refresh()
+        zero(place, 3, random.Random(1))
+        report = place.repair()
+        assert report.last_lsn == 2
+        with pytest.raises(ChunkstoreError):
+            zombie.append("a", b"never")
+        zombie.close()
+        with place.open() as store:
+            held = store.read("a", 0, 99)
+            assert held == b"firstsecond"
+            store.append("a", b"third")
+        # It had applied what was cut off.
+        replica.refresh()
+        assert replica.read("a", 0, 99) == b"firstsecondthird"
+        assert broken(replica.check("deep")) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_repaired_twice(mode: str, tmp_path: Path) -> None:
+    place = Place(mode, tmp_path)
+    place.live(random.Random(9), epochs=2, steps=12, snapshots=False)
+    flip(place, 8, random.Random(1))
+    first = place.repair()
+    with place.open() as store:
+        store.append(store.create("later"), b"later")
+        lsn = store._container.current.queue.head.lsn
+        store.append("later", b", and more")
+        store.append("later", b", and more")
+    for path in (place.home / "snap").glob("*"):
+        path.write_bytes(b"rot")
+    flip(place, lsn + 1, random.Random(1))
+    second = place.repair()
+    assert first.last_lsn == 7 and second.last_lsn == lsn
+    with place.open() as store:
+        assert store.read("later", 0, 99) == b"later, and more, and more"
+    place.check_readers()

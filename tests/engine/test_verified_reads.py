@@ -1,0 +1,369 @@
+"""Every read verifies the blocks it touches (decision 0015): which bits are found, by which reads, and what is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgpack
+import pytest
+from google_crc32c import value
+
+from chunkstore import blocks
+from chunkstore.changes import Append, Attach, Concat, Create, Seal
+from chunkstore.config import LIMITS
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import OpCode
+from chunkstore.metadata.keys import block_key
+from chunkstore.operations import collect as collecting
+from chunkstore.operations import read_slices
+from chunkstore.operations.append_plan import plan_on_tail
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.pending import PendingOp
+from chunkstore.operations.read import find_segment
+from chunkstore.operations.record_builder import RecordBuilder
+from chunkstore.records import TableRecord
+from chunkstore.replica import Replica
+from tests.support.data import pattern, problems, refused
+from tests.support.rot import Block, blocks_of, borders_of, expected_borders, flip, stored_borders
+from tests.support.worlds import World
+
+BLOCK = 16
+LONG = 512 * BLOCK + 300
+"""A chunk of so many bytes has blocks of two sizes, and rows of each."""
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 16 bytes, so that chunks of some KiB have many rows of borders, and reads of several windows."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(read_slices, "_WINDOW_BYTES", 100)
+    monkeypatch.setattr(read_slices, "_LOCAL_BYTES", 70)
+
+
+class Shape(NamedTuple):
+    """A segment of one or several chunks, in some state."""
+
+    name: str
+    store: ChunkedSegmentStorage
+    start: int
+    content: bytes
+    """Of the whole segment, what was truncated included."""
+
+
+def make(world: World, shape: str) -> Shape:
+    """A segment ``a``, in pieces that end at borders, before and behind them."""
+    store = world.open(rolling=LONG if shape != "short" else BLOCK, parallel_read_bytes_min=1 << 16)
+    store.create("a")
+    size = {"short": BLOCK, "long": LONG, "growing": LONG - 40}.get(shape, 2 * LONG + 77)
+    content = pattern(0, size, seed=3)
+    position = 0
+    for piece in (1, BLOCK - 1, BLOCK, 1, 2 * BLOCK - 2, 3 * BLOCK + 1, 64 * BLOCK, size):
+        store.append("a", content[position : position + piece])
+        position = min(size, position + piece)
+    start = 0
+    if shape == "truncated":
+        start = 5 * BLOCK + 3
+        store.truncate("a", start)
+    elif shape == "sealed":
+        store.seal("a")
+    elif shape == "concatenated":
+        more = pattern(size, LONG + 50, seed=3)
+        store.commit([Create("b"), Append("b", more[:BLOCK]), Append("b", more[BLOCK:]), Seal("b"), Concat("a", "b")])
+        content += more
+    elif shape == "of a former owner":
+        store.close()
+        world.forget_cache()
+        store = world.open(parallel_read_bytes_min=1 << 16)
+        more = pattern(size, 3 * BLOCK, seed=3)
+        store.append("a", more)
+        content += more
+    return Shape(shape, store, start, content)
+
+
+SHAPES = ["short", "long", "growing", "many", "truncated", "sealed", "concatenated", "of a former owner"]
+
+
+def reads_of(shape: Shape, reader: ChunkedSegmentStorage | Replica, low: int, high: int) -> Iterator[bytes]:
+    """The same range by every way there is."""
+    yield reader.read("a", low, high - low)
+    buffer = bytearray(high - low)
+    assert reader.read_into("a", low, buffer) == high - low
+    yield bytes(buffer)
+    for prefetch_bytes in (0, 1 << 20):
+        with reader.reader("a", start=low, stop=high, prefetch_bytes=prefetch_bytes) as pieces:
+            yield b"".join(pieces)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_flipped_bit_is_found_by_every_read_that_touches_its_block(world: World, kind: str) -> None:
+    shape = make(world, kind)
+    store, chance = shape.store, random.Random(kind)
+    replica = world.replica()
+    assert store.read("a", shape.start, 1 << 20) == shape.content[shape.start :]
+    found = [block for block in blocks_of(store, "a", BLOCK) if block.offset + block.stop > shape.start]
+    chosen = {*found[:2], *found[-2:], *chance.sample(found, min(6, len(found)))}
+    chosen |= {block for block in found if block.start == 0 or block.stop - block.start > BLOCK}
+    for block in chance.sample(sorted(chosen), min(6 if world.kind == "memory" else 3, len(chosen))):
+        low, high = max(shape.start, block.offset + block.start), block.offset + block.stop
+        for position in {block.start, block.stop - 1, chance.randrange(block.start, block.stop)}:
+            flip(world, block.chunk, position, chance.randrange(8))
+            try:
+                check_reads(shape, store, replica, block, low, high, chance)
+            finally:
+                world.overwrite(block.chunk, shape_bytes(shape, block, world))
+    assert store.read("a", shape.start, 1 << 20) == shape.content[shape.start :]
+
+
+def shape_bytes(shape: Shape, block: Block, world: World) -> bytes:
+    """The chunk's bytes as they were written."""
+    return shape.content[block.offset : block.offset + len(world.content(block.chunk))]
+
+
+def check_reads(
+    shape: Shape,
+    store: ChunkedSegmentStorage,
+    replica: Replica,
+    block: Block,
+    low: int,
+    high: int,
+    chance: random.Random,
+) -> None:
+    end = len(shape.content)
+    touching = [
+        (low, low + 1),
+        (high - 1, high),
+        (shape.start, end),
+        (max(shape.start, low - 150), min(end, high + 150)),
+    ]
+    for reader in (store, replica):
+        for begin, stop in touching:
+            calls = (
+                partial(reader.read, "a", begin, stop - begin),
+                partial(reader.read_into, "a", begin, bytearray(stop - begin)),
+            )
+            for call in calls:
+                with pytest.raises(Damaged) as caught:
+                    call()
+                error = caught.value
+                assert (error.object, error.position, error.segment) == (block.chunk, block.start, "a")
+                assert (error.start, error.stop) == (block.offset + block.start, block.offset + block.stop)
+                assert pickle.loads(pickle.dumps(error)).to_fields() == error.to_fields()
+        # Neighbours, which end at the block's borders, are whole.
+        for begin, stop in (
+            (shape.start, low),
+            (high, end),
+            (max(shape.start, low - 3), low),
+            (high, min(end, high + 3)),
+        ):
+            if begin < stop:
+                for got in reads_of(shape, reader, begin, stop):
+                    assert got == shape.content[begin:stop]
+        # A reader gives out all that comes before.
+        with reader.reader("a", start=shape.start, piece_bytes=4096) as pieces:
+            before: list[bytes] = []
+            with pytest.raises(Damaged):
+                before.extend(pieces)
+            assert b"".join(before) == shape.content[shape.start : low] and pieces.position == low
+        with reader.reader(
+            "a", start=shape.start, on_damage="skip", prefetch_bytes=chance.choice((0, 1 << 20))
+        ) as pieces:
+            assert b"".join(pieces) == shape.content[shape.start : low] + shape.content[high:]
+            assert [(item.start, item.stop) for item in pieces.skipped] == [(low, high)] and pieces.position == end
+    finding = [item for item in problems(store.check("deep")) if item.object == block.chunk]
+    assert [(item.invariant, item.position) for item in finding] == [(20, block.start)]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_rows_say_what_the_bytes_say(world: World, kind: str) -> None:
+    shape = make(world, kind)
+    expected = expected_borders(world, shape.store, BLOCK)
+    stored = stored_borders(shape.store)
+    for chunk in shape.store.layout("a"):
+        assert chunk.crc32c == value(world.content(chunk.name)[: chunk.length])
+    assert {identity: stored[identity] for identity in expected} == expected
+    assert (len(stored) > len(expected)) == (kind == "truncated" and not world.appends)  # until they are collected
+    assert problems(shape.store.check("deep")) == []
+    shape.store.close()
+    world.forget_cache()
+    again = world.open()
+    assert stored_borders(again) == stored and again.read("a", shape.start, 1 << 20) == shape.content[shape.start :]
+
+
+def test_the_borders_of_a_chunk() -> None:
+    for length in (
+        0,
+        1,
+        15,
+        16,
+        17,
+        32,
+        33,
+        512 * 16,
+        512 * 16 + 1,
+        512 * 16 + 32,
+        512 * 48 + 1,
+        512 * 48 + 65,
+        40_000,
+    ):
+        assert [*blocks.borders_inside(length)] == borders_of(length, BLOCK)
+        assert blocks.count_borders(length) == len(borders_of(length, BLOCK))
+        assert blocks.is_one_block(length) == (not borders_of(length, BLOCK))
+    for position in range(0, 4000 * BLOCK, 7):
+        stretch = blocks.stretch_at(position)
+        assert stretch.start <= position < stretch.stop and stretch.stop - stretch.start == 64 * stretch.step
+        assert blocks.stretch_at(stretch.start) == blocks.stretch_at(stretch.stop - 1) == stretch
+
+
+def test_chunks_of_an_older_version_are_verified_where_they_are_read_whole(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = pattern(0, 300)
+    with monkeypatch.context() as before, world.open(rolling=200) as store:
+        before.setattr(blocks, "BLOCK_BYTES", 1 << 40)
+        store.create("a")
+        store.append("a", content)
+    store = world.open()
+    assert (
+        stored_borders(store) == {} and store.read("a", 0, 300) == content and store.read("a", 30, 7) == content[30:37]
+    )
+    store.append("a", pattern(300, 100))
+    first = next(store.layout("a"))
+    flip(world, first.name, 150)
+    for offset, length in ((0, 200), (0, 300), (0, 250)):
+        with pytest.raises(Damaged) as caught:
+            store.read("a", offset, length)
+        assert (caught.value.start, caught.value.stop) == (0, 200)
+    assert store.read("a", 0, 199) != content[:199], "what cannot be verified alone is given out as it was"
+    assert [item.position for item in problems(store.check("deep"))] == [0]
+
+
+def test_off_means_off(world: World) -> None:
+    shape = make(world, "long")
+    shape.store.close()
+    store = world.open(verify="off")
+    chunk = max(store.layout("a"), key=lambda chunk: chunk.length)
+    flip(world, chunk.name, 5)
+    low = chunk.offset + 5
+    assert (
+        store.read("a", 0, 1 << 20) != shape.content and store.read("a", low + 1, 1 << 20) == shape.content[low + 1 :]
+    )
+    with store.reader("a") as pieces:
+        assert b"".join(pieces) != shape.content
+    assert len(problems(store.check("deep"))) == 1
+
+
+def test_damage_that_is_skipped_is_named_and_nothing_else_is_left_out(world: World) -> None:
+    shape = make(world, "many")
+    store, chunks = shape.store, [*shape.store.layout("a")]
+    wide = [block for block in blocks_of(store, "a", BLOCK) if block.stop - block.start > 2]
+    bad = [wide[1], wide[2], wide[-1]]
+    for block in bad:
+        flip(world, block.chunk, block.stop - 1)
+    ranges = [(block.offset + block.start, block.offset + block.stop) for block in bad]
+    absent = chunks[-2]
+    if world.kind == "memory" and absent.name not in {block.chunk for block in bad}:
+        # (A file that is held open can still be read.)
+        world.remove(absent.name)
+        ranges = sorted([*ranges, (absent.offset, absent.offset + absent.length)])
+    good = [low for low in range(len(shape.content)) if not any(begin <= low < end for begin, end in ranges)]
+    end = len(shape.content)
+    for prefetch_bytes in (0, 1 << 20):
+        for start, stop in ((0, end), (ranges[0][0] + 1, end - 1)):
+            with store.reader(
+                "a", start=start, stop=stop, prefetch_bytes=prefetch_bytes, piece_bytes=4096, on_damage="skip"
+            ) as pieces:
+                assert b"".join(pieces) == bytes(shape.content[at] for at in good if start <= at < stop)
+                told = [(item.start, item.stop) for item in pieces.skipped]
+            lost = {at for at in range(start, stop) if any(begin <= at < end for begin, end in ranges)}
+            assert [at for low, high in told for at in range(low, high)] == sorted(lost)
+            assert all(isinstance(item.error, Damaged) for item in pieces.skipped)
+    refused(InvalidArgument, lambda: store.reader("a", on_damage="ignore"))  # type: ignore[arg-type]
+
+
+def test_borders_go_with_their_chunks(world: World) -> None:
+    shape = make(world, "concatenated")
+    shape.store.close()
+    store = world.open(gc_grace_s=0)
+    chunks = [*store.layout("a")]
+    store.truncate("a", chunks[-1].offset + 3)
+    assert len(stored_borders(store)) > 1
+    store.collect()
+    assert stored_borders(store) == expected_borders(world, store, BLOCK) and len(stored_borders(store)) == 1
+    store.delete("a")
+    store.collect()
+    assert stored_borders(store) == {} and problems(store.check("deep")) == []
+
+
+def test_rows_are_collected_in_bounded_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = make(world, "many")
+    shape.store.close()
+    store = world.open(gc_grace_s=0)
+    monkeypatch.setattr(collecting, "LIMITS", dataclasses.replace(LIMITS, garbage_unfold_chunks_max=5))
+    store.delete("a")
+    chunks, before = len(world.chunks()), store._container.current.queue.head.lsn
+    store.collect()
+    assert stored_borders(store) == {} and world.chunks() == [] and problems(store.check("deep")) == []
+    # A long chunk has more rows than that: each goes alone.
+    assert store._container.current.queue.head.lsn - before >= min(chunks // 5, 3)
+
+
+def test_rows_of_a_chunk_that_is_not_there_are_a_leak(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    identity = b"\7" * 28
+    value = b"\1" + (16).to_bytes(8, "big") + (16).to_bytes(8, "big") + bytes(4)
+
+    def plan(changes: ChangeSet) -> None:
+        changes.rows[block_key(identity, 1024)] = TableRecord(0, value)
+        changes.headers.append((int(OpCode.TABLE_PUT), "!blocks", identity))
+
+    commit_changes(store._container, (), plan)
+    [finding] = problems(store.check("deep"))
+    assert (finding.invariant, finding.severity) == (17, "leak") and "block borders" in finding.message
+    assert problems(store.check("exists")) == []
+
+
+def test_chunks_of_a_session_have_borders(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    content = pattern(0, LONG)
+    with store.session("me") as session:
+        chunk = session.writer(0).write_chunk(world.storage(), 0, content)
+        assert pickle.loads(pickle.dumps(chunk)) == chunk and len(chunk.border_crcs) == len(borders_of(LONG, BLOCK))
+        crcs = chunk.border_crcs
+        wrong_crcs: list[Any] = [crcs[1:], (*crcs, 0), (-1, *crcs[1:]), [*crcs]]
+        for bad in wrong_crcs:
+            wrong = chunk._replace(border_crcs=bad)
+            with pytest.raises(InvalidArgument):
+                store.commit([Attach("a", session.id, (wrong,))])
+        store.commit([Attach("a", session.id, (chunk,))])
+    assert stored_borders(store) == expected_borders(world, store, BLOCK) != {}
+    [stored] = store.layout("a")
+    flip(world, stored.name, 700)
+    with pytest.raises(Damaged) as caught:
+        store.read("a", 690, 20)
+    assert caught.value.start == 688
+    assert store.read("a", 0, 688) == content[:688] and store.read("a", 704, 1 << 20) == content[704:]
+
+
+def test_the_most_chunks_of_one_append_fit_into_a_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 50,000 chunks of 640 KiB would, with ten borders each, which are all that ``commit_bytes_max`` allows."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    store = world.open(rolling=11)
+    store.create("a")
+    content = pattern(0, 11 * 2_000)
+    assert LIMITS.commit_bytes_max // LIMITS.commit_chunks_max < 11 * 64 * 1024
+    with store._context.store().view() as view:
+        segment = find_segment(view, "a", None)
+    planned = plan_on_tail(store._container.current, segment, None, False, "", b"", content, 0)
+    op = PendingOp([planned.header], planned.rows, (), (), 1)
+    record = RecordBuilder(0, lambda key: None, 0.0, 0).build([op], 1)
+    size_bytes = sum(len(key) + len(value or b"") + 8 for key, value in record.rows) + len(msgpack.packb(record.ops))
+    assert size_bytes / 2_000 * LIMITS.commit_chunks_max < LIMITS.record_bytes_max

@@ -1,0 +1,318 @@
+"""A metadata cache that does not hold what was written to it: noticed, thrown away, made anew (protocol 3.8)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from chunkstore import runtime
+from chunkstore.assembly import open_replica
+from chunkstore.changes import Seal, Unseal
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import CacheDamaged, SegmentExists
+from chunkstore.metadata.keys import segment_key, table_key
+from chunkstore.metadata.lmdb.store import LmdbMetadataStore
+from chunkstore.metadata.port import GENESIS, Head
+from chunkstore.operations import maintenance
+from tests.faults import cache_files
+from tests.faults.cache_files import Made, Watching, append, copied, data_file, flip, open_in, put, settings
+from tests.support.data import problems
+from tests.support.hooked import in_thread
+
+SEGMENT = "segment/004"
+GENESIS_HEAD = Head(GENESIS, 0)
+
+
+@pytest.fixture(scope="module", params=["closed cleanly", "killed"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return cache_files.make(tmp_path_factory.mktemp("made"), closed=request.param == "closed cleanly")
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return cache_files.make(tmp_path_factory.mktemp("clean"), closed=True)
+
+
+def store_of(store: ChunkedSegmentStorage) -> LmdbMetadataStore:
+    found = store._container.current.store
+    assert isinstance(found, LmdbMetadataStore)
+    return found
+
+
+def rot_row(file: Path, key: bytes, *, part: str = "value") -> None:
+    """Flip one bit of every place where the row lies: in its middle, or in its key's last byte."""
+    with lmdb.open(str(file.parent), lock=False, readonly=True) as environment, environment.begin() as txn:
+        raw = txn.get(key)
+        assert raw is not None
+    data = file.read_bytes()
+    at = data.find(key + raw)
+    assert at >= 0
+    while at >= 0:
+        flip(file, at + len(key) + (len(raw) // 2 if part == "value" else -1), 1)
+        at = data.find(key + raw, at + 1)
+
+
+def rot_live(store: ChunkedSegmentStorage, key: bytes) -> None:
+    """The same of a row in an open store."""
+    environment = store_of(store)._environment
+    with environment.handle.begin() as txn:
+        raw = txn.get(key)
+        assert raw is not None
+    file = Path(environment.path, "data.mdb")
+    data = file.read_bytes()
+    at = data.find(key + raw)
+    while at >= 0:
+        flip(file, at + len(key) + len(raw) // 2, 1)
+        at = data.find(key + raw, at + 1)
+
+
+def hide_row(store: ChunkedSegmentStorage, key: bytes) -> None:
+    """Take a row out of an open store; all the others, and the tree, stay sound."""
+    with store_of(store)._environment.handle.begin(write=True) as txn:
+        assert txn.delete(key)
+
+
+def go_on_and_judge(folder: Path, made: Made, store: ChunkedSegmentStorage) -> None:
+    """What is there is right, more is written, and the journal alone leads to the same."""
+    assert cache_files.state_differs(store, made.model) == ""
+    append(store, made.model, SEGMENT, 45)
+    append(store, made.model, SEGMENT, 5, event=9)
+    put(store, made.model, b"key 001", b"another")
+    with pytest.raises(SegmentExists):
+        store.create("segment/001")
+    assert problems(store.check("quick")) == []
+    store.close()
+    with open_in(folder) as again:
+        assert again.report.source == "cache"
+        assert cache_files.state_differs(again, made.model) == ""
+    assert cache_files.replayed_differs(made) == ""
+
+
+# ---- at rest
+
+
+@pytest.mark.parametrize("part", ["value", "key"])
+def test_a_row_rots_while_the_container_is_closed(made: Made, tmp_path: Path, part: str) -> None:
+    """The wrong length of a segment would be journaled, and with it a digest that no replay reaches."""
+    here = copied(made, tmp_path)
+    rot_row(data_file(tmp_path / "cache"), segment_key(SEGMENT), part=part)
+    store = open_in(tmp_path)
+    assert store.report.source != "cache"
+    go_on_and_judge(tmp_path, here, store)
+
+
+def test_an_intact_cache_is_used(made: Made, tmp_path: Path) -> None:
+    here = copied(made, tmp_path)
+    store = open_in(tmp_path)
+    assert store.report.source == "cache"
+    go_on_and_judge(tmp_path, here, store)
+
+
+def test_a_hidden_row_is_missed_after_a_kill(clean: Made, tmp_path: Path) -> None:
+    """Every row that is left is sound, and so is the tree."""
+    here = copied(clean, tmp_path / "here")
+    with open_in(here.folder) as store:
+        hide_row(store, segment_key(SEGMENT))
+        left = copied(here, tmp_path / "left")
+    again = open_in(left.folder)
+    assert again.report.source != "cache"
+    go_on_and_judge(left.folder, left, again)
+
+
+def test_a_large_file_is_verified_by_a_child(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._CHILD_BYTES_MIN", 0)
+    copied(made, tmp_path)
+    with open_in(tmp_path) as store:
+        assert store.report.source == "cache"
+    other = copied(made, tmp_path / "other")
+    file = data_file(other.folder / "cache")
+    page = next(span for span in cache_files.used_bytes(file) if span.start >= 8192)
+    flip(file, page.start, 0)  # of a page's own number
+    with open_in(other.folder) as store:
+        assert store.report.source != "cache"
+
+
+def test_a_child_that_takes_too_long_is_not_waited_for(
+    clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = copied(clean, tmp_path / "here")
+    with open_in(here.folder):
+        left = copied(here, tmp_path / "left")
+    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._CHILD_BYTES_MIN", 0)
+    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._CHILD_S_MAX", 0.0)
+    with open_in(left.folder) as store:
+        assert store.report.source != "cache"
+
+
+# ---- live
+
+
+@contextmanager
+def opened(made: Made, folder: Path) -> Iterator[tuple[Made, ChunkedSegmentStorage, Watching]]:
+    here, watching = copied(made, folder), Watching()
+    store = open_in(folder, watching)
+    try:
+        yield here, store, watching
+    finally:
+        store.close()
+
+
+USES: dict[str, tuple[bytes, Callable[[ChunkedSegmentStorage, Made], object]]] = {
+    "append": (segment_key(SEGMENT), lambda store, made: append(store, made.model, SEGMENT, 5)),
+    "read": (segment_key(SEGMENT), lambda store, made: store.read(SEGMENT, 0, 10)),
+    "info": (segment_key(SEGMENT), lambda store, made: store.info(SEGMENT)),
+    "list": (segment_key(SEGMENT), lambda store, made: list(store.segments())),
+    "layout": (segment_key(SEGMENT), lambda store, made: list(store.layout(SEGMENT))),
+    "offset_at": (segment_key(SEGMENT), lambda store, made: store.offset_at(SEGMENT, 1 << 50)),
+    "table get": (table_key("facts", b"key 001"), lambda store, made: store.table("facts").get(b"key 001")),
+    "table scan": (table_key("facts", b"key 001"), lambda store, made: list(store.table("facts").scan(b"key 001"))),
+    "table put": (table_key("facts", b"key 001"), lambda store, made: put(store, made.model, b"key 001", b"new")),
+    "last event": (segment_key(SEGMENT), lambda store, made: store.last_event_number(SEGMENT, b"w")),
+    "seal": (segment_key(SEGMENT), lambda store, made: store.commit([Seal(SEGMENT), Unseal(SEGMENT)])),
+    "snapshot": (segment_key(SEGMENT), lambda store, made: store.snapshot()),
+    "heartbeat": (b"\0head", lambda store, made: append(store, made.model, SEGMENT, 5)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_row_rots_under_an_open_store(clean: Made, tmp_path: Path, use: str) -> None:
+    key, call = USES[use]
+    with opened(clean, tmp_path) as (here, store, watching):
+        epoch = store.epoch
+        rot_live(store, key)
+        call(store, here)
+        assert store.epoch > epoch
+        assert store.report.source != "cache"
+        assert watching.damage
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_a_collection_meets_rot(clean: Made, tmp_path: Path) -> None:
+    with opened(clean, tmp_path) as (here, store, watching):
+        with store_of(store).view() as view:
+            (garbage,) = [key for key, _ in view.scan(b"G", b"H")]
+        rot_live(store, garbage)
+        assert store.collect().chunks == 3
+        assert watching.damage
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_rot_that_is_met_while_a_record_is_built(clean: Made, tmp_path: Path) -> None:
+    """It was sound when it was planned on: nothing is journaled, and it is planned anew."""
+    with opened(clean, tmp_path) as (here, store, watching):
+        current = store._container.current
+        build = current.queue._environment.build
+
+        def rotten_by_now(*arguments: object) -> object:
+            rot_live(store, segment_key(SEGMENT))
+            return build(*arguments)  # type: ignore[arg-type]
+
+        current.queue._environment = current.queue._environment._replace(build=rotten_by_now)  # type: ignore[arg-type]
+        append(store, here.model, SEGMENT, 5)
+        assert watching.damage
+        assert store._container.current is not current
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_many_threads_meet_the_same_rot(clean: Made, tmp_path: Path) -> None:
+    with opened(clean, tmp_path) as (here, store, _):
+        epoch = store.epoch
+        rot_live(store, segment_key(SEGMENT))
+        start = threading.Barrier(8)
+
+        def look(number: int) -> int:
+            start.wait(30)
+            if number % 2:
+                return store.info(SEGMENT).length
+            return store.append(SEGMENT, b"")
+
+        threads = [in_thread(lambda number=number: look(number)) for number in range(8)]  # type: ignore[misc]
+        for thread, _ in threads:
+            thread.join(60)
+        length = len(here.model.segments[SEGMENT])
+        assert [found for _, found in threads] == [[length]] * 8
+        assert store.epoch == epoch + 1, "one take-over for all"
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_rows_that_contradict_one_another_are_the_caches_fault_first(clean: Made, tmp_path: Path) -> None:
+    """A chunk's row is hidden: the list leads to nothing."""
+    with opened(clean, tmp_path) as (here, store, watching):
+        with store_of(store).view() as view:
+            chunk = next(key for key, _ in view.scan(b"C", b"D"))
+        hide_row(store, chunk)
+        assert cache_files.state_differs(store, here.model) == ""
+        assert watching.damage
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_check_finds_what_is_hidden(clean: Made, tmp_path: Path) -> None:
+    with opened(clean, tmp_path) as (here, store, watching):
+        hide_row(store, segment_key(SEGMENT))
+        (finding,) = problems(store.check("quick"))
+        assert (finding.invariant, finding.severity) == (12, "warning")
+        assert watching.damage
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_a_snapshot_finds_what_is_hidden(clean: Made, tmp_path: Path) -> None:
+    with opened(clean, tmp_path) as (here, store, watching):
+        hide_row(store, segment_key(SEGMENT))
+        store.snapshot()
+        assert watching.damage
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_the_keeper_finds_what_is_hidden(clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_AUDIT_S", 0.0)
+    monkeypatch.setattr(maintenance, "_TICK_S", 0.01)
+    with opened(clean, tmp_path) as (here, store, watching):
+        hide_row(store, segment_key(SEGMENT))
+        deadline_s = runtime.monotonic_s() + 60
+        while not watching.damage:
+            assert runtime.monotonic_s() < deadline_s
+            runtime.sleep_s(0.01)
+        go_on_and_judge(tmp_path, here, store)
+
+
+def test_a_damaged_cache_says_so_to_all_and_is_not_opened_again(clean: Made, tmp_path: Path) -> None:
+    with opened(clean, tmp_path) as (_, store, _):
+        rows = store_of(store)
+        rot_live(store, segment_key(SEGMENT))
+        with pytest.raises(CacheDamaged) as caught:
+            rows.get(segment_key(SEGMENT))
+        assert caught.value.object == rows.path
+        for call in (rows.head, rows.view, lambda: rows.get(b"Sx"), lambda: rows.finish_load(GENESIS_HEAD)):
+            with pytest.raises(CacheDamaged):
+                call()
+
+
+# ---- replicas
+
+
+def test_a_replica_meets_rot(clean: Made, tmp_path: Path) -> None:
+    theirs = settings(tmp_path / "theirs")
+    with (
+        opened(clean, tmp_path) as (here, store, _),
+        open_replica(f"file://{tmp_path}/root", settings=theirs) as replica,
+    ):
+        rows = replica._follower.store
+        assert isinstance(rows, LmdbMetadataStore)
+        with rows._environment.handle.begin() as txn:
+            raw = txn.get(segment_key(SEGMENT))
+        assert raw is not None
+        file = Path(rows.path, "data.mdb")
+        data, at = file.read_bytes(), -1
+        while (at := data.find(raw, at + 1)) >= 0:
+            flip(file, at + 20, 0)
+        assert replica.info(SEGMENT).length == len(here.model.segments[SEGMENT])
+        append(store, here.model, SEGMENT, 9)
+        append(store, here.model, SEGMENT, 1)
+        replica.refresh()
+        assert replica.read(SEGMENT, 0, 999)[:-1] in here.model.segments[SEGMENT]
+        assert problems(replica.check("quick")) == []

@@ -1,0 +1,146 @@
+"""A root that is copied while it is in use: original and copy go on side by side, with one cache directory."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import chunkstore
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import RolledBack
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from tests.faults.copies import run_round
+from tests.faults.ground import FULL_RUN
+from tests.support.data import problems
+from tests.support.servers.s3server import S3Server
+from tests.support.stopped import stopped_process
+
+
+def opened(root: Path, cache: Path, *, create: bool = False) -> ChunkedSegmentStorage:
+    settings = chunkstore.Settings(cache_dir=str(cache), lease_s=0)
+    return chunkstore.open(f"file://{root}", create=create, settings=settings)
+
+
+def content(store: ChunkedSegmentStorage) -> dict[str, bytes]:
+    return {info.name: bytes(store.read(info.name, 0, info.length)) for info in store.segments()}
+
+
+def test_original_and_copy_go_on(tmp_path: Path) -> None:
+    """Stores were found by the container's uuid alone: the original journaled from the copy's rows."""
+    root, cache = tmp_path / "root", tmp_path / "cache"
+    original = opened(root, cache, create=True)
+    original.create("a")
+    original.append("a", b"before;")
+    place = tmp_path / "copy"
+    shutil.copytree(root, place)
+    copy = opened(place, cache)
+    copy.append("a", b"the copy's;")
+    copy.create("only in the copy")
+    copy.append("only in the copy", b"x")
+    original.create("only in the original")
+    original.append("a", b"the original's;")
+    original.append("only in the original", b"y")
+    copy.append("a", b"more;")
+    wanted = (
+        {"a": b"before;the original's;", "only in the original": b"y"},
+        {"a": b"before;the copy's;more;", "only in the copy": b"x"},
+    )
+    assert (content(original), content(copy)) == wanted
+    original.close()
+    copy.close()
+    for use in (cache, tmp_path / "no cache"):
+        for where, known in zip((root, place), wanted, strict=True):
+            with opened(where, use) as store:
+                assert content(store) == known
+                assert problems(store.check("deep")) == []
+
+
+def test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path: Path) -> None:
+    """A cache that is ahead of its root's journal says that records were lost. The original's says nothing about the copy."""
+    root, cache, place = tmp_path / "root", tmp_path / "cache", tmp_path / "copy"
+    with opened(root, cache, create=True) as original:
+        original.create("a")
+        shutil.copytree(root, place)
+        original.append("a", b"the original's")
+    with opened(place, cache) as copy:
+        assert copy.report.source == "journal"
+        assert copy.report.findings == ()
+        assert content(copy) == {"a": b""}
+    with opened(root, cache) as original:
+        assert original.report.source == "cache"
+        assert content(original) == {"a": b"the original's"}
+
+
+def test_a_cache_without_the_root_in_its_key_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FilesystemChunkStorage, "address", "one for all")
+    with pytest.raises(RolledBack):
+        test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path)
+
+
+def test_a_root_has_its_cache_where_it_was(tmp_path: Path) -> None:
+    """A root that is renamed has another address: its cache is built anew; brought back, it finds the one it had."""
+    root, cache, place = tmp_path / "root", tmp_path / "cache", tmp_path / "elsewhere"
+    with opened(root, cache, create=True) as store:
+        store.create("a")
+        store.append("a", b"1")
+    root.rename(place)
+    (tmp_path / "link").symlink_to(place)
+    for where, source in ((place, "journal"), (tmp_path / "link", "cache"), (place / ".." / "elsewhere", "cache")):
+        with opened(where, cache) as store:
+            assert store.report.source == source
+            store.append("a", b"2")
+    place.rename(root)
+    with opened(root, cache) as store:
+        assert store.report.source == "cache"
+        assert store.report.replayed_records > 0, "what happened elsewhere"
+        assert content(store) == {"a": b"1222"}
+
+
+def test_taking_over_beside_an_owner_that_was_stopped_while_it_wrote_its_cache(tmp_path: Path) -> None:
+    """It holds LMDB's own lock for as long as it is stopped. Whoever wrote behind it waited, or gave the cache up after seconds."""
+    root, cache = tmp_path / "root", tmp_path / "cache"
+    with opened(root, cache, create=True) as first:
+        first.create("a")
+        first.append("a", b"before;")
+    script = f"""
+import time
+from pathlib import Path
+from tests.faults.test_copies import opened
+store = opened(Path({str(root)!r}), Path({str(cache)!r}))
+store.append("a", b"the zombie's;")
+with store._container.current.store.environment.handle.begin(write=True):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+    with stopped_process([sys.executable, "-c", script]):
+        with opened(root, cache) as second:
+            assert second.report.source == "cache"
+            second.append("a", b"its successor's;")
+        with opened(root, cache) as third:
+            assert third.report.source == "cache"
+            assert content(third) == {"a": b"before;the zombie's;its successor's;"}
+            assert problems(third.check("deep")) == []
+
+
+@pytest.mark.timeout(300)
+def test_original_and_copies_in_any_order(tmp_path: Path) -> None:
+    """A share of ``python -m tests.faults.copies``."""
+    first = random.randrange(1 << 40)
+    for seed in range(first, first + (300 if FULL_RUN else 20)):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        print(f"seed {seed}")
+        run_round(seed, folder)
+
+
+@pytest.mark.timeout(300)
+def test_original_and_copies_in_any_order_on_s3(moto: S3Server, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 40)
+    print(f"seed {seed}")
+    bucket, numbers = moto.make_bucket(), itertools.count(1)
+    run_round(seed, tmp_path, lambda: moto.root(bucket, f"root-{next(numbers)}"), steps_max=16)

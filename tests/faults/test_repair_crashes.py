@@ -1,0 +1,133 @@
+"""A repair that is killed at any of its storage calls is run again, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.assembly import open_store_on
+from chunkstore.config import Settings
+from chunkstore.errors import Damaged
+from chunkstore.repair import repair_on
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from tests.support.data import problems
+from tests.support.forwarding import Hooked
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "wrecks"
+CHANGING = ("create", "create_if_absent", "put", "write", "sync", "harden", "delete")
+"""Between two of these calls the storage is the same wherever the process ends."""
+
+
+def settings(folder: Path, cache: str) -> Settings:
+    return Settings(cache_dir=str(folder / cache), lease_s=0, lmdb_map_bytes=1 << 26)
+
+
+def hooked(folder: Path, before: Callable[[str, tuple[str, ...]], None]) -> Hooked:
+    storage = Hooked(FilesystemChunkStorage(str(folder / "root")))
+    storage.before = before
+    return storage
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    storage = FilesystemChunkStorage(str(folder / "root"))
+    with open_store_on(storage, settings=settings(folder, "cache-at-the-end"), close_storage=True) as store:
+        assert problems(store.check("deep")) == []
+        row = store.table("colours").get(b"red")
+        held: dict[str, Any] = {info.name: store.read(info.name, 0, 999) for info in store.segments()}
+        return held | {"row": row and row.value}
+
+
+def killed_at(folder: Path, number: int, *, after: bool) -> bool:
+    """Run a repair in a child process that ends at its changing call ``number``, before or after it; whether it got there."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        assert os.WIFEXITED(status) and os.WEXITSTATUS(status) in (0, 9)
+        return os.WEXITSTATUS(status) == 9
+    try:
+        seen = 0
+
+        def count(operation: str, _: tuple[str, ...]) -> None:
+            nonlocal seen
+            if after and seen == number and seen:
+                os._exit(9)
+            if operation in CHANGING:
+                seen += 1
+                if not after and seen == number:
+                    os._exit(9)
+
+        repair_on(hooked(folder, count), settings=settings(folder, "cache"))
+        os._exit(0)
+    finally:
+        os._exit(7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wreck", ["append-flipped-attribute", "slot-flipped-attribute", "append-copied-table"])
+def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh"
+    with tarfile.open(GOLDEN / f"{wreck}.tar.gz") as packed:
+        packed.extractall(fresh / "root", filter="data")
+    whole = tmp_path / "whole"
+    shutil.copytree(fresh, whole)
+    done = repair_on(FilesystemChunkStorage(str(whole / "root")), settings=settings(whole, "cache"))
+    expected = contents(whole)
+    number, continued = 0, 0
+    while True:
+        number += 1
+        folder = tmp_path / "killed"
+        shutil.copytree(fresh, folder)
+        if not killed_at(folder, number, after=number % 2 == 0):
+            break
+        cache = "cache" if number % 3 else "another machine"
+        report = repair_on(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, cache))
+        if not report.sound:
+            assert report.last_lsn == done.last_lsn and report.segments == done.segments, number
+            continued += report.continued
+        assert contents(folder) == expected, number
+        assert repair_on(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
+        shutil.rmtree(folder)
+    assert number > 10 and continued > 2
+
+
+def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> None:
+    """What its owner changed meanwhile is not changed back, and the rest is kept all the same."""
+    with tarfile.open(GOLDEN / "append-flipped-attribute.tar.gz") as packed:
+        packed.extractall(tmp_path / "root", filter="data")
+
+    def dies_behind_open(operation: str, names: tuple[str, ...]) -> None:
+        if operation == "write" and "/log.a" in names[0]:
+            os._exit(9)
+
+    if os.fork() == 0:
+        try:
+            repair_on(hooked(tmp_path, dies_behind_open), settings=settings(tmp_path, "cache"))
+        finally:
+            os._exit(9)
+    os.wait()
+    storage = FilesystemChunkStorage(str(tmp_path / "root"))
+    with open_store_on(storage, settings=settings(tmp_path, "cache"), close_storage=True) as store:
+        assert [item.message for item in store.check("quick")] == ["a repair was interrupted: run it again"]
+        length = store.info("plain").length
+        store.append("plain", b"by its owner")
+    report = repair_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "cache"))
+    assert report.continued
+    [lost] = [item for item in report.segments if item.lost]
+    assert (lost.segment, lost.kept, lost.lost) == ("plain", (), ((length, length + 36),))
+    after = contents(tmp_path)
+    assert after["plain"][length:] == b"by its owner"
+    assert after["later"] == b"fourth epoch;" and after["rest"].endswith(b"after it;")
+
+
+def test_a_wreck_stays_one_until_a_person_says_so(tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN / "slot-flipped-crc.tar.gz") as packed:
+        packed.extractall(tmp_path / "root", filter="data")
+    repair_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "a"), dry_run=True)
+    with pytest.raises(Damaged):
+        open_store_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "b"))

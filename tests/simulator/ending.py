@@ -1,0 +1,94 @@
+"""The end of a run: faults are over, everybody comes to an end, a fresh process takes over, and everything is looked at.
+
+Leaves out: what may not be (``checks``), what the heir writes (``finals``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import NotOwner, StorageUnavailable
+from tests.simulator import finals
+from tests.simulator.world import Process
+
+if TYPE_CHECKING:
+    from tests.simulator.runs import Run
+
+__all__ = ["judge"]
+
+_PATIENCE: Final = 1000
+"""Timeouts that everything under way has to end in, once there are no faults."""
+_POLITE_S: Final = 10.0
+"""On top of that where there are leases: a look at one takes two seconds by a slow clock, whatever the timeouts, and may follow another."""
+
+
+def judge(run: Run) -> None:
+    """Faults are over: a fresh process takes over, and everything is looked at."""
+    world = run.world
+    if world.failures or not _everybody_ends(run):
+        return
+    heir = run.process("heir", f"host-of-the-heir{run.side}")
+    store = _calmly(run, lambda: _inherit(run, heir), heir)
+    if store is None:
+        return
+    _calmly(run, lambda: finals.write(run.recorder, store), heir)
+    found = _calmly(run, lambda: run.checks.at_the_end(store, early=True), heir)
+    run.recorder.events += found or ()
+    # What is still on its way arrives, whoever was alive does its last things; nothing may change any more.
+    world.advance(float(run.plan.timeout_s) * 1200)
+    if world.failures:
+        return
+    _calmly(run, lambda: run.checks.at_the_end(store, early=False), heir)
+    _calmly(run, store.close, heir)
+    follower = run.process("follower", f"host-of-the-follower{run.side}")
+    _calmly(run, lambda: run.checks.compare(follower.opening_replica()()), follower)
+    run.checks.history(run.recorder.finish())
+
+
+def _everybody_ends(run: Run) -> bool:
+    """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
+    patience_s = _PATIENCE * run.plan.timeout_s + (_POLITE_S if run.plan.settings.lease_s else 0.0)
+    for _ in range(_PATIENCE):
+        busy = [life for life in run.lives if not life.finished and not life.process.dead]
+        if not busy:
+            return True
+        run.world.advance(patience_s / _PATIENCE)
+        if run.world.failures:
+            return False
+    names = ", ".join(life.process.name for life in busy)
+    run.world.fail(f"invariant 33: without faults, {names} came to no end in {patience_s:g} s")
+    return False
+
+
+def _inherit(run: Run, heir: Process) -> ChunkedSegmentStorage:
+    """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
+    for _ in range(len(run.world.processes) + 2):
+        try:
+            store = heir.opening()()
+            run.checks.after_take_over(heir, store)
+            return store
+        except (NotOwner, StorageUnavailable) as error:
+            # Somebody who was asleep, or in the middle of a claim, was faster: he cannot be for ever. A deadline may have been
+            # drawn that has no time for a second claim.
+            if isinstance(error, StorageUnavailable) and not error.message.startswith("lost every race"):
+                raise
+            run.world.runtime.sleep_s(run.plan.timeout_s)
+    raise AssertionError("invariant 33: claimants without faults do not come to an end")
+
+
+def _calmly(run: Run, call: Callable[[], Any], process: Process) -> Any:
+    job = process.start(call, "judge")
+    try:
+        job.run_to_end()
+    except AssertionError as error:
+        run.world.fail(f"invariant 33: without faults, {error}")
+        return None
+    if isinstance(job.error, AssertionError) and str(job.error).startswith("invariant "):
+        run.world.fail(str(job.error))
+        return None
+    if job.error is not None:
+        run.world.fail(f"after all faults: {job.error!r}")
+        return None
+    return job.value

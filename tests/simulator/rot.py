@@ -1,0 +1,90 @@
+"""Stored bytes that rot at rest: a bit of an object reads wrong, for everybody, until it is put right.
+
+Only what is read lies; what is stored stays, so that judges see the truth and a power cut takes nothing of it.
+Leaves out: bytes that are not durable yet; the last record of a stream that may be going on, whose rot in an APPEND journal nobody can
+tell from a write that was torn (docs/fault-model.md).
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from chunkstore.errors import ChunkstoreError
+from tests.judges.stored_records import record_size
+from tests.simulator.posix import PosixBackend
+from tests.simulator.s3 import S3Backend
+
+if TYPE_CHECKING:
+    from tests.simulator.runs import Run
+    from tests.simulator.world import World
+
+__all__ = ["RottenObject", "rot_a_chunk", "rot_the_journal"]
+
+
+class RottenObject:
+    """One bit of one object."""
+
+    def __init__(self, world: World, name: str, place: int, bit: int) -> None:
+        self._rotten = _backend(world).rotten
+        self._name = name
+        self._place = place
+        self._rotten[name] = (place, 1 << bit)
+
+    def __repr__(self) -> str:
+        return f"byte {self._place} of {self._name}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was put right."""
+        return self._name not in self._rotten
+
+    def undo(self) -> None:
+        """The bytes are what was written."""
+        self._rotten.pop(self._name, None)
+
+    def excuses(self, error: ChunkstoreError) -> bool:
+        """Whether it names the object."""
+        return self._name in str(error)
+
+
+def rot_a_chunk(run: Run, random: Random) -> RottenObject | None:
+    """A bit of any chunk; somebody looks."""
+    lie = _rot(run.world, random, run.checks.referenced_chunks())
+    run.look_around()
+    return lie
+
+
+def rot_the_journal(run: Run, random: Random) -> RottenObject | None:
+    """A bit of any object beside the chunks: records, snapshots, claims, hints, FORMAT."""
+    world = run.world
+    container, prefix = f"{world.names.container}/", world.names.data_prefix()
+    names = [name for name in world.backend.names() if name.startswith(container) and not name.startswith(prefix)]
+    return _rot(world, random, names)
+
+
+def _backend(world: World) -> S3Backend | PosixBackend:
+    backend = world.backend
+    assert isinstance(backend, S3Backend | PosixBackend)
+    return backend
+
+
+def _rot(world: World, random: Random, names: list[str]) -> RottenObject | None:
+    if not names:
+        return None
+    name = random.choice(names)
+    size = _sure_bytes(world, name)
+    if not size or name in _backend(world).rotten:
+        return None
+    return RottenObject(world, name, random.randrange(size), random.randrange(8))
+
+
+def _sure_bytes(world: World, name: str) -> int:
+    """How many bytes of an object are there for certain, and are no torn write if they are wrong."""
+    data = _backend(world).durable(name) or b""
+    if not name.endswith("/log.a"):
+        return len(data)
+    last = end = 0
+    while (size := record_size(data, end)) is not None and end + size <= len(data):
+        last, end = end, end + size
+    return last
