@@ -9,8 +9,9 @@ import pytest
 from chunkstore.errors import Damaged
 from tests.simulator import World
 from tests.simulator.copies import CopiedRun
-from tests.simulator.distrust import CLASSES, ENABLED, Distrust, draw_distrust
+from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import draw_plan
+from tests.simulator.lies import CLASSES, ENABLED, draw_distrust
 from tests.simulator.rot import RottenObject
 from tests.simulator.runs import Run, run_seed
 from tests.simulator.world import StorageKind

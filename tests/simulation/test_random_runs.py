@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulator.distrust import ENABLED
 from tests.simulator.drawing import draw_plan
 from tests.simulator.faults import CLASSES
+from tests.simulator.lies import ENABLED
 from tests.simulator.runs import RunResult, run_seed
 from tests.support.fresh_seeds import FRESH_SEED
 

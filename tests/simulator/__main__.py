@@ -27,8 +27,8 @@ from tests.simulator.campaign import (
     sources_digest,
     totals,
 )
-from tests.simulator.distrust import CLASSES, ENABLED
 from tests.simulator.drawing import draw_plan
+from tests.simulator.lies import CLASSES, ENABLED
 from tests.simulator.runs import Run
 
 _OUT = Console()

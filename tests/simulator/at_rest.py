@@ -9,32 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from chunkstore.errors import ChunkstoreError, Damaged, RolledBack
 from chunkstore_journal.objects import decode_lease
+from tests.simulator.roots import RootRun
+from tests.simulator.told import Backup
 from tests.simulator.world import Job, Machine, Process
 
-if TYPE_CHECKING:
-    from tests.simulator.checks import Checks
-    from tests.simulator.clients import Recorder
-    from tests.simulator.runs import Run
-
-__all__ = ["Backup", "cut_tail", "let", "restore_backup", "show_backup"]
+__all__ = ["cut_tail", "let", "restore_backup", "show_backup"]
 
 _NO_ANSWER: Final = Damaged("no answer", object="")
 _TURNS: Final = 200
 """How often a claimant is looked after before it counts as hanging."""
-
-
-class Backup(NamedTuple):
-    """A root as it was, and what was known of it."""
-
-    objects: dict[str, bytes]
-    point: tuple[int, bytes]
-    checks: Checks
-    recorder: Recorder
-    numbers: list[int]
 
 
 class KeptCaches:
@@ -48,12 +35,12 @@ class KeptCaches:
         return isinstance(error, RolledBack)
 
 
-def _objects(run: Run) -> dict[str, bytes]:
+def _objects(run: RootRun) -> dict[str, bytes]:
     backend, prefix = run.world.backend, f"{run.world.container}/"
     return {name: backend.content(name) or b"" for name in backend.names() if name.startswith(prefix)}
 
 
-def _take(run: Run) -> Backup:
+def _take(run: RootRun) -> Backup:
     checks = run.checks.copied()
     checks.pause()
     numbers = [writer.number for writer in run.writers]
@@ -61,7 +48,7 @@ def _take(run: Run) -> Backup:
     return Backup(_objects(run), stored.point(stored.lsn), checks, run.recorder.copied(), numbers)
 
 
-def _put(run: Run, objects: dict[str, bytes]) -> None:
+def _put(run: RootRun, objects: dict[str, bytes]) -> None:
     """Nothing else is there, and nothing is on its way to what was there."""
     run.world.drop_requests()
     backend = run.world.backend
@@ -71,7 +58,7 @@ def _put(run: Run, objects: dict[str, bytes]) -> None:
         backend.overwrite(name, data)
 
 
-def restore_backup(run: Run, random: Random) -> None:
+def restore_backup(run: RootRun, random: Random) -> None:
     """First a backup is taken; the next time it is put in the root's place, and stays: some machines have lost their caches."""
     backup, run.distrust.backup = run.distrust.backup, None
     if backup is None:
@@ -97,7 +84,7 @@ def restore_backup(run: Run, random: Random) -> None:
     run.begin_replicas(replicas)
 
 
-def show_backup(run: Run, random: Random) -> None:
+def show_backup(run: RootRun, random: Random) -> None:
     """A backup is in the root's place for a while, on a machine whose cache is ahead of it: whoever opens it is told so."""
     backup, run.distrust.old_backup = run.distrust.old_backup, None
     if backup is None:
@@ -132,7 +119,7 @@ def show_backup(run: Run, random: Random) -> None:
     run.begin_replicas(replicas)
 
 
-def cut_tail(run: Run, random: Random) -> None:
+def cut_tail(run: RootRun, random: Random) -> None:
     """Records before a clean close are gone: whoever opens it is told so, until they are back."""
     world, history = run.world, run.checks.stored
     run.distrust.put_right()
@@ -157,7 +144,7 @@ def cut_tail(run: Run, random: Random) -> None:
     run.begin_replicas(replicas)
 
 
-def _cut(run: Run, epoch: int, random: Random) -> list[str]:
+def _cut(run: RootRun, epoch: int, random: Random) -> list[str]:
     """Cut records off the end of a stream; returns the objects that are shorter or gone."""
     world = run.world
     if world.mode == "append":
@@ -175,7 +162,7 @@ def _cut(run: Run, epoch: int, random: Random) -> list[str]:
     return cut
 
 
-def let(run: Run, process: Process, call: Callable[[Process], object]) -> Job[object]:
+def let(run: RootRun, process: Process, call: Callable[[Process], object]) -> Job[object]:
     """Let a process do something while nobody else does; it is dead afterwards."""
     job: Job[object] = process.start(lambda: call(process))
     for _ in range(_TURNS):
@@ -187,7 +174,7 @@ def let(run: Run, process: Process, call: Callable[[Process], object]) -> Job[ob
     return job
 
 
-def _ask(run: Run, machine: Machine) -> ChunkstoreError | None:
+def _ask(run: RootRun, machine: Machine) -> ChunkstoreError | None:
     """What a claimant is answered: an error, or None if it serves. It is dead afterwards."""
     world = run.world
     process = run.process(f"t{len(world.processes)}", machine.name)

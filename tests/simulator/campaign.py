@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.simulator.checks import Level
-from tests.simulator.distrust import ENABLED
+from tests.simulator.lies import ENABLED
 from tests.simulator.runs import RunResult, run_seed
 
 __all__ = ["SOURCES", "Tally", "campaign", "firing_rates", "measure", "save", "sources_digest", "totals"]

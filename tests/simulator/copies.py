@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from tests.simulator.result import RunResult
-from tests.simulator.runs import Run
+from tests.simulator.roots import RootRun
 from tests.simulator.world import Process
 
 __all__ = ["CopiedRun"]
@@ -22,10 +22,10 @@ _CLAIMS: Final = 8
 """Claims of one copy."""
 
 
-class CopiedRun(Run):
-    """What becomes of a copy. Its ``turn`` is part of the original's."""
+class CopiedRun(RootRun):
+    """What becomes of a copy."""
 
-    def __init__(self, original: Run, side: str) -> None:
+    def __init__(self, original: RootRun, side: str) -> None:
         self.plan = replace(original.plan, claims=_CLAIMS, distrust=())
         self.level = original.level
         self.side = side
@@ -47,10 +47,3 @@ class CopiedRun(Run):
     def process(self, name: str, machine: str) -> Process:
         """A new process that works on the copy."""
         return self.world.process(name, machine, self.side)
-
-    def turn(self) -> None:
-        """A turn of the nemesis."""
-        if self.result.claims < self.plan.claims:
-            owners = self.begin_somebody()
-            self.strike(owners)
-        self.wake_some()

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any, Final
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
-from tests.simulator.distrust import ENABLED, draw_distrust
 from tests.simulator.faults import CLASSES, Weather
+from tests.simulator.lies import ENABLED, draw_distrust
 from tests.simulator.world import StorageKind
 
 __all__ = ["Plan", "draw_plan"]

@@ -6,15 +6,13 @@ Leaves out: what may not be (``checks``), what the heir writes (``finals``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, StorageUnavailable
 from tests.simulator import finals
+from tests.simulator.roots import RootRun
 from tests.simulator.world import Process
-
-if TYPE_CHECKING:
-    from tests.simulator.runs import Run
 
 __all__ = ["judge"]
 
@@ -24,7 +22,7 @@ _POLITE_S: Final = 10.0
 """On top of that where there are leases: a look at one takes two seconds by a slow clock, whatever the timeouts, and may follow another."""
 
 
-def judge(run: Run) -> None:
+def judge(run: RootRun) -> None:
     """Faults are over: a fresh process takes over, and everything is looked at."""
     world = run.world
     if world.failures or not _everybody_ends(run):
@@ -47,7 +45,7 @@ def judge(run: Run) -> None:
     run.checks.history(run.recorder.finish())
 
 
-def _everybody_ends(run: Run) -> bool:
+def _everybody_ends(run: RootRun) -> bool:
     """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
     patience_s = _PATIENCE * run.plan.timeout_s + (_POLITE_S if run.plan.settings.lease_s else 0.0)
     for _ in range(_PATIENCE):
@@ -62,7 +60,7 @@ def _everybody_ends(run: Run) -> bool:
     return False
 
 
-def _inherit(run: Run, heir: Process) -> ChunkedSegmentStorage:
+def _inherit(run: RootRun, heir: Process) -> ChunkedSegmentStorage:
     """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
     for _ in range(len(run.world.processes) + 2):
         try:
@@ -78,7 +76,7 @@ def _inherit(run: Run, heir: Process) -> ChunkedSegmentStorage:
     raise AssertionError("invariant 33: claimants without faults do not come to an end")
 
 
-def _calmly(run: Run, call: Callable[[], Any], process: Process) -> Any:
+def _calmly(run: RootRun, call: Callable[[], Any], process: Process) -> Any:
     job = process.start(call, "judge")
     try:
         job.run_to_end()

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from chunkstore.errors import ChunkstoreError
 from tests.simulator.at_rest import let
+from tests.simulator.roots import RootRun
 from tests.simulator.s3 import Object, S3Backend, S3ChunkStorage
 from tests.simulator.world import Process
-
-if TYPE_CHECKING:
-    from tests.simulator.runs import Run
 
 __all__ = ["LateLists", "OldAnswers", "ignore_conditions", "list_late", "show_old_answers"]
 
@@ -46,7 +44,7 @@ class LateLists:
 class OldAnswers:
     """GET and HEAD answer as they did when this began, every other time: 404, or an older version."""
 
-    def __init__(self, run: Run, random: Random) -> None:
+    def __init__(self, run: RootRun, random: Random) -> None:
         self._run = run
         self._random = random
         self._backend = _backend(run)
@@ -89,24 +87,24 @@ class _ProbedStorage(S3ChunkStorage):
         return {}
 
 
-def _backend(run: Run) -> S3Backend:
+def _backend(run: RootRun) -> S3Backend:
     backend = run.world.backend
     assert isinstance(backend, S3Backend)
     return backend
 
 
-def list_late(run: Run, _random: Random) -> LateLists:
+def list_late(run: RootRun, _random: Random) -> LateLists:
     """From now on LIST comes late."""
     return LateLists(_backend(run))
 
 
-def show_old_answers(run: Run, random: Random) -> OldAnswers:
+def show_old_answers(run: RootRun, random: Random) -> OldAnswers:
     """From now on answers are old. Who takes over then may not find the last record's label of time (invariant 30)."""
     run.checks.forgive(30)
     return OldAnswers(run, random)
 
 
-def ignore_conditions(run: Run, random: Random) -> None:
+def ignore_conditions(run: RootRun, random: Random) -> None:
     """If-None-Match is ignored for a while, beside one owner: who opens the container then refuses to."""
     world, backend = run.world, _backend(run)
     run.distrust.put_right()

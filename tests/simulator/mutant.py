@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, cast
 
-from tests.simulator.distrust import CLASSES
 from tests.simulator.drawing import Plan, draw_plan
+from tests.simulator.lies import CLASSES
 from tests.simulator.world import StorageKind
 
 __all__ = ["APPEND", "EVERYWHERE", "POSIX", "S3", "SLOT", "Mutant", "Patch", "single"]

@@ -8,16 +8,13 @@ tell from a write that was torn (docs/fault-model.md).
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from chunkstore.errors import ChunkstoreError
 from tests.judges.stored_records import record_size
 from tests.simulator.posix import PosixBackend
+from tests.simulator.roots import RootRun
 from tests.simulator.s3 import S3Backend
-
-if TYPE_CHECKING:
-    from tests.simulator.runs import Run
-    from tests.simulator.world import World
+from tests.simulator.world import World
 
 __all__ = ["RottenObject", "rot_a_chunk", "rot_the_journal"]
 
@@ -48,14 +45,14 @@ class RottenObject:
         return self._name in str(error)
 
 
-def rot_a_chunk(run: Run, random: Random) -> RottenObject | None:
+def rot_a_chunk(run: RootRun, random: Random) -> RottenObject | None:
     """A bit of any chunk; somebody looks."""
     lie = _rot(run.world, random, run.checks.referenced_chunks())
     run.look_around()
     return lie
 
 
-def rot_the_journal(run: Run, random: Random) -> RottenObject | None:
+def rot_the_journal(run: RootRun, random: Random) -> RottenObject | None:
     """A bit of any object beside the chunks: records, snapshots, claims, hints, FORMAT."""
     world = run.world
     container, prefix = f"{world.names.container}/", world.names.data_prefix()

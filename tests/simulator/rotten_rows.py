@@ -7,13 +7,10 @@ know which of them rot (``World.rotten_caches``). Leaves out: pages (``tests/uni
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.memory import _Content
-
-if TYPE_CHECKING:
-    from tests.simulator.runs import Run
+from tests.simulator.roots import RootRun
 
 __all__ = ["RottenRow", "rot_a_row_at_rest", "rot_a_row_live"]
 
@@ -52,17 +49,17 @@ def _flip(content: _Content, random: Random, *, gone: bool) -> RottenRow:
     return RottenRow(content, key, value[:place] + flipped + value[place + 1 :])
 
 
-def rot_a_row_at_rest(run: Run, random: Random) -> RottenRow | None:
+def rot_a_row_at_rest(run: RootRun, random: Random) -> RottenRow | None:
     """A row of a cache whose processes have died: a bit, or all of it."""
     return _rot(run, random, live=False, gone=random.random() < 0.3)
 
 
-def rot_a_row_live(run: Run, random: Random) -> RottenRow | None:
+def rot_a_row_live(run: RootRun, random: Random) -> RottenRow | None:
     """A bit of a row under an owner or a replica. (Rows that vanish under them are found by the next scan only.)"""
     return _rot(run, random, live=True, gone=False)
 
 
-def _rot(run: Run, random: Random, *, live: bool, gone: bool) -> RottenRow | None:
+def _rot(run: RootRun, random: Random, *, live: bool, gone: bool) -> RottenRow | None:
     caches = [
         (machine, content)
         for machine in run.world.machines.values()

@@ -6,7 +6,7 @@ what it finds is compared with every recorded answer.
 
 Promises: same seed, same run, to the last step (``RunResult.trace_hash``), whatever PYTHONHASHSEED says. Whatever is found
 wrong is in ``RunResult.violations``, with the one line that replays it.
-Leaves out: reducing a failing run; the checks themselves (``checks``).
+Leaves out: reducing a failing run; what owners, replicas and the nemesis do at a root (``roots``); the checks themselves (``checks``).
 """
 
 from __future__ import annotations
@@ -15,51 +15,27 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final
 
 from chunkstore import runtime
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import (
-    ChunkstoreError,
-    Closed,
-    Damaged,
-)
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
-from tests.judges.events import Event
 from tests.simulator.checks import Checks, Level
-from tests.simulator.clients import Client, EventWriter, Recorder, follow
-from tests.simulator.distrust import ENABLED, Distrust
+from tests.simulator.clients import EventWriter, Recorder
+from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
+from tests.simulator.lies import ENABLED
 from tests.simulator.result import RunResult
-from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState, Task
-from tests.simulator.world import Machine, Process, World
-
-if TYPE_CHECKING:
-    from tests.simulator.copies import CopiedRun
+from tests.simulator.roots import RootRun
+from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState
+from tests.simulator.world import World
 
 __all__ = ["Run", "RunResult", "run_seed"]
 
 _VIRTUAL_S_MAX: Final = 100_000.0
-_NEVER: Final = 1 << 62
-_VERBS_MIN: Final = 3
-"""Verbs of a client before its owner may leave, so that what goes wrong meets somebody who looks."""
-
-_Ending = Literal["wake", "crash", "power_cut"]
-
-
-class _Stalled(NamedTuple):
-    """Who stalls, until when, or until more than ``served`` claims have been served; and what becomes of it then."""
-
-    process: Process
-    until: int
-    served: int = _NEVER
-    ending: _Ending = "wake"
 
 
 def run_seed(
@@ -75,15 +51,14 @@ def run_seed(
     return Run(draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust), level=level, trace=trace).run()
 
 
-class Run:
+class Run(RootRun):
     """One run; see the module. ``run`` may be called once."""
 
-    side = ""
-    """Which root this is: "", or a copy of it."""
+    distrust: Distrust
 
     def __init__(self, plan: Plan, *, level: Level = "steps", trace: bool = False) -> None:
         self.plan = plan
-        self.level: Level = level
+        self.level = level
         self.random = Random(f"story {plan.seed}")
         self._folder = tempfile.mkdtemp(prefix="chunkstore-simulated-", dir=_fast_folder()) if plan.lmdb else None
         self.world = World(
@@ -108,29 +83,12 @@ class Run:
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.result.allowed += tuple(name for name, _ in plan.distrust)
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
-        self.copies: list[CopiedRun] = []
-        self.accepting: list[Machine] = []
-        """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
+        self.copies = []
+        self.accepting = []
         self.world.on_stall = self._stall_at_call
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
         self.distrust = Distrust(self)
         self._start()
-
-    def _start(self) -> None:
-        self.ending = False
-        self.lives: list[Task] = []
-        self._stalled: list[_Stalled] = []
-        self._serving: dict[Process, tuple[Client, ChunkedSegmentStorage]] = {}
-
-    def go_on_as(self, recorder: Recorder, checks: Checks) -> None:
-        """From now on this is the history, and who judges it."""
-        self.recorder = recorder
-        self.checks = checks
-        recorder.listener = checks.told
-        recorder.on_damage = self._damaged
-
-    def _damaged(self, error: Damaged, since: int) -> bool:
-        return self.distrust.excuses(error, since) or self.checks.damaged(error)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
         unit = self.plan.latency_s
@@ -187,11 +145,6 @@ class Run:
         result.acknowledged = sum(event.outcome == "ok" for event in events)
         result.unknown = sum(event.outcome == "unknown" for event in events)
 
-    @property
-    def events(self) -> list[Event]:
-        """The history so far."""
-        return self.recorder.events
-
     # The nemesis
 
     def _nemesis(self) -> None:
@@ -213,281 +166,7 @@ class Run:
             root.end()
         self.scheduler.stop()
 
-    def end(self) -> None:
-        """Nobody begins anything any more, and who stalls wakes up."""
-        self.ending = True
-        while self._stalled:
-            self._wake(self._stalled[0].process)
-
-    def begin_somebody(self) -> list[Process]:
-        """Another owner, if it is time for one. Returns those that were there before."""
-        owners = [process for process in self.world.processes if not process.dead and process.name.startswith("o")]
-        owners = [process for process in owners if process.side == self.side]
-        # A process may outlive what it had to do; it is nobody to wait for.
-        awake = [life for life in self.lives if not life.finished and life.process in owners]
-        awake = [life for life in awake if life.process.frozen is None]
-        # Who stands still while nobody else comes is what a replica, or a power cut, may find him at.
-        alone = not awake and self.random.random() < self.plan.haste
-        if alone or (awake and len(owners) < self.plan.owners_max + 2 and self.random.random() < 0.6):
-            self._begin_owner(owners)
-        return owners
-
-    def process(self, name: str, machine: str) -> Process:
-        """A new process that works on this root."""
-        return self.world.process(name, machine)
-
-    def shut_down(self, machine: Machine | None = None) -> int:
-        """Every owner and replica of this root (or everybody on one machine) dies. Returns how many replicas there were."""
-        victims = [process for process in self.world.processes if not process.dead]
-        victims = [
-            process
-            for process in victims
-            if (process.side == self.side if machine is None else process.machine is machine)
-        ]
-        for process in victims:
-            self.forget_stall(process)
-            process.crash()
-        return sum(process.name.startswith("r") for process in victims)
-
-    def _machine_name(self) -> str:
-        return f"host{self.random.randrange(self.plan.machines)}"
-
-    def _begin_owner(self, owners: list[Process]) -> None:
-        random = self.random
-        # One too many must make room: a real machine would not hold them all.
-        if len(owners) > self.plan.owners_max:
-            victim = random.choice(owners)
-            if victim.frozen is None or random.random() < 0.5:
-                self.forget_stall(victim)
-                victim.crash()
-        process = self.process(f"o{len(self.world.processes)}", self._machine_name())
-        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
-        clock = Random(f"clock {self.plan.seed} {process.name}")
-        if clock.random() < 0.2:
-            process.clock_rate = clock.choice((0.5, 0.9, 1.1, 2.0))
-        self.lives.append(self.scheduler.spawn(process, lambda: self._live(process), "life"))
-
-    def strike(self, owners: list[Process]) -> None:
-        world, random = self.world, self.random
-        faults = world.faults
-        living = [process for process in owners if not process.dead]
-        if not living:
-            return
-        victim = random.choice(living)
-        if faults.chance("crash"):
-            self.forget_stall(victim)
-            victim.crash()
-        elif faults.chance("stall"):
-            self._stall(victim, int(self.unit_ns * 3 * random.random()))
-        elif faults.chance("long_stall"):
-            self._stall(victim, int(self.unit_ns * (5 + 40 * random.random())))
-        elif faults.chance("power_cut"):
-            self._machine_strikes(victim, lose=False)
-        elif faults.chance("machine_lost"):
-            self._machine_strikes(victim, lose=True)
-        if faults.chance("clock_jump"):
-            victim.wall_offset_ns += int((random.random() - 0.5) * 10 ** random.randrange(9, 17))
-            if random.random() < 0.3:
-                victim.clock_base_ns += int(random.random() * 10 ** random.randrange(8, 13))
-        if faults.chance("hang"):
-            for process in reversed(living):
-                if process.frozen is None:
-                    # The youngest: most likely in the middle of its claim.
-                    self._stall(process, int(self.unit_ns * (2 + 20 * random.random())))
-                    break
-
-    def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
-        """On a file system the machines are containers of one kernel: each has a cache to lose, and all lose power at once."""
-        alone = self.plan.storage != "posix" or (lose and self.plan.machines > 1)
-        for machine in [victim.machine] if alone else self.world.machines.values():
-            for process in machine.processes():
-                self.forget_stall(process)
-        if not alone:
-            self.world.power_cut()
-        elif lose:
-            victim.machine.lose()
-        else:
-            victim.machine.power_cut()
-
-    # Stalling
-
-    def _stall(self, process: Process, duration_ns: int) -> None:
-        if process.frozen is None and not process.dead:
-            process.stall()
-            self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns))
-            self.world.log(f"{process.name} stalls")
-
-    def _stall_at_call(self, process: Process) -> None:
-        """A process stalls in the middle of a call that decides something: until somebody else serves, or for a while; then it goes
-        on, or dies, or all lose power."""
-        if process.frozen is not None or process.dead:
-            return
-        random, weather = self.random, self.plan.weather
-        patient = random.random() < 0.6
-        duration_ns = int(self.unit_ns * (40 if patient else random.choice((0.5, 2, 5)) * random.random()))
-        endings: list[_Ending] = ["wake", "wake", "crash"]
-        if weather.power_cut:
-            endings += ["power_cut", "power_cut"]
-        process.stall()
-        successor = self.result.served if patient else _NEVER
-        self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns, successor, random.choice(endings)))
-        self.world.log(f"{process.name} stalls at a call")
-
-    def forget_stall(self, process: Process) -> None:
-        """Nobody is to wake it."""
-        self._stalled = [item for item in self._stalled if item.process is not process]
-
-    def _wake(self, process: Process) -> None:
-        self.forget_stall(process)
-        if not process.dead:
-            years = self.random.choice((0, 0, 0, 1, 3600, 10**8))
-            self.world.log(f"{process.name} wakes {years} s later")
-            process.wake(slept_s=years)
-            self._look(process)
-
-    def _look(self, process: Process, *, parts: bool = False) -> None:
-        serving = self._serving.get(process)
-        if serving is not None:
-            client, store = serving
-            self.scheduler.spawn(process, lambda: client.look_at_all(store, parts=parts), "look")
-
-    def look_around(self) -> None:
-        """Whoever serves is asked for some bytes of everything."""
-        for process in self._serving:
-            if not process.dead and process.frozen is None:
-                self._look(process, parts=True)
-
-    def wake_some(self) -> None:
-        now = self.scheduler.now
-        for item in list(self._stalled):
-            process = item.process
-            if process.dead:
-                self.forget_stall(process)
-            elif item.until <= now or item.served < self.result.served:
-                if item.ending == "wake":
-                    self._wake(process)
-                    continue
-                self.forget_stall(process)
-                self.world.faults.note(item.ending)
-                if item.ending == "crash":
-                    process.crash()
-                else:
-                    self._machine_strikes(process, lose=False)
-
-    # Owners
-
-    def _live(self, process: Process) -> None:
-        """The life of an owner process: claims, serves until it is fenced or tired, perhaps claims again."""
-        random = Random(f"life {self.plan.seed} {process.name}")
-        lives = 0
-        while not self.ending and self.result.claims < self.plan.claims:
-            lives += 1
-            store = self._claim(process, random, f"{process.name}.{lives}")
-            if store is None:
-                if random.random() < 0.5:
-                    return
-                self.world.runtime.sleep_s(self.plan.latency_s * 20 * random.random())
-                continue
-            self._serve(process, random, f"{process.name}.{lives}", store)
-            if random.random() < 0.6:
-                return
-
-    def serve_and_close(self, process: Process) -> None:
-        """The life of an owner that does a few things and closes."""
-        name = f"{process.name}.1"
-        store = self._claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
-        if store is not None:
-            seed = Random(f"client {self.plan.seed} {name}")
-            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.0", self.writers, owner=name)
-            _working(client, store, lambda done: done >= _VERBS_MIN)()
-            self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
-
-    def _claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
-        self.result.claims += 1
-        wait_s = self.plan.timeout_s if self.plan.settings.lease_s and random.random() < 0.3 else 0
-        accept = process.machine in self.accepting and random.random() < 0.7
-        opening = process.opening(wait_s=wait_s, accept_rollback=accept)
-        opened: list[ChunkedSegmentStorage] = []
-
-        def claim() -> int:
-            opened.append(opening())
-            return opened[0].epoch
-
-        try:
-            self.recorder.call(name, "open", "", (), lambda: opened[0].epoch if opened else 0, claim)
-        except ChunkstoreError:
-            return None  # judged by the recorder
-        self.result.served += 1
-        self.world.log(f"{name} serves as epoch {opened[0].epoch}")
-        self.checks.after_take_over(process, opened[0])
-        return opened[0]
-
-    def _serve(self, process: Process, random: Random, name: str, store: ChunkedSegmentStorage) -> None:
-        scheduler = self.scheduler
-        end = scheduler.now + int(self.unit_ns * random.choice((1, 3, 10)) * random.random())
-        leaving = False
-
-        def should_stop(done: int) -> bool:
-            return leaving or self.ending or (scheduler.now > end and done >= _VERBS_MIN)
-
-        tasks = []
-        for number in range(self.plan.clients):
-            seed = Random(f"client {self.plan.seed} {name} {number}")
-            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.{number}", self.writers, owner=name)
-            self._serving[process] = (client, store)
-            tasks.append(self.world.runtime.spawn(_working(client, store, should_stop), "client"))
-        for task in tasks:
-            while task.is_alive():
-                task.join(1000.0)
-        leaving = True
-        dice = random.random()
-        if dice < 0.5:
-            self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
-        elif dice < 0.75:
-            process.crash()
-
-    # Replicas
-
-    def begin_replicas(self, count: int) -> None:
-        """New replicas."""
-        for _ in range(count):
-            process = self.process(f"r{len(self.world.processes)}", self._machine_name())
-            self.scheduler.spawn(process, partial(self._follow, process), "replica")
-
-    def _follow(self, process: Process) -> None:
-        random = Random(f"replica {self.plan.seed} {process.name}")
-        lives = 0
-        while not self.ending:
-            lives += 1
-            since = self.recorder.now()
-            try:
-                replica = process.opening_replica()()
-            except ChunkstoreError as error:
-                self.recorder.judge("opening a replica", process.name, error, since)
-                self.world.runtime.sleep_s(self.plan.latency_s * 50)
-                continue
-            life = self.scheduler.now + int(self.unit_ns * 10 * random.random())
-            self.checks.watch_replica(process, replica)
-            follow(
-                self.world,
-                self.plan,
-                self.recorder,
-                random,
-                f"{process.name}.{lives}",  # one that is opened anew may begin further back
-                replica,
-                lambda life=life: self.ending or self.scheduler.now > life,  # type: ignore[misc]
-            )
-            replica.close()
-
 
 def _fast_folder() -> str | None:
     """Where files cost no disk, if there is such a place."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def _working(client: Client, store: ChunkedSegmentStorage, should_stop: Callable[[int], bool]) -> Callable[[], None]:
-    def work() -> None:
-        with suppress(Closed):
-            client.work(store, should_stop)
-
-    return work
