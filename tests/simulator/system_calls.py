@@ -11,6 +11,7 @@ Leaves out: calls that the binding does not make (an ``AttributeError`` says whi
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NoReturn, Protocol
@@ -21,8 +22,8 @@ from tests.simulator.virtual import EPOCH_MS
 
 __all__ = ["Descriptor", "SystemCalls", "Write"]
 
-_FIRST_DESCRIPTOR: Final = 1 << 20
-"""Never a real one, whoever closes it by mistake."""
+_numbers = itertools.count(1 << 20)
+"""Never a real descriptor's, nor one of another world: what is let go of late closes nothing of somebody else's."""
 _TEMPORARY: Final = ".chunkstore-tmp"
 _EPOCH_NS: Final = EPOCH_MS * 1_000_000
 
@@ -128,7 +129,6 @@ class SystemCalls:
         self._kernel = kernel
         self._root = root
         self._step = step
-        self._last = _FIRST_DESCRIPTOR
         self._open: dict[int, Descriptor] = {}
 
     # Helpers
@@ -159,9 +159,9 @@ class SystemCalls:
         return found
 
     def _new(self, node: Node, name: str) -> int:
-        self._last += 1
-        self._open[self._last] = Descriptor(node, name)
-        return self._last
+        number = next(_numbers)
+        self._open[number] = Descriptor(node, name)
+        return number
 
     def _call(
         self, step: str, name: str, apply: Callable[[], Any], *, data: bytes | None = None, changes: bool = True
