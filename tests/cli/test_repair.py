@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
+from tests.support.packed import unpack
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wrecks"
 
 
 @pytest.fixture
 def wreck(tmp_path: Path, root: str) -> str:
-    with tarfile.open(GOLDEN / "append-flipped-name.tar.gz") as packed:
-        packed.extractall(tmp_path / "store", filter="data")
+    unpack(GOLDEN / "append-flipped-name.tar.gz", tmp_path / "store")
     return root
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.sessions import SessionChunk
 from tests.golden.stores.reading import TOPIC, contents, payload
 from tests.support.data import problems
+from tests.support.packed import unpack
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "stores"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read_text())
@@ -31,8 +31,7 @@ class Place:
         self.root = f"file://{folder}/root"
         self.expected = EXPECTED[name]
         self.holds = {key: value for key, value in self.expected.items() if key not in KNOWN_ELSEWHERE}
-        with tarfile.open(GOLDEN / f"{name}.tar.gz") as packed:
-            packed.extractall(folder / "root", filter="data")
+        unpack(GOLDEN / f"{name}.tar.gz", folder / "root")
 
     def settings(self) -> Settings:
         """Another machine each time: without a cache, and with the container's own journal mode."""

@@ -6,7 +6,6 @@ state 3 whose last bytes were acknowledged without a record.
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, StorageUnavailable
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.support.forwarding import Hooked
+from tests.support.packed import unpack
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "lazy-store"
 ACKNOWLEDGED = {
@@ -33,8 +33,7 @@ RECORDED = {"one": 5, "one record": 8, "rolled": 42, "sealed": 2, "settled": 2, 
 class Place:
     def __init__(self, mode: str, folder: Path) -> None:
         self.mode, self.folder, self.opened = mode, folder, 0
-        with tarfile.open(GOLDEN / f"{mode}.tar.gz") as packed:
-            packed.extractall(folder / "root", filter="data")
+        unpack(GOLDEN / f"{mode}.tar.gz", folder / "root")
 
     @property
     def root(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from chunkstore.config import Settings
 from chunkstore.errors import Damaged
 from chunkstore.repair import repair
 from tests.support.data import problems
+from tests.support.packed import unpack
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wrecks"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read_text())
@@ -26,8 +26,7 @@ class Wreck:
         self.name, self.folder, self.caches = name, folder, 0
         self.root = f"file://{folder}/root"
         self.expected = EXPECTED[name]
-        with tarfile.open(GOLDEN / f"{name}.tar.gz") as packed:
-            packed.extractall(folder / "root", filter="data")
+        unpack(GOLDEN / f"{name}.tar.gz", folder / "root")
 
     def settings(self) -> Settings:
         """Another machine each time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from chunkstore.repair import repair_on
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
+from tests.support.packed import unpack
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wrecks"
 CHANGING = ("create", "create_if_absent", "put", "write", "sync", "harden", "delete")
@@ -72,8 +72,7 @@ def killed_at(folder: Path, number: int, *, after: bool) -> bool:
 @pytest.mark.parametrize("wreck", ["append-flipped-attribute", "slot-flipped-attribute", "append-copied-table"])
 def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
-    with tarfile.open(GOLDEN / f"{wreck}.tar.gz") as packed:
-        packed.extractall(fresh / "root", filter="data")
+    unpack(GOLDEN / f"{wreck}.tar.gz", fresh / "root")
     whole = tmp_path / "whole"
     shutil.copytree(fresh, whole)
     done = repair_on(FilesystemChunkStorage(str(whole / "root")), settings=settings(whole, "cache"))
@@ -98,8 +97,7 @@ def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
 
 def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> None:
     """What its owner changed meanwhile is not changed back, and the rest is kept all the same."""
-    with tarfile.open(GOLDEN / "append-flipped-attribute.tar.gz") as packed:
-        packed.extractall(tmp_path / "root", filter="data")
+    unpack(GOLDEN / "append-flipped-attribute.tar.gz", tmp_path / "root")
 
     def dies_behind_open(operation: str, names: tuple[str, ...]) -> None:
         if operation == "write" and "/log.a" in names[0]:
@@ -126,8 +124,7 @@ def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> Non
 
 
 def test_a_wreck_stays_one_until_a_person_says_so(tmp_path: Path) -> None:
-    with tarfile.open(GOLDEN / "slot-flipped-crc.tar.gz") as packed:
-        packed.extractall(tmp_path / "root", filter="data")
+    unpack(GOLDEN / "slot-flipped-crc.tar.gz", tmp_path / "root")
     repair_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "a"), dry_run=True)
     with pytest.raises(Damaged):
         open_store_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "b"))
