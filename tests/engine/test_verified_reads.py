@@ -196,31 +196,6 @@ def test_rows_say_what_the_bytes_say(world: World, kind: str) -> None:
     assert stored_borders(again) == stored and again.read("a", shape.start, 1 << 20) == shape.content[shape.start :]
 
 
-def test_the_borders_of_a_chunk() -> None:
-    for length in (
-        0,
-        1,
-        15,
-        16,
-        17,
-        32,
-        33,
-        512 * 16,
-        512 * 16 + 1,
-        512 * 16 + 32,
-        512 * 48 + 1,
-        512 * 48 + 65,
-        40_000,
-    ):
-        assert [*blocks.borders_inside(length)] == borders_of(length, BLOCK)
-        assert blocks.count_borders(length) == len(borders_of(length, BLOCK))
-        assert blocks.is_one_block(length) == (not borders_of(length, BLOCK))
-    for position in range(0, 4000 * BLOCK, 7):
-        stretch = blocks.stretch_at(position)
-        assert stretch.start <= position < stretch.stop and stretch.stop - stretch.start == 64 * stretch.step
-        assert blocks.stretch_at(stretch.start) == blocks.stretch_at(stretch.stop - 1) == stretch
-
-
 def test_chunks_of_an_older_version_are_verified_where_they_are_read_whole(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

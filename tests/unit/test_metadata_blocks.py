@@ -22,6 +22,7 @@ from chunkstore.metadata.keys import block_key
 from chunkstore.metadata.memory import MemoryMetadataStore
 from chunkstore.metadata.port import GENESIS, Commit
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
+from tests.support.rot import borders_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = bytes(range(28))
@@ -173,3 +174,30 @@ def test_a_row_that_cannot_be_is_damage(raw: bytes) -> None:
 def test_older_versions_keep_the_rows_as_tables() -> None:
     raw = encode_table(TableRecord(9, bytes.fromhex(GOLDEN)))
     assert decode_table("row", raw) == TableRecord(9, bytes.fromhex(GOLDEN))
+
+
+def test_the_borders_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = 16
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", step)
+    for length in (
+        0,
+        1,
+        15,
+        16,
+        17,
+        32,
+        33,
+        512 * 16,
+        512 * 16 + 1,
+        512 * 16 + 32,
+        512 * 48 + 1,
+        512 * 48 + 65,
+        40_000,
+    ):
+        assert [*blocks.borders_inside(length)] == borders_of(length, step)
+        assert blocks.count_borders(length) == len(borders_of(length, step))
+        assert blocks.is_one_block(length) == (not borders_of(length, step))
+    for position in range(0, 4000 * step, 7):
+        stretch = blocks.stretch_at(position)
+        assert stretch.start <= position < stretch.stop and stretch.stop - stretch.start == 64 * stretch.step
+        assert blocks.stretch_at(stretch.start) == blocks.stretch_at(stretch.stop - 1) == stretch

@@ -87,7 +87,7 @@ class AtomicCreates:
 
     def _write_and_place(self, name: str, data: BytesLike | Pieces, deadline: Deadline, *, replace: bool) -> bool:
         where = self._held.place(name, deadline)
-        for folder in dict.fromkeys((where.temporaries, self._held.shared_temporaries)):
+        for folder in sorted({where.temporaries, self._held.shared_temporaries}):
             self._sweep(folder, deadline)
         temporary = self._write(name, where, data, deadline)
         try:
