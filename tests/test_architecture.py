@@ -374,3 +374,13 @@ def test_the_project_speaks_of_itself_alone() -> None:
         text = path.read_text(encoding="utf-8")
         for word in words:
             assert word not in text, f"{path.relative_to(ROOT)} mentions {word!r}"
+
+
+def test_no_other_place_takes_an_object_from_a_row() -> None:
+    """A stored object name is looked at where rows are confined and where they are coded, and nowhere else."""
+    users = {
+        path.name
+        for path in (ROOT / "chunkstore").rglob("*.py")
+        if re.search(r"\b(record|chunk|row|tail|first|last|kept)\.object\b", path.read_text(encoding="utf-8"))
+    }
+    assert users == {"names.py"}

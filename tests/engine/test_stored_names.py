@@ -3,10 +3,8 @@ neither collecting nor checking stops there (protocol 3.1)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import pytest
@@ -353,14 +351,3 @@ def test_a_lazy_row_that_says_nothing_is_damage_or_dropped(world: World, key: by
             assert store._container.current.store.get(key) is None
     except Damaged as damage:
         assert "row" in damage.object
-
-
-def test_no_other_place_takes_an_object_from_a_row() -> None:
-    """A stored object name is looked at where rows are confined and where they are coded, and nowhere else."""
-    root = Path(__file__).parents[2]
-    users = {
-        path.name
-        for path in (root / "chunkstore").rglob("*.py")
-        if re.search(r"\b(record|chunk|row|tail|first|last|kept)\.object\b", path.read_text(encoding="utf-8"))
-    }
-    assert users == {"names.py"}
