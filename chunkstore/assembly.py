@@ -27,6 +27,8 @@ from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
+    "cache_of",
+    "checked_settings",
     "describe_owner",
     "journal_records",
     "list_containers",
@@ -34,13 +36,17 @@ __all__ = [
     "open_replica_on",
     "open_store",
     "open_store_on",
+    "scratch_of",
+    "serve",
+    "storage_of",
 ]
 
 
 _SEVERITY = {"error": "damage", "warning": "warning"}
 
 
-def _settings(settings: Settings | None) -> Settings:
+def checked_settings(settings: Settings | None) -> Settings:
+    """The caller's settings, or the default ones. Raises ``InvalidArgument``."""
     if settings is None:
         return Settings()
     if not isinstance(settings, Settings):
@@ -50,7 +56,8 @@ def _settings(settings: Settings | None) -> Settings:
     return settings
 
 
-def _cache(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
+def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
+    """The metadata cache of a container at this root. Raises as ``LmdbMetadataCache``."""
     address = storage.address
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
         from chunkstore.metadata.memory import MemoryMetadataCache
@@ -86,7 +93,7 @@ def open_store(
     owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
     Retry: safe. Source: protocol 3.4, 3.12.
     """
-    chosen = _settings(settings)
+    chosen = checked_settings(settings)
     names = ContainerNames(container)
     storage = open_storage(root, chosen)
     try:
@@ -129,7 +136,7 @@ def open_store_on(
     from chunkstore_journal.objects import encode_format
     from chunkstore_journal.service import ContainerJournal
 
-    chosen = _settings(settings)
+    chosen = checked_settings(settings)
     names = ContainerNames(container)
     if observer is not None and not isinstance(observer, Observer):
         raise InvalidArgument(
@@ -147,14 +154,14 @@ def open_store_on(
     else:
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     check_writable(storage, format_, chosen)
-    parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "owner")
+    parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "owner")
     closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
     if close_storage:
         closing.append(storage.close)
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
-        store = _serve(service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing)
+        store = serve(service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing)
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
         return store
@@ -164,7 +171,7 @@ def open_store_on(
         raise
 
 
-def _serve(
+def serve(
     service: JournalService,
     ownership: Ownership,
     storage: ChunkStorage,
@@ -186,7 +193,7 @@ def _serve(
             service=service,
             ownership=ownership,
             journal_findings=partial(
-                _journal_findings, storage, names.container, _scratch(storage, uuid, settings, cache)
+                _journal_findings, storage, names.container, scratch_of(storage, uuid, settings, cache)
             ),
             observer=observer,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
@@ -224,7 +231,7 @@ def open_replica(root: str, *, container: str = "default", settings: Settings | 
 
     Raises ``InvalidArgument``, ``ContainerNotFound``, ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``.
     """
-    chosen = _settings(settings)
+    chosen = checked_settings(settings)
     names = ContainerNames(container)
     storage = open_storage(root, chosen)
     try:
@@ -247,17 +254,17 @@ def open_replica_on(
     from chunkstore_journal.container import read_format
     from chunkstore_journal.follower import Follower
 
-    chosen = _settings(settings)
+    chosen = checked_settings(settings)
     names = ContainerNames(container)
     storage = guarded(storage)
     format_ = read_format(storage, names)
-    parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "replica")
+    parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "replica")
     closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
     if close_storage:
         closing.append(storage.close)
     try:
         follower = Follower(storage, names, format_, parts, chosen)
-        scratch = _scratch(storage, format_.uuid, chosen, cache)
+        scratch = scratch_of(storage, format_.uuid, chosen, cache)
 
         def journal_findings(level: CheckLevel, head: Head) -> list[Finding]:
             memory = None if cache is not None else _memory_of_owner(storage, format_.uuid, chosen)
@@ -283,7 +290,7 @@ def open_replica_on(
 def _memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
     """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        store = _cache(storage, container, settings, "owner").open_current()
+        store = cache_of(storage, container, settings, "owner").open_current()
         if store is None:
             return None
         try:
@@ -299,7 +306,7 @@ def list_containers(root: str, *, settings: Settings | None = None) -> list[str]
     """The containers under a root, in name order. Read-only. Raises ``InvalidArgument``, ``StorageUnavailable``."""
     from chunkstore_journal.container import list_containers as listed
 
-    with _storage_of(root, settings) as storage:
+    with storage_of(root, settings) as storage:
         return list(listed(storage))
 
 
@@ -312,7 +319,7 @@ def describe_owner(root: str, container: str = "default", *, settings: Settings 
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import describe_owner as described
 
-    with _storage_of(root, settings) as storage:
+    with storage_of(root, settings) as storage:
         streams = open_streams(storage, ContainerNames(container))
         info = described(streams)
         claim, lease = info.claim, info.lease
@@ -340,28 +347,29 @@ def journal_records(
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import iter_records
 
-    with _storage_of(root, settings) as storage:
+    with storage_of(root, settings) as storage:
         for record in iter_records(open_streams(storage, ContainerNames(container)), epoch):
             yield record._asdict()
 
 
 @contextmanager
-def _storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
-    storage = open_storage(root, _settings(settings))
+def storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
+    """The storage of a root, closed when the block ends. Raises ``InvalidArgument``, ``StorageUnavailable``."""
+    storage = open_storage(root, checked_settings(settings))
     try:
         yield storage
     finally:
         storage.close()
 
 
-def _scratch(
+def scratch_of(
     storage: ChunkStorage, container: bytes, settings: Settings, cache: MetadataCache | None
 ) -> Callable[[], MetadataCache]:
     """Makes caches for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
 
     def make() -> MetadataCache:
         if cache is None:
-            return _cache(storage, container, settings, "replica")
+            return cache_of(storage, container, settings, "replica")
         from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 
         return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())

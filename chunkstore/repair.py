@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from chunkstore.assembly import _cache, _scratch, _serve, _settings, _storage_of
+from chunkstore.assembly import cache_of, checked_settings, scratch_of, serve, storage_of
 from chunkstore.config import Settings
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
@@ -37,7 +37,7 @@ def repair(
 
     Raises as ``open_store``; ``Damaged`` where there is nothing to go on from. Retry: safe; an interrupted repair is continued.
     """
-    with _storage_of(root, settings) as storage:
+    with storage_of(root, settings) as storage:
         return repair_on(storage, container=container, settings=settings, dry_run=dry_run, wait_s=wait_s)
 
 
@@ -59,12 +59,12 @@ def repair_on(
     from chunkstore_journal.service import ContainerJournal
     from chunkstore_journal.walk import find_last_claim
 
-    chosen, names, storage = _settings(settings), ContainerNames(container), guarded(storage)
+    chosen, names, storage = checked_settings(settings), ContainerNames(container), guarded(storage)
     format_ = read_format(storage, names)
     if not dry_run:
         check_writable(storage, format_, chosen)
     streams = open_streams(storage, names)
-    room = _scratch(storage, format_.uuid, chosen, cache)()
+    room = scratch_of(storage, format_.uuid, chosen, cache)()
     try:
         found = diagnose(streams, room, find_last_claim(streams))
         interrupted = interrupted_repair(found.store) if found.cause is None else None
@@ -75,7 +75,7 @@ def repair_on(
             )
         if dry_run:
             return replace(_plan(storage, names, room, interrupted)[0], continued=interrupted is not None)
-        parts = cache if cache is not None else _cache(storage, format_.uuid, chosen, "owner")
+        parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "owner")
         closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
         service = ContainerJournal(storage, names, format_, parts, chosen)
         if interrupted is not None:
@@ -84,7 +84,7 @@ def repair_on(
             cut = found.previous.epoch if found.previous is not None else 0
             ownership = service.mend(from_epoch=cut, wait_s=float(wait_s))
         epoch = ownership.journal.epoch
-        with _serve(service, ownership, storage, names, chosen, cache, format_.uuid, None, None, closing) as store:
+        with serve(service, ownership, storage, names, chosen, cache, format_.uuid, None, None, closing) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
             segments = store.regain(plan)
             # What is damaged behind us is needed no more.

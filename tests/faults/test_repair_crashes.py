@@ -13,8 +13,13 @@ import pytest
 from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
 from chunkstore.errors import Damaged
+from chunkstore.metadata.port import GENESIS
+from chunkstore.names import ContainerNames
 from chunkstore.repair import repair_on
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_journal.history import open_streams
+from chunkstore_journal.lease import write_lease
+from chunkstore_journal.walk import find_last_claim
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
 from tests.support.packed import unpack
@@ -121,6 +126,30 @@ def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> Non
     after = contents(tmp_path)
     assert after["plain"][length:] == b"by its owner"
     assert after["later"] == b"fourth epoch;" and after["rest"].endswith(b"after it;")
+
+
+def test_a_lease_of_an_epoch_that_was_lost_says_nothing_of_the_repair(tmp_path: Path) -> None:
+    """The claim it speaks of is gone, and its epoch becomes the repair's own, which is killed before it has a lease."""
+    unpack(GOLDEN / "append-flipped-attribute.tar.gz", tmp_path / "root")
+    storage = FilesystemChunkStorage(str(tmp_path / "root"))
+    names = ContainerNames("default")
+    lost = find_last_claim(open_streams(storage, names)) + 1
+    write_lease(storage, names, epoch=lost, counter=1, released=True, end=GENESIS._replace(lsn=1000, hash=b"x" * 16))
+
+    def dies_behind_open(operation: str, given: tuple[str, ...]) -> None:
+        if operation == "write" and given[0] == names.log(lost):
+            os._exit(9)
+
+    if os.fork() == 0:
+        try:
+            repair_on(hooked(tmp_path, dies_behind_open), settings=settings(tmp_path, "cache"))
+        finally:
+            os._exit(9)
+    os.wait()
+    assert open_streams(storage, names).opened(lost)
+    report = repair_on(storage, settings=settings(tmp_path, "another machine"))
+    assert report.continued
+    assert contents(tmp_path)["later"] == b"fourth epoch;"
 
 
 def test_a_wreck_stays_one_until_a_person_says_so(tmp_path: Path) -> None:

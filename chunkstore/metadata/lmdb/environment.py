@@ -67,12 +67,6 @@ def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
         )
     if isinstance(error, lmdb.BadValsizeError):
         return InvalidArgument(f"a metadata key must have 1 to 511 bytes: {error}", argument="key")
-    if isinstance(error, _DAMAGED_ERRORS):
-        forget(path)  # so that it is not trusted again
-        return StorageUnavailable(
-            f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal at the next open",
-            object=path,
-        )
     return StorageUnavailable(
         f"the metadata cache {path} failed, or the view was ended: {error}; open a new view, or the store again",
         object=path,
