@@ -8,7 +8,8 @@ Leaves out: politeness (``lease``), measuring lazy chunks (the engine commits th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
@@ -43,6 +44,9 @@ from chunkstore_journal.walk import last_label_ms
 
 __all__ = ["TakeOver"]
 
+T = TypeVar("T")
+_STORES_MAX: Final = 2
+"""How many stores of the cache may prove rotten during a take-over."""
 _NOTHING_CHANGED = BaseLink(0, 0, 0, 0, ZERO_HASH)
 
 
@@ -77,9 +81,9 @@ class TakeOver:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
             self._store = self._witness_store()
-            attempt = self._claim()
+            attempt = self._despite_rot(self._claim)
             try:
-                return self._after_claim(attempt)
+                return self._despite_rot(lambda: self._after_claim(attempt))
             except (Damaged, ChunkNotFound) as error:
                 # A later owner may be collecting what we read. Its claim explains everything; without it, this is real.
                 if self._storage.exists(self._names.epoch(attempt.epoch + 1)):
@@ -91,6 +95,20 @@ class TakeOver:
         except BaseException:
             self._release()
             raise
+
+    def _despite_rot(self, step: Callable[[], T]) -> T:
+        """Take a step of the take-over, which can be taken again; without the cache's store once that proves rotten."""
+        for tries_left in range(_STORES_MAX, -1, -1):
+            try:
+                return step()
+            except CacheDamaged as damage:
+                if not tries_left:
+                    raise
+                self._findings.append(f"the local cache was discarded during the take-over: {damage}")
+                if self._store is not None:
+                    store, self._store = self._store, None
+                    self._cache.discard(store)
+        raise AssertionError("the last try returns or raises")
 
     def _witness_store(self) -> MetadataStore | None:
         """The cache's store: what it has seen, history must hold."""

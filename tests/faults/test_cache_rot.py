@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -16,9 +17,11 @@ from chunkstore.changes import Seal, Unseal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
 from chunkstore.metadata.keys import segment_key, table_key
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore
+from chunkstore.metadata.lmdb.store import HEAD_KEY, LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head
 from chunkstore.operations import maintenance
+from chunkstore_journal.recovery import Materialised
+from chunkstore_journal.takeover import TakeOver
 from tests.faults import cache_files
 from tests.faults.cache_files import Made, Watching, append, copied, data_file, flip, open_in, put, settings
 from tests.support.data import problems
@@ -316,3 +319,40 @@ def test_a_replica_meets_rot(clean: Made, tmp_path: Path) -> None:
         replica.refresh()
         assert replica.read(SEGMENT, 0, 999)[:-1] in here.model.segments[SEGMENT]
         assert problems(replica.check("quick")) == []
+
+
+# ---- copies
+
+
+@pytest.mark.parametrize("key", [segment_key(SEGMENT), HEAD_KEY], ids=["a row", "the head"])
+def test_a_copy_of_a_rotten_store_is_given_up_for_good(clean: Made, tmp_path: Path, key: bytes) -> None:
+    """Who holds the store has not met the rot, and would be copied from again and again."""
+    here = copied(clean, tmp_path)
+    former = open_in(tmp_path)
+    rot_live(former, key)
+    store = open_in(tmp_path)
+    assert cache_files.state_differs(store, here.model) == ""
+    go_on_and_judge(tmp_path, here, store)
+    former.close()
+
+
+def test_a_take_over_meets_rot(clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the opening of the cache and OPEN: the claim is made, and stays the only one."""
+    here = copied(clean, tmp_path)
+    build = TakeOver._build_open
+    rotten: list[Materialised] = []
+
+    def rot_first(self: TakeOver, attempt: Any, previous: Any, closed: Any, found: Materialised) -> bytes:
+        if not rotten:
+            rotten.append(found)
+            environment = found.store._environment  # type: ignore[attr-defined]
+            with environment.handle.begin(write=True) as txn:
+                txn.put(HEAD_KEY, b"\0" + txn.get(HEAD_KEY)[1:])
+        return build(self, attempt, previous, closed, found)
+
+    monkeypatch.setattr(TakeOver, "_build_open", rot_first)
+    with open_in(tmp_path) as before:
+        epoch = before.epoch
+        assert any("during the take-over" in finding for finding in before.report.findings)
+        go_on_and_judge(tmp_path, here, before)
+    assert epoch == 2

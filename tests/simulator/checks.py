@@ -70,9 +70,9 @@ class Checks:
         if self._watch is None:
             return
         self._watch.serving(process, store)
+        if self._watch.rotten:
+            return
         with self._world.scheduler.atomic(), store._container.current.store.view() as view:
-            if self._watch.rotten(store):
-                return
             findings = list(check(store._context, view, "quick", epoch=store.epoch))
         for finding in findings:
             if finding.severity in _WRONG and finding.invariant not in self._watch.forgiven:

@@ -21,6 +21,7 @@ from chunkstore.changes import Append, Change, Concat, Create, Delete, Seal, Tab
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
+    CacheDamaged,
     ChunkstoreError,
     Closed,
     Damaged,
@@ -147,6 +148,8 @@ class Recorder:
         """Fail the run if this is no answer that fine storage in bad weather may lead to. ``since``: when it was asked for."""
         if isinstance(error, Damaged) and self.on_damage(error, since):
             return
+        if isinstance(error, CacheDamaged) and self._world.rotten_caches:
+            return  # another store was made, and that rotted before its first use, or there was no time for one: a retry
         if isinstance(error, RolledBack):
             self._world.fail(f"history wrong-refusal: {kind} was answered {error!r}, and nothing was rolled back")
         elif isinstance(error, Damaged | InvalidArgument):

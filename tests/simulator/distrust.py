@@ -18,7 +18,7 @@ from tests.simulator.copies import CopiedRun
 from tests.simulator.gateways import ignore_conditions, list_late, show_old_answers
 from tests.simulator.roots import RootRun
 from tests.simulator.rot import rot_a_chunk, rot_the_journal
-from tests.simulator.rotten_rows import rot_a_row_at_rest, rot_a_row_live
+from tests.simulator.rotten_rows import rot_a_row
 from tests.simulator.told import Lie, ToldLies
 
 __all__ = ["Distrust"]
@@ -67,8 +67,7 @@ _TELL: Final[dict[str, Callable[[RootRun, Random], Lie | None]]] = {
     "old_answer": show_old_answers,
     "rotten_chunk": rot_a_chunk,
     "rotten_journal": rot_the_journal,
-    "rotten_rows": rot_a_row_at_rest,
-    "rotten_rows_live": rot_a_row_live,
+    "rotten_rows": rot_a_row,
 }
 _AT_ONCE: Final[dict[str, Callable[[RootRun, Random], None]]] = {
     "ignored_condition": ignore_conditions,

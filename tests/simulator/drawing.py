@@ -126,6 +126,10 @@ def draw_plan(
     # Reading a segment of many chunks takes a handful of requests of HDFS for each of them, in one operation.
     settings = _draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1)
     weather = _draw_weather(random, kind, network=not fence_by_stat)
+    # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
+    lies = () if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust)
+    if lmdb is None:
+        lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
     return Plan(
         seed=seed,
         storage=kind,
@@ -147,10 +151,9 @@ def draw_plan(
         remote=remote and Random(f"remote {seed}").random() < 0.5,
         bindings=bindings or kind == "hdfs",
         retrying=remote and random.random() < 0.5,
-        lmdb=wants_lmdb if lmdb is None else lmdb,
+        lmdb=lmdb,
         mix=_draw_mix(random),
-        # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
-        distrust=() if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust),
+        distrust=lies,
     )
 
 

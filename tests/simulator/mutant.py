@@ -44,7 +44,7 @@ class Mutant(NamedTuple):
     def plan(self, seed: int, claims: int) -> Plan:
         """The run of a seed in which the bug is hunted."""
         if not self.bound:
-            return draw_plan(seed, claims=claims, lmdb=False)
+            return draw_plan(seed, claims=claims, lmdb="rotten_rows" in self.needs)
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
         return draw_plan(seed, claims=claims, lmdb=False, bindings=True, storage=storage)
 

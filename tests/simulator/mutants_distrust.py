@@ -15,6 +15,15 @@ _SEEN: Final = "chunkstore_journal.ends:SeenEnds"
 
 DISTRUST_MUTANTS: Final = (
     single(
+        "row-unchecked",
+        "a row of the cache is believed, whatever its CRC says",
+        EVERYWHERE,
+        "chunkstore.metadata.lmdb.rows:unsealed",
+        "if crc32c_of_bytes(key + raw) != RESIDUE:",
+        "if False:",
+        needs=("rotten_rows",),
+    ),
+    single(
         "rot-as-torn",
         "a record that reads wrong is taken for a torn write, though records lie intact behind it",
         APPEND,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed
+from chunkstore.errors import CacheDamaged, Closed
 from chunkstore.replica import Replica
 from tests.judges.events import Event
 from tests.judges.step_invariants import StepInvariants, Violation
@@ -84,15 +84,15 @@ class Watch:
         epoch = store.epoch
         with self._world.scheduler.atomic():
             self.invariants.taken_over(process.name, epoch, store._container.current.store.head())
-            if self.rotten(store):
+            if self.rotten:
                 return
             with store._container.current.store.view() as view:
                 self.invariants.rows_at(process.name, view)
 
-    def rotten(self, store: ChunkedSegmentStorage) -> bool:
-        """Whether rows of its cache have rotted."""
-        content = getattr(store._container.current.store, "_content", None)
-        return any(content is rotten for rotten in self._world.rotten_caches)
+    @property
+    def rotten(self) -> bool:
+        """Whether rows of some cache have rotted: its copies have them, too, and only the product is to meet them."""
+        return self._world.rotten_caches > 0
 
     def following(self, process: Process, replica: Replica) -> None:
         """A replica has begun to follow. One that is opened anew may begin further back than the one before it stood."""
@@ -112,7 +112,7 @@ class Watch:
                     if process.dead:
                         raise Closed("its process")
                     self.invariants.cache_at(process.name, store._container.current.store.head())
-                except Closed:
+                except (Closed, CacheDamaged):
                     del self._owners[process]
             for process, replica in list(self._replicas.items()):
                 try:
@@ -123,7 +123,7 @@ class Watch:
                     if store_of_replica is None:
                         raise Closed("the replica")
                     position = store_of_replica.head().position
-                except Closed:
+                except (Closed, CacheDamaged):
                     del self._replicas[process]
                     continue
                 self.invariants.replica_at(process.name, position.lsn, position.hash)

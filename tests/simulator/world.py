@@ -30,7 +30,7 @@ from chunkstore.assembly import open_replica_on, open_store_on
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
 from chunkstore.metadata.lmdb.environment import abandon
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
 from chunkstore.metadata.port import MetadataCache
@@ -275,14 +275,17 @@ class World(Closing):
             posix = BoundPosixBackend if bindings else PosixBackend
             self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         self.lmdb_folder = lmdb_folder
+        if lmdb_folder is not None:
+            # Made at import, it would be a real lock: who gives way while he holds it would stop everybody.
+            environment._environments_lock = runtime.lock()
         self.on_stall: Callable[[Process], None] = Process.stall
         """Called when a process stalls in the middle of a call; sees to it that it wakes."""
         self.processes: list[Process] = []
         self.machines: dict[str, Machine] = {}
         self.observers: list[Observer] = []
         self.failures: list[str] = []
-        self.rotten_caches: list[object] = []
-        """Contents of caches with rotten rows."""
+        self.rotten_caches = 0
+        """How many rows of caches have rotted."""
         self.escaped: list[tuple[str, BaseException]] = []
         self.watching = False
         self.storage_calls = 0
@@ -301,6 +304,7 @@ class World(Closing):
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
+            environment._environments_lock = runtime.lock()
             abandon(self.lmdb_folder)
 
     def _create_container(self) -> ContainerFormat:

@@ -65,6 +65,8 @@ class LmdbMetadataCache(MetadataCache):
         self._uuid = container_uuid
         self._current: Environment | None = None
         self._closed = False
+        self._copies = True
+        """Whether stores that others hold are copied. Not once one of ours was damaged: that may have come with a copy, and would again."""
 
     @property
     def path(self) -> str:
@@ -80,8 +82,10 @@ class LmdbMetadataCache(MetadataCache):
 
     def open_current(self) -> MetadataStore | None:
         self._check()
-        if self._current is not None and share(self._current):
-            return self._handle(self._current)
+        if self._current is not None:
+            if share(self._current):
+                return self._handle(self._current)
+            self._copies &= self._current.damage is None
         best: LmdbMetadataStore | None = None
         held: list[str] = []
         for path, state in stores_of(self._directory.path, self._directory.address):
@@ -90,7 +94,7 @@ class LmdbMetadataCache(MetadataCache):
                 best, found = sorted((best, found), key=lambda store: -store.head().position.lsn)
                 found.close(clean=False)
             best = best or found
-        for path in held:
+        for path in held if self._copies else ():
             copied = self._open_copy(path, -1 if best is None else best.head().position.lsn + _COPY_WORTH_RECORDS)
             if copied is not None:
                 if best is not None:
@@ -193,6 +197,7 @@ class LmdbMetadataCache(MetadataCache):
 
     def discard(self, store: MetadataStore) -> None:
         given_up = _ours(store)
+        self._copies = False
         if given_up.environment is self._current:
             self._current = None
         forget(given_up.path)
