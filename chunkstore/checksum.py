@@ -123,7 +123,7 @@ def _product(a: int, b: int) -> int:
 
 @cache
 def _power(level: int, digit: int) -> int:
-    """x to the power of 8 * ``digit`` * 256**``level``: what as many bytes behind them do to the CRC of those before."""
+    """The power 8 * ``digit`` * 256**``level`` of x: what as many bytes behind them do to the CRC of those before."""
     if digit > 1:
         return _product(_power(level, digit // 2), _power(level, digit - digit // 2))
     if level:
