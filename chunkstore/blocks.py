@@ -175,32 +175,53 @@ def merged_borders(pieces: Sequence[Piece]) -> Borders:
 
     Where theirs lie closer than those of a new chunk would, or would take too many rows, they are thinned out.
     """
-    spread = 1
-    while True:
-        merged = _merged(pieces, spread)
-        if len(list(in_rows(merged))) <= ROWS_OF_A_CHUNK_MAX:
-            return merged
-        spread *= 2
-
-
-def _merged(pieces: Sequence[Piece], spread: int) -> Borders:
-    at, crcs, begin, crc = [0], [0], 0, 0
-    length = sum(piece.stop - piece.start for piece in pieces)
+    inside: list[int] = []
+    length = 0
     for start, stop, borders in pieces:
-        assert borders is not None and borders.at[0] == start and borders.at[-1] == stop
+        assert borders is not None
+        assert (borders.at[0], borders.at[-1]) == (start, stop)
+        inside += (length + border - start for border in borders.at[1:])
+        length += stop - start
+    inside.pop()
+    spread = 1
+    kept = _thinned(inside, spread)
+    while sum(1 for _ in in_rows(Borders([0, *kept, length], kept))) > ROWS_OF_A_CHUNK_MAX:
+        spread *= 2
+        kept = _thinned(inside, spread)
+    wanted, crcs = {*kept, length}, [0]
+    begin = crc = 0
+    for start, stop, borders in pieces:
+        assert borders is not None
         low, before = start, borders.crcs[0]
         for border, behind in zip(borders.at[1:], borders.crcs[1:], strict=True):
-            position = begin + border - start
-            wanted = position - at[-1] >= stretch_at(at[-1]).step * spread
-            if wanted or border == stop:
-                # Of the bytes between the two: how the CRC differs from what it was in their own chunk.
+            is_wanted = begin + border - start in wanted
+            if is_wanted or border == stop:
+                # ``before`` and ``behind`` say what the bytes between them do to a CRC, whatever came before.
                 crc = crc32c_combine(crc ^ before, behind, border - low)
                 low, before = border, behind
-            if wanted and position < length:
-                at.append(position)
+            if is_wanted:
                 crcs.append(crc)
         begin += stop - start
-    return Borders([*at, length], [*crcs, crc])
+    return Borders([0, *kept, length], crcs)
+
+
+_STEPS_TRIED = 4
+
+
+def _thinned(inside: Sequence[int], spread: int) -> list[int]:
+    """Of possible borders, ascending, as many as a new chunk has (or one of ``spread``), in rows as long as can be."""
+    known, kept, last = frozenset(inside), list[int](), 0
+    while (number := bisect_left(inside, last + stretch_at(last).step * spread)) < len(inside):
+        first = inside[number]
+        row = range(first, first + 1)
+        number = bisect_left(inside, first + stretch_at(first).step * spread)
+        for second in inside[number : number + _STEPS_TRIED]:
+            candidate = range(first, first + BORDERS_OF_A_ROW_MAX * (second - first), second - first)
+            candidate = candidate[: next((at for at, border in enumerate(candidate) if border not in known), None)]
+            row = max(row, candidate, key=len)
+        kept += row
+        last = kept[-1]
+    return kept
 
 
 def in_rows(borders: Borders) -> Iterator[tuple[int, int, Sequence[int]]]:

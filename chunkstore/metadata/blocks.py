@@ -39,7 +39,9 @@ def add_borders(identity: bytes, row: bytes, passed: Iterable[tuple[int, int]]) 
 
 def border_rows(identity: bytes, borders: Borders) -> dict[bytes, TableRecord]:
     """The rows of a chunk that has all its bytes, and these borders from its first byte to its end, on whatever grids."""
-    rows = [_HEADER.pack(_VERSION, start, step) + b"".join(map(_CRC.pack, crcs)) for start, step, crcs in in_rows(borders)]
+    rows = [
+        _HEADER.pack(_VERSION, start, step) + b"".join(map(_CRC.pack, crcs)) for start, step, crcs in in_rows(borders)
+    ]
     stops = [*(start for start, _, _ in in_rows(borders)), borders.at[-1]][1:]
     return {block_key(identity, stop): TableRecord(0, row) for stop, row in zip(stops, rows, strict=True)}
 
