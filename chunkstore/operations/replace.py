@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
+from typing import NamedTuple
 
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.names import chunk_epoch, chunk_segment
+from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_segment
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -23,7 +25,7 @@ from chunkstore.operations.written_chunks import chunks_of_session, link_chunks,
 from chunkstore.records import CLOSED, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
-__all__ = ["plan_replace", "replace"]
+__all__ = ["Run", "exchange", "find_run", "plan_replace", "replace"]
 
 
 def replace(container: OwnedContainer, change: Replace) -> None:
@@ -43,17 +45,59 @@ def plan_replace(container: OwnedContainer, changes: ChangeSet, change: Replace)
     new chunk is in the metadata already, is not in the storage, or has another length), and what the storage raises.
     """
     segment = changes.segment(change.name)
-    run, begin = _require_run(changes, segment, change)
+    run = find_run(changes, segment, change.start, change.stop, count_max=len(change.old))
+    for expected, found in zip_longest(change.old, run.ids, fillvalue=NO_CHUNK):
+        if expected != found:
+            raise _conflict(segment, change.start, change.stop, expected.hex() or "no chunk", found.hex() or "no chunk")
     new = _new_chunks(changes, segment, change)
-    is_first, is_last = change.old[0] == segment.first_chunk, change.old[-1] == segment.last_chunk
-    skip = segment.start_offset - change.start if is_first else segment.first_chunk_skip
-    if is_first and skip >= new[0].borders.at[-1]:
-        raise _conflict(change, "a start offset in the first new chunk", segment.start_offset)
     require_fresh(container, changes, new, shared=change.session_id is not None)
     if change.session_id is None and changes.owned.appendable:
         changes.sync_names += [container.names.chunk(item.id) for item in new]
-    before, after = run[0].previous, run[-1].next
-    added = link_chunks(changes, segment.id, new, change.start, before, after)
+    exchange(changes, segment, run, new)
+
+
+class Run(NamedTuple):
+    """Whole, closed chunks of a segment: its bytes ``[start, stop)``. Those of the first chunk from offset ``begin`` on are dead."""
+
+    start: int
+    stop: int
+    begin: int
+    ids: list[bytes]
+    records: list[ChunkRecord]
+
+
+def find_run(changes: ChangeSet, segment: SegmentRecord, start: int, stop: int, *, count_max: int) -> Run:
+    """The chunks that hold ``[start, stop)`` of a segment, and nothing else that is readable. Raises ``Conflict``; where they are more
+    than ``count_max``, too."""
+    first_offset = segment.start_offset - segment.first_chunk_skip
+    if not first_offset <= start < stop <= segment.length:
+        raise _conflict(segment, start, stop, (start, stop), (first_offset, segment.length))
+    identity, begin = changes.chunk_at(segment, start)
+    if start != begin and not (begin == first_offset and start <= segment.start_offset):
+        raise _conflict(segment, start, stop, start, begin)
+    run = Run(start, stop, begin, [], [])
+    offset = begin
+    while offset < stop and identity and len(run.ids) < count_max:
+        record = changes.chunk(identity)
+        if record.state != CLOSED and record.epoch == changes.owned.epoch:
+            raise _conflict(segment, start, stop, "closed chunks", f"{identity.hex()} is active")
+        run.ids.append(identity)
+        run.records.append(record)
+        offset += record.length
+        identity = record.next
+    if offset != stop:
+        raise _conflict(segment, start, stop, stop, offset)
+    return run
+
+
+def exchange(changes: ChangeSet, segment: SegmentRecord, run: Run, new: Sequence[NewChunk]) -> None:
+    """Plan ``new``, which have as many bytes, in the place of ``run``. Raises ``Conflict``, ``InvalidArgument`` (too many chunks)."""
+    is_first, is_last = run.ids[0] == segment.first_chunk, run.ids[-1] == segment.last_chunk
+    skip = segment.start_offset - run.start if is_first else segment.first_chunk_skip
+    if is_first and skip >= new[0].borders.at[-1]:
+        raise _conflict(segment, run.start, run.stop, "a start offset in the first new chunk", segment.start_offset)
+    before, after = run.records[0].previous, run.records[-1].next
+    added = link_chunks(changes, segment.id, new, run.start, before, after)
     if not is_first:
         changes.rows[chunk_key(before)] = changes.chunk(before)._replace(next=new[0].id)
     if not is_last:
@@ -64,38 +108,13 @@ def plan_replace(container: OwnedContainer, changes: ChangeSet, change: Replace)
             last_chunk=new[-1].id if is_last else segment.last_chunk,
             last_chunk_offset=added[-1][0] if is_last else segment.last_chunk_offset,
             first_chunk_skip=skip,
-            chunk_count=segment.chunk_count - len(run) + len(new),
+            chunk_count=segment.chunk_count - len(run.ids) + len(new),
             modified_ms=changes.now_ms,
         )
     )
-    changes.discard(change.old[0], change.old[-1], len(run), change.stop - begin)
-    changes.headers.append((int(OpCode.REPLACE), segment.id, change.start, change.stop, added))
+    changes.discard(run.ids[0], run.ids[-1], len(run.ids), run.stop - run.begin)
+    changes.headers.append((int(OpCode.REPLACE), segment.id, run.start, run.stop, added))
     changes.restructure(segment.id)
-
-
-def _require_run(changes: ChangeSet, segment: SegmentRecord, change: Replace) -> tuple[list[ChunkRecord], int]:
-    """The records of the chunks that the change names, which are the range's, and the offset of their first byte. Raises ``Conflict``."""
-    start, stop = change.start, change.stop
-    first_offset = segment.start_offset - segment.first_chunk_skip
-    if not first_offset <= start < stop <= segment.length:
-        raise _conflict(change, (start, stop), (first_offset, segment.length))
-    identity, begin = changes.chunk_at(segment, start)
-    if start != begin and not (begin == first_offset and start <= segment.start_offset):
-        raise _conflict(change, start, begin)
-    run: list[ChunkRecord] = []
-    offset = begin
-    for expected in change.old:
-        if identity != expected:
-            raise _conflict(change, expected.hex(), identity.hex())
-        record = changes.chunk(identity)
-        if record.state != CLOSED and record.epoch == changes.owned.epoch:
-            raise _conflict(change, "closed chunks", f"{identity.hex()} is active")
-        run.append(record)
-        offset += record.length
-        identity = record.next
-    if offset != stop:
-        raise _conflict(change, stop, offset)
-    return run, begin
 
 
 def _new_chunks(changes: ChangeSet, segment: SegmentRecord, change: Replace) -> Sequence[NewChunk]:
@@ -108,10 +127,11 @@ def _new_chunks(changes: ChangeSet, segment: SegmentRecord, change: Replace) -> 
         # An earlier epoch's writes may still land, and what it left is swept.
         expected, found = (segment.id, changes.owned.epoch), (chunk_segment(identity), chunk_epoch(identity))
         if found != expected:
-            raise _conflict(change, f"chunks of segment and epoch {expected}", found)
+            what = f"chunks of segment and epoch {expected}"
+            raise _conflict(segment, change.start, change.stop, what, found)
     return new
 
 
-def _conflict(change: Replace, expected: object, found: object) -> Conflict:
-    where = f"chunks of segment {change.name!r} in [{change.start}, {change.stop})"
+def _conflict(segment: SegmentRecord, start: int, stop: int, expected: object, found: object) -> Conflict:
+    where = f"chunks of segment {segment.name!r} in [{start}, {stop})"
     return Conflict(where, expected=expected, found=found)
