@@ -73,7 +73,7 @@ def find_run(changes: ChangeSet, segment: SegmentRecord, start: int, stop: int, 
     if not first_offset <= start < stop <= segment.length:
         raise _conflict(segment, start, stop, (start, stop), (first_offset, segment.length))
     identity, begin = changes.chunk_at(segment, start)
-    if start != begin and not (begin == first_offset and start <= segment.start_offset):
+    if start != begin and start > segment.start_offset:
         raise _conflict(segment, start, stop, start, begin)
     run = Run(start, stop, begin, [], [])
     offset = begin

@@ -8,14 +8,28 @@ from dataclasses import replace
 import pytest
 
 from chunkstore.blocks import Borders
-from chunkstore.changes import Append, Concat, Create, Delete, EndSession, NewChunk, Replace, Seal, Truncate
+from chunkstore.changes import (
+    Append,
+    Concat,
+    Create,
+    Delete,
+    EndSession,
+    NewChunk,
+    Replace,
+    Seal,
+    Truncate,
+    concerns_tables,
+)
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import is_row
 from chunkstore.names import chunk_id, session_chunk_id
 from chunkstore.operations.replace import replace as commit_replace
 from tests.support.data import pattern, problems, refused
+from tests.support.forwarding import Hooked
+from tests.support.hooked import is_commit, open_hooked
 from tests.support.merging import merge
 from tests.support.rot import flip
 from tests.support.worlds import World
@@ -84,7 +98,7 @@ def test_all_of_a_sealed_segment_and_what_comes_behind(world: World) -> None:
     # One commit sees its own changes: two runs, an append behind them, and a truncation into the first new chunk.
     filled(store)
     runs = [merge(store, "a", 1, 3), merge(store, "a", 4, 2, parts=2)]
-    store.commit([*runs, Append("a", pattern(51, 3)), Truncate("a", 7)])
+    store.commit([*runs, Truncate("a", 7), Append("a", pattern(51, 3))])
     assert store.read("a", 7, 99) == pattern(7, 47)
     assert problems(store.check("deep")) == []
 
@@ -128,8 +142,9 @@ def test_the_dead_head_is_left_out(world: World, cut: int, later: int, skip: int
     assert store.info("a").start_offset == later == first.offset + skip
     assert store.read("a", later, 99) == pattern(later, 51 - later)
     assert problems(store.check("deep")) == []
-    report = store.collect()
-    assert report.chunk_bytes == 20 + cut - head
+    *_, removed = [decode_garbage(repr(key), raw) for key, raw in rows(store).items() if key[:1] == b"G"]
+    assert (removed.count, removed.size_bytes) == (4, 20)
+    assert store.collect().chunk_bytes == 20 + cut - head
     store.truncate("a", 12)
     store.commit([merge(store, "a", 0, 1)])
     assert store.read("a", 12, 99) == pattern(12, 39)
@@ -226,6 +241,7 @@ def test_what_does_not_touch_the_run(world: World) -> None:
     store.commit([run])
     assert store.read("a", 15, 99) == pattern(15, 66)
     assert problems(store.check("deep")) == []
+    assert not concerns_tables(run) and concerns_tables(replace(run, session_id=1))
     # A repetition, as after an answer that was lost, finds its own work.
     refused(Conflict, lambda: store.commit([run]))
 
@@ -325,8 +341,23 @@ def test_arguments_that_cannot_be(world: World) -> None:
         (40, run.old),
     ):
         refused(Conflict, lambda: store.commit([replace(run, start=start, stop=start + 20, old=old)]))  # noqa: B023
+    [other] = merge(store, "a", 0, 1).new
+    for whole, start in ((merge(store, "a", 0, 4), 1), (run, 16)):
+        part = NewChunk(other.id, Borders((0, whole.stop - start), (0, 1)))
+        refused(Conflict, lambda: store.commit([replace(whole, start=start, new=(part,))]))  # noqa: B023
     assert store.commit([run]) == [None]
     refused(Conflict, lambda: store.commit([replace(run, start=1 << 70, stop=(1 << 70) + 20)]))
+
+
+def test_new_chunks_are_durable_before_the_record(world: World) -> None:
+    store, storage = open_hooked(world, Hooked)
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    calls: list[tuple[str, str]] = []
+    storage.before = lambda operation, names: calls.extend((operation, name) for name in names)
+    store.commit([run])
+    record = next(at for at, call in enumerate(calls) if is_commit(*call))
+    assert (("sync", world.names().chunk(run.new[0].id)) in calls[:record]) is world.appends
 
 
 def test_reads_of_merged_chunks_are_verified_by_block(world: World) -> None:
