@@ -309,7 +309,7 @@ class ChunkedSegmentStorage(ReadableContainer):
 
         Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
         its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
-        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session); without, it may
+        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
         happen twice.
         """
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
