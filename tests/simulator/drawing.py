@@ -104,10 +104,11 @@ def draw_plan(
     storage: StorageKind | None = None,
     bindings: bool | None = None,
     distrust: Iterable[str] = ENABLED,
+    merges: bool = True,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
-    ``distrust``: the classes of that name that may be drawn.
+    ``distrust``: the classes of that name that may be drawn. ``merges``: chunks may be merged.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -126,6 +127,8 @@ def draw_plan(
     # Reading a segment of many chunks takes a handful of requests of HDFS for each of them, in one operation.
     settings = _draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1)
     weather = _draw_weather(random, kind, network=not fence_by_stat)
+    # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
+    lies = () if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust)
     return Plan(
         seed=seed,
         storage=kind,
@@ -148,9 +151,8 @@ def draw_plan(
         bindings=bindings or kind == "hdfs",
         retrying=remote and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
-        mix=_draw_mix(random),
-        # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
-        distrust=() if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust),
+        mix=_draw_mix(random) + (() if lies or not merges else _draw_merges(seed)),
+        distrust=lies,
     )
 
 
@@ -188,6 +190,12 @@ def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weathe
         if allowed and name not in unfit:
             chances[name] = chance
     return Weather(**chances)
+
+
+def _draw_merges(seed: int) -> tuple[tuple[str, int], ...]:
+    """The weight of merges of chunks, of its own chance, too. (Where bytes rot a copy of them would be damage without a cause.)"""
+    random = Random(f"merge {seed}")
+    return (("merge", random.choice((2, 10))),) if random.random() < 0.4 else ()
 
 
 def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:

@@ -9,6 +9,7 @@ from google_crc32c import value
 from chunkstore.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Conflict
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.index import walk
 from chunkstore.operations.read import find_segment
@@ -22,13 +23,16 @@ def merge(
 ) -> Replace:
     """Write ``parts`` chunks with the bytes of chunks ``[first, first + count)`` of a segment; the change that commits them.
 
-    ``leave_head``: without what lies below the segment's start offset. Raises what the storage raises.
+    ``leave_head``: without what lies below the segment's start offset. Raises ``SegmentNotFound``, ``Conflict`` (there is no such
+    chunk), and what the storage raises.
     """
     container = store._container
     owned, storage, names = container.current, container.storage, container.names
     with owned.store.view() as view:
         segment = find_segment(view, name, None)
         run = [*walk(view.get, segment)][first : first + count]
+        if not run:
+            raise Conflict(f"chunks of segment {name!r}", expected=first, found=segment.chunk_count)
         start = max(run[0][0], segment.start_offset if leave_head else 0)
         stop = run[-1][0] + run[-1][2].length
         parts = min(parts, stop - start)
