@@ -54,7 +54,7 @@ class Limits:
     attribute_count_max: int = 128
     attribute_bytes_max: int = 4 * KIB
     commit_chunks_max: int = 50_000
-    """Chunks that the appends of one commit may make: keeps its record below ``record_bytes_max``."""
+    """Chunks that one commit may add, and that it may replace: keeps its record below ``record_bytes_max``."""
     commit_bytes_max: int = 32 * GIB
     """Bytes of one append: with it the rows of so many chunks, block borders included, stay below ``record_bytes_max``."""
     garbage_unfold_chunks_max: int = 5_000

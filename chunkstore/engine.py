@@ -21,7 +21,7 @@ from typing import Self
 
 from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
-from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut, check_changes, segment_names
+from chunkstore.changes import Change, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -309,14 +309,14 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
 
         Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
         its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
-        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session); without, it may
+        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
         happen twice.
         """
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
         names = [name for change in changes for name in segment_names(change)]
-        tables = any(isinstance(change, (TablePut, TableDelete, Attach, EndSession)) for change in changes)
+        tables = any(map(concerns_tables, changes))
         return commit_changes(
             self._container, names, lambda planned: plan_changes(self._container, planned, changes), tables=tables
         )

@@ -96,7 +96,7 @@ def _plan_and_enter(
         result = plan(changes)
         if not changes.headers:
             return None, result
-        segments, sync_names = tuple(states.values()), list[str]()
+        segments, sync_names = tuple(states.values()), changes.sync_names
         if changes.appends:
             for state in segments:
                 state.generation, state.writing = NOT_LOADED, changes.rows

@@ -74,7 +74,7 @@ def _step(world: World, step: Step) -> Commit:
         return world.collect(1 + second % len(world.removed))
     if kind in (10, 11) and count:
         at = second % count
-        return world.replace(segment.id, at, 1 + length % (count - at), 1 + length % 3)
+        return world.replace(segment.id, at, 1 + length % (count - at), 1 + length % 3, leave_head=kind == 11)
     return world.append(segment.id, length)
 
 

@@ -42,6 +42,7 @@ _OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "_append", "_content", "_re
 _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
+_REPLACE: Final = 15
 _TABLES: Final = (10, 11)
 _MODULUS: Final = 1 << 256
 
@@ -344,6 +345,8 @@ class StoredHistory:
             if source in self._tails:
                 start, chunk = self._tails[source]
                 self._put(self._tails, target, (offset + start, chunk))
+        if op[0] == _REPLACE and op[2] <= self._tails[op[1]][0] < op[3]:
+            self._put(self._tails, op[1], tuple(op[4][-1]))
         if op[0] not in _APPENDING:
             return None
         _, segment, offset, length, chunks = op[:5]

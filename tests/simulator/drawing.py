@@ -104,10 +104,11 @@ def draw_plan(
     storage: StorageKind | None = None,
     bindings: bool | None = None,
     distrust: Iterable[str] = ENABLED,
+    merges: bool = True,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
-    ``distrust``: the classes of that name that may be drawn.
+    ``distrust``: the classes of that name that may be drawn. ``merges``: chunks may be merged.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -152,7 +153,7 @@ def draw_plan(
         bindings=bindings or kind == "hdfs",
         retrying=remote and random.random() < 0.5,
         lmdb=lmdb,
-        mix=_draw_mix(random),
+        mix=_draw_mix(random) + (() if lies or not merges else _draw_merges(seed)),
         distrust=lies,
     )
 
@@ -191,6 +192,12 @@ def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weathe
         if allowed and name not in unfit:
             chances[name] = chance
     return Weather(**chances)
+
+
+def _draw_merges(seed: int) -> tuple[tuple[str, int], ...]:
+    """The weight of merges of chunks, of its own chance, too. (Where bytes rot a copy of them would be damage without a cause.)"""
+    random = Random(f"merge {seed}")
+    return (("merge", random.choice((2, 10))),) if random.random() < 0.4 else ()
 
 
 def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:
