@@ -305,7 +305,7 @@ BINDING_MUTANTS: Final = (
     _s3(
         "s3-completed-blindly",
         "a completion without answer counts as done when the upload is gone",
-        Patch(f"{_S3}.multipart:complete", "if in_doubt and _landed(client, upload, length):", "if in_doubt:"),
+        Patch(f"{_S3}.multipart:_complete", "if in_doubt and _landed(client, upload, length):", "if in_doubt:"),
     ),
     _hdfs(
         "hdfs-length-unchecked",
