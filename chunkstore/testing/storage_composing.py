@@ -105,6 +105,8 @@ class StorageComposing(StorageBasics):
             [whole, ChunkRange(b, 4, 1)],
             [whole, ChunkRange(b, 1 << 62, 1 << 62)],
             [whole, ChunkRange(b, 0, 1 << 62)],
+            [whole, ChunkRange(b, 1 << 64, 1)],
+            [whole, ChunkRange(b, 0, 1 << 64)],
             [whole, ChunkRange(b, -1, 2)],
             [whole, ChunkRange(b, 0, -1)],
             [whole, ChunkRange(b, 0, 1.0)],  # type: ignore[arg-type]

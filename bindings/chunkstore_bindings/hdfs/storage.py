@@ -323,6 +323,12 @@ class HdfsChunkStorage(BaseChunkStorage):
         deadline = self._deadline()
         if self._files.status(name, deadline) is not None:
             raise ChunkExists(name)
+        # Before a byte is moved: the request says how many there will be.
+        names = list(dict.fromkeys(item.name for item in ranges))
+        statuses = self._pool.run_all([partial(self._files.must_have, source, deadline) for source in names])
+        lengths = {source: int(status["length"]) for source, status in zip(names, statuses, strict=True)}
+        for item in ranges:
+            self.check_covered(item, lengths[item.name])
         pieces = self._pieces(ranges)
         if not self._atomic.create(name, pieces, deadline):
             raise ChunkExists(name)
