@@ -379,7 +379,7 @@ BINDING_MUTANTS: Final = (
         "what is composed replaces what has the name",
         Patch(
             f"{_HDFS}.storage:HdfsChunkStorage.do_compose",
-            "if not self._atomic.create(name, pieces, deadline):\n        raise ChunkExists(name)",
+            "if not self._atomic.create(name, pieces, deadline):\n            raise ChunkExists(name)",
             "self._atomic.put(name, pieces, deadline)",
         ),
     ),

@@ -15,8 +15,8 @@ Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries li
 never listed. A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
-tested. ``concat`` copies and leaves its sources alone, because they may be referred to. HDFS could join whole files of
-one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows it that.
+tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to. HDFS could join whole files of
+one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows ``concat`` that.
 """
 
 from __future__ import annotations
@@ -320,33 +320,47 @@ class HdfsChunkStorage(BaseChunkStorage):
         self._change(name, "PUT", "SETPERMISSION", deadline, "marking", permission=permission)
 
     def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        deadline = self._deadline()
-        if self._files.status(name, deadline) is not None:
-            raise ChunkExists(name)
-        # Before a byte is moved: the request says how many there will be.
-        names = list(dict.fromkeys(item.name for item in ranges))
-        statuses = self._pool.run_all([partial(self._files.must_have, source, deadline) for source in names])
-        lengths = {source: int(status["length"]) for source, status in zip(names, statuses, strict=True)}
-        for item in ranges:
-            self.check_covered(item, lengths[item.name])
-        pieces = self._pieces(ranges)
-        if not self._atomic.create(name, pieces, deadline):
-            raise ChunkExists(name)
+        # One end for all of it: the reads, too, which come from within the request that writes.
+        with until(runtime.monotonic_s() + self._deadline_s):
+            deadline = self._deadline()
+            if self._files.status(name, deadline) is not None:
+                raise ChunkExists(name)
+            # Before a byte is moved: the request says how many there will be.
+            names = list(dict.fromkeys(item.name for item in ranges))
+            statuses = self._pool.run_all([partial(self._files.must_have, source, deadline) for source in names])
+            lengths = {source: int(status["length"]) for source, status in zip(names, statuses, strict=True)}
+            for item in ranges:
+                self.check_covered(item, lengths[item.name])
+            pieces = self._pieces(ranges)
+            if not self._atomic.create(name, pieces, deadline):
+                raise ChunkExists(name)
         return Composed(pieces.size, pieces.size)
 
     def _pieces(self, ranges: Sequence[ChunkRange]) -> Pieces:
         """Their bytes, read when they are asked for."""
-        total = sum(item.length for item in ranges)
-        return Pieces(total, lambda: (piece for item in ranges for piece in self._copied(item)))
+        return Pieces(sum(item.length for item in ranges), lambda: self._copied(ranges))
 
-    def _copied(self, item: ChunkRange) -> Iterator[bytes]:
-        end = item.offset + item.length
-        for start in range(item.offset, end, _COPY_BYTES):
-            size = min(_COPY_BYTES, end - start)
-            data = self.do_read(item.name, start, size)
-            if len(data) < size:
-                self.check_covered(item, start + len(data))
-            yield data
+    def _copied(self, ranges: Sequence[ChunkRange]) -> Iterator[bytes]:
+        """At most 8 MiB are in memory; small ranges are read several at once."""
+        calls: list[Callable[[], bytes]] = []
+        size = 0
+        for item in ranges:
+            end = item.offset + item.length
+            for start in range(item.offset, end, _COPY_BYTES):
+                length = min(_COPY_BYTES, end - start)
+                if size + length > _COPY_BYTES:
+                    yield from self._pool.run_all(calls)
+                    calls, size = [], 0
+                calls.append(partial(self._read_all, item, start, length))
+                size += length
+        if calls:
+            yield from self._pool.run_all(calls)
+
+    def _read_all(self, item: ChunkRange, start: int, length: int) -> bytes:
+        data = self.do_read(item.name, start, length)
+        if len(data) < length:
+            self.check_covered(item, start + len(data))
+        return data
 
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         deadline = self._deadline()
