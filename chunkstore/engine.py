@@ -8,7 +8,7 @@ Promises
 * Every error but ``OutcomeUnknown`` says that the change did not happen, so that a retry is safe. After ``OutcomeUnknown`` it
   may have happened; each method says what a retry does then.
 
-Leaves out: defrag, pins, backup (later layers); S3 and HDFS (bindings).
+Leaves out: upkeep (``chunkstore.upkeep``), backup (later); S3 and HDFS (bindings).
 Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and cases.
 """
 
@@ -26,7 +26,7 @@ from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
-from chunkstore.journal import JournalService, Ownership, SnapshotReport, TakeOverReport
+from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
 from chunkstore.observer import Observer
@@ -34,7 +34,6 @@ from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.attributes import plan_attributes
-from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.commit import plan_changes
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
@@ -54,6 +53,7 @@ from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
+from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.writer import StorageWriter, check_buffering
 
 __all__ = ["ChunkedSegmentStorage"]
@@ -61,7 +61,7 @@ __all__ = ["ChunkedSegmentStorage"]
 _EVENT_MAX = (1 << 63) - 1
 
 
-class ChunkedSegmentStorage(ReadableContainer):
+class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
     """An owned container; see the module. Made by ``chunkstore.open``; a context manager that closes."""
 
     def __init__(
@@ -380,27 +380,7 @@ class ChunkedSegmentStorage(ReadableContainer):
             self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]
 
-    # Upkeep
-
-    def snapshot(self) -> SnapshotReport:
-        """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
-        whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note.
-
-        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way), ``OutcomeUnknown`` (of the note),
-        ``StorageFull``, ``StorageUnavailable``, ``Damaged`` (read-back). Retry: safe, names are unique.
-        """
-        self._container.check_owner()
-        return self._maintenance.snapshots.take()
-
-    def collect(self, *, dry_run: bool = False) -> CollectReport:
-        """One synchronous collection: garbage chunks past their grace, then journal records and snapshots that are not needed.
-
-        Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
-        ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
-        ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
-        """
-        self._container.check_owner()
-        return collect(self._container, dry_run=dry_run)
+    # Repairs and the end
 
     def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
         """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
