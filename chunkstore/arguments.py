@@ -45,10 +45,10 @@ def check_range(offset: object, length: object) -> None:
     check_number(length, "length")
 
 
-def check_ranges(name: str, ranges: Sequence[object]) -> None:
+def check_ranges(name: str, ranges: object) -> None:
     """Raise ``InvalidArgument`` unless these are from 1 to ``COMPOSE_RANGES_MAX`` ranges, none empty, of other chunks than ``name``."""
-    if not 1 <= len(ranges) <= COMPOSE_RANGES_MAX:
-        text = f"compose takes from 1 to {COMPOSE_RANGES_MAX} ranges, not {len(ranges)}"
+    if not isinstance(ranges, Sequence) or not 1 <= len(ranges) <= COMPOSE_RANGES_MAX:
+        text = f"compose takes a sequence of 1 to {COMPOSE_RANGES_MAX} ranges, not {ranges!r:.100}"
         raise InvalidArgument(text, argument="ranges")
     for item in ranges:
         if not isinstance(item, ChunkRange):

@@ -114,6 +114,8 @@ class StorageComposing(StorageBasics):
             [whole, ChunkRange("../b", 0, 1)],
             [whole, (b, 0, 1)],
             [None],
+            None,
+            iter([whole]),
         ]
         for ranges in wrong:
             with pytest.raises(InvalidArgument):
