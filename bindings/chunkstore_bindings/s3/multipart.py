@@ -92,9 +92,12 @@ def in_parts(
     under_way = _begin(client, integrity, name, crc, exclusive=exclusive)
     with _aborted_on_failure(client, under_way):
         failures: list[BaseException] = []
-        parts = pool.run_all(
-            [partial(_unless_failed, failures, send, under_way, number) for number, send in enumerate(sends, 1)]
-        )
+        calls = [partial(_unless_failed, failures, send, under_way, number) for number, send in enumerate(sends, 1)]
+        try:
+            parts = pool.run_all(calls)
+        finally:
+            # Or an error would hold itself, and with it the caller's buffer, until some collection.
+            failures.clear()
         if check is not None:
             check(under_way)
         _complete(client, under_way, parts, length)
