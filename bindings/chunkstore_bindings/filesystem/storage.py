@@ -2,7 +2,8 @@
 
 Promises
 * ``create_if_absent`` and ``compose`` are atomic in name and content and durable, also against a crash at any point: a temporary is
-  written (copied inside the kernel, where it can) and synced, linked to the name, the directory synced. No link(2): ``Unsupported``. The answer of the first is durable both ways.
+  written (copied inside the kernel, where it can) and synced, linked to the name, the directory synced. No link(2): ``Unsupported``.
+  The answer of the first is durable both ways.
 * ``write`` compares the offset with the file's size and writes there with pwrite, one writer of a chunk at a time.
 * ``sync`` makes content and name durable. When it fails, the chunk is in doubt for ever: later ``write`` and ``sync`` of
   that name raise ``StorageUnavailable`` at once, because a second sync of lost pages would report success.
