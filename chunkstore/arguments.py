@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from chunkstore.checksum import check_data
+from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import utf8_bytes
+from chunkstore.names import check_object_name, utf8_bytes
 from chunkstore.records import AttributeValue
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "check_not_itself",
     "check_number",
     "check_range",
+    "check_ranges",
     "check_value",
     "check_version",
     "gather",
@@ -41,6 +43,21 @@ def check_range(offset: object, length: object) -> None:
     """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
     check_number(offset, "offset")
     check_number(length, "length")
+
+
+def check_ranges(name: str, ranges: object) -> None:
+    """Raise ``InvalidArgument`` unless these are from 1 to ``COMPOSE_RANGES_MAX`` ranges, none empty, of other chunks than ``name``."""
+    if not isinstance(ranges, Sequence) or not 1 <= len(ranges) <= COMPOSE_RANGES_MAX:
+        text = f"compose takes a sequence of 1 to {COMPOSE_RANGES_MAX} ranges, not {ranges!r:.100}"
+        raise InvalidArgument(text, argument="ranges")
+    for item in ranges:
+        if not isinstance(item, ChunkRange):
+            raise InvalidArgument("compose takes ChunkRange items", argument="ranges")
+        check_object_name(item.name)
+        check_range(item.offset, item.length)
+        if item.name == name or not item.length:
+            what = "the new chunk itself" if item.length else "no byte"
+            raise InvalidArgument(f"a range of {item.name!r} names {what}", argument="ranges")
 
 
 def check_data_buffer(data: object, argument: str) -> None:
