@@ -224,6 +224,37 @@ def test_a_row_that_cannot_be_read_holds_everything_until_it_is_removed(world: W
     assert store.collect().chunks == 10 and store.check("deep") == []
 
 
+def test_a_check_finds_what_a_pin_needs_and_is_gone(world: World) -> None:
+    store = world.open(**KEEPING_LITTLE)
+    store.create("a")
+    store.append("a", pattern(0, 40))
+    store.truncate("a", 4)
+    lost = next(iter(store.layout("a"))).name
+    pin = store.pin("p")
+    store.delete("a")
+    store.collect()
+    world.remove(lost)
+    assert store.check("quick") == []
+    (found,) = store.check("exists")
+    assert (found.invariant, found.severity, found.object) == (39, "damage", lost) and f"{pin.lsn}" in found.message
+    (again,) = world.replica().check("exists")
+    assert again == found
+    store.unpin("p")
+    assert store.check("exists") == []
+    # The journal's part: it cannot be restored once the collector has been told that nothing is pinned.
+    pin = store.pin("p")
+    for _ in range(2):
+        store.snapshot()
+        store.close()
+        store = world.open(**KEEPING_LITTLE)
+    store.snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chunkstore_journal.service.pinned_lsn", lambda view: None)
+        assert store.collect().journal_objects > 0
+    (found,) = (item for item in store.check() if item.severity == "damage")
+    assert found.invariant == 39 and f"lsn {pin.lsn} is pinned" in found.message
+
+
 def _plant(store: ChunkedSegmentStorage, key: bytes, value: bytes) -> None:
     """A row as a hostile hand would write it: by a record that is right in everything else."""
 

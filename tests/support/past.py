@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
-from chunkstore.errors import ChunkNotFound
+from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import SEGMENT, chunk_key, is_row
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -38,8 +38,8 @@ def rows_at(storage: ChunkStorage, names: ContainerNames, lsn: int) -> dict[byte
             if start is not None:
                 load_snapshot(storage, start, store, container=streams.container)
             _replay(streams, store, lsn)
-        except ChunkNotFound as missing:
-            why.append(f"from {start}: {missing.chunk} is gone")
+        except (ChunkNotFound, Damaged) as error:
+            why.append(f"from {start}: {error}")
             continue
         if store.head().position.lsn == lsn:
             return rows_of(store)
