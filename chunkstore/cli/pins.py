@@ -1,7 +1,7 @@
 """Verbs about pins: ``pins ls``, ``pins add``, ``pins rm``.
 
-Promises: ``ls`` never claims; the others do, as every verb that changes. ``add`` answers once the pin is committed: what the metadata say at
-its ``lsn`` is restorable from then on. Leaves out: what a pin keeps (``operations.pins``).
+Promises: ``ls`` never claims; the others do, as every verb that changes. ``add`` answers once the pin is committed: what the metadata
+say at its ``lsn`` is restorable from then on. Leaves out: what a pin keeps (``operations.pins``).
 """
 
 from __future__ import annotations

@@ -176,11 +176,11 @@ def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[
 
 def _check_pins(view: MetadataView) -> Iterator[Finding]:
     head_lsn = view.head.position.lsn
-    for name, record in scan_pins(view):
-        if isinstance(record, Damaged):
-            yield Finding(PINNED, "damage", "", "", record.object, record.position, record.message)
-        elif record.lsn > head_lsn:
-            what = f"pin {name!r} stands at lsn {record.lsn}, but history ends at {head_lsn}"
+    for name, found in scan_pins(view):
+        if isinstance(found, Damaged):
+            yield Finding(PINNED, "damage", "", "", found.object, found.position, found.message)
+        elif found.lsn > head_lsn:
+            what = f"pin {name!r} stands at lsn {found.lsn}, but history ends at {head_lsn}"
             yield Finding(PINNED, "damage", "", "", "pins", 0, what)
 
 

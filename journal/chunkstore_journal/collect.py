@@ -113,9 +113,19 @@ class Collector:
     def _pinned_from(self, stored: Sequence[StoredSnapshot], lsn: int, *, dry_run: bool) -> int:
         """The lsn of the newest good snapshot at or below ``lsn``; 0 where there is none: then everything that is left stays."""
         for snapshot in reversed(stored):
-            if snapshot.lsn <= lsn and (dry_run or (self._is_on_history(snapshot) and self._is_good(snapshot.name))):
+            if snapshot.lsn <= lsn and (dry_run or self._is_lasting(snapshot)):
                 return snapshot.lsn
         return 0
+
+    def _is_lasting(self, snapshot: StoredSnapshot) -> bool:
+        """Whether a restore may rely on a snapshot that only a list shows."""
+        if not self._is_on_history(snapshot) or not self._is_good(snapshot.name):
+            return False
+        try:
+            self._storage.harden(snapshot.name)  # its owner may have died before it was synced (P6)
+        except ChunkNotFound:
+            return False
+        return True
 
     def _is_on_history(self, snapshot: StoredSnapshot) -> bool:
         """Whether what its owner had at its lsn was not cut off from history since: said by the OPEN that leads past that owner."""
