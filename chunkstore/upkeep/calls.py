@@ -5,6 +5,7 @@ Promises: as ``chunkstore.engine``; nothing here changes a byte of a segment tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from chunkstore import runtime
@@ -69,7 +70,7 @@ class UpkeepCalls:
         check_segment_name(name, "name")
         checked = check_pin(note, expires_s, offsets)
         who = runtime.identity()
-        lasts_ms = 0 if expires_s is None else round(expires_s * 1000)
+        lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
         return pin(self._container, name, PinRecord(0, 0, lasts_ms, f"{who.host}:{who.pid}", note, checked))
 
     def unpin(self, name: str) -> bool:

@@ -286,12 +286,17 @@ ENGINE_MUTANTS: Final = (
         "if lowest is not None and garbage.lsn > lowest:",
         "if False:",
     ),
-    single(
+    Mutant(
         "gc-pin-off-by-one",
         "what the record right behind a pin has removed counts as removed in front of it",
         EVERYWHERE,
-        "chunkstore.operations.collect:_find",
-        "garbage.lsn > lowest:",
-        "garbage.lsn > lowest + 1:",
+        (
+            Patch(
+                "chunkstore.operations.collect:_find",
+                "garbage.lsn > lowest:",
+                "garbage.lsn > lowest + 1:",
+            ),
+        ),
+        tests=("tests/engine/test_pins.py",),
     ),
 )
