@@ -35,7 +35,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.reader import StorageReader
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, Pin, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.writer import StorageWriter
 
@@ -60,6 +60,7 @@ __all__ = [
     "LayoutChunk",
     "NotOwner",
     "OutcomeUnknown",
+    "Pin",
     "Replica",
     "RolledBack",
     "RollingPolicy",

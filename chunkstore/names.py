@@ -10,7 +10,6 @@ Layout of a container (protocol.md 3.1, A11), everything under ``<container>/``:
     snap/<lsn>-<E>-<token>.sn   snapshots, unique names
     snap/LATEST                 hint
     lease                       hint (A15)
-    pin/<uuid>                  pins of outsiders (A14)
     tmp/<token>                 unique temporaries, swept by age and epoch
     d/<2 hex>/<rest>            chunks; rest = <segment>-<epoch>-<n>-<8 hex random>, or s<session>-<n>-<8 hex random>;
                                 the 2 hex digits are the first byte of BLAKE2b of the rest
@@ -224,10 +223,6 @@ class ContainerNames:
     def temporary(self, token: str) -> str:
         """A unique temporary."""
         return f"{self.container}/tmp/{token}"
-
-    def pin(self, token: str) -> str:
-        """An outsider's pin."""
-        return f"{self.container}/pin/{token}"
 
     def chunk(self, identity: bytes) -> str:
         """The object name of a chunk."""

@@ -16,23 +16,25 @@ from chunkstore.arguments import check_buffer, check_listing, check_number, chec
 from chunkstore.blocks import Borders
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
-from chunkstore.invariants import Finding
+from chunkstore.invariants import PINNED, Finding
+from chunkstore.metadata.pins import pinned_lsn, read_pins
 from chunkstore.metadata.port import Head
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, Pin, SegmentInfo
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
 _POLL_S = 0.05
 
-JournalFindings: TypeAlias = Callable[[CheckLevel, Head], list[Finding]]
-"""What the journal says of itself, at a level of ``check``, and of a metadata cache that stands at a head."""
+JournalFindings: TypeAlias = Callable[[CheckLevel, Head, int | None], list[Finding]]
+"""What the journal says of itself, at a level of ``check``, of a metadata cache that stands at a head, and of the lowest lsn that a pin
+names."""
 
 
-def no_findings(_level: CheckLevel, _head: Head) -> list[Finding]:
+def no_findings(_level: CheckLevel, _head: Head, _pinned_lsn: int | None) -> list[Finding]:
     """For a store without a journal of ours."""
     return []
 
@@ -134,6 +136,18 @@ class ReadableContainer:
         self._context.check_open()
         return inspect.offset_at(self._context, name, identity, time_ms)
 
+    def pins(self) -> list[Pin]:
+        """What is pinned, in order of the names' UTF-8 bytes; expired pins, too, until a collection ends them.
+
+        Raises ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``, and where a stat may be stale
+        ``StorageFull``. Retry: safe.
+        """
+        self._context.check_open()
+        try:
+            return self._context.look(read_pins)
+        finally:
+            self._context.check()
+
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
 
@@ -205,7 +219,13 @@ class ReadableContainer:
         self._context.check_open()
         context = self._context
         findings = list(check_cache(context))
-        findings += self._journal_findings(level, context.store().head())
+        lowest = context.look(pinned_lsn)
+        found = self._journal_findings(level, context.store().head(), lowest)
+        if any(item.invariant == PINNED for item in found):
+            context.recheck()
+            if context.look(pinned_lsn) != lowest:
+                found = [item for item in found if item.invariant != PINNED]  # it has ended while we looked
+        findings += found
         epoch = self._present_epoch()
         findings += context.look(lambda view: list(check(context, view, level, epoch=epoch)))
         context.check()

@@ -1,4 +1,4 @@
-"""The records of metadata: what a segment, a chunk, a range of garbage, a table row and a session are.
+"""The records of metadata: what a segment, a chunk, a range of garbage, a table row, a session and a pin are.
 
 Promises: records are immutable; "no chunk" is ``NO_CHUNK`` (empty bytes); all ranges are half-open; lengths and offsets
 are bytes. They are named tuples because the commit path makes two of them per append. ``extra`` carries fields that a
@@ -24,6 +24,8 @@ __all__ = [
     "Extra",
     "GarbageRecord",
     "LayoutChunk",
+    "Pin",
+    "PinRecord",
     "SegmentInfo",
     "SegmentRecord",
     "SessionRecord",
@@ -153,6 +155,37 @@ class SessionRecord(NamedTuple):
     opened_ms: int
     expires_ms: int
     extra: tuple[object, ...] = ()
+
+
+class PinRecord(NamedTuple):
+    """A position of history that stays restorable (protocol 3.14.7): ``lsn`` is that of the pin's own record, ``time_ms`` its label.
+
+    ``lasts_ms``: it ends so long after that at the earliest; 0: only when it is removed. ``offsets``: for some segments, by name in
+    ascending order, what no retention passes.
+    """
+
+    lsn: int
+    time_ms: int
+    lasts_ms: int
+    holder: str
+    note: str
+    offsets: Mapping[str, int]
+    extra: Extra = ()
+
+
+class Pin(NamedTuple):
+    """What ``pin`` and ``pins`` answer. Times are milliseconds since 1970; ``expires_at`` None: it stays until ``unpin``.
+
+    What the metadata said at ``lsn`` stays restorable while the pin is there. ``holder``: host and process that asked for it.
+    """
+
+    name: str
+    lsn: int
+    holder: str
+    note: str
+    created_at: int
+    expires_at: int | None
+    offsets: Mapping[str, int]
 
 
 class SegmentInfo(NamedTuple):

@@ -28,6 +28,7 @@ from chunkstore.records import (
     AttributeValue,
     ChunkRecord,
     GarbageRecord,
+    PinRecord,
     SegmentRecord,
     SessionRecord,
     TableRecord,
@@ -36,11 +37,13 @@ from chunkstore.records import (
 __all__ = [
     "decode_chunk",
     "decode_garbage",
+    "decode_pin",
     "decode_segment",
     "decode_session",
     "decode_table",
     "encode_chunk",
     "encode_garbage",
+    "encode_pin",
     "encode_segment",
     "encode_session",
     "encode_table",
@@ -54,9 +57,9 @@ NUMBER_MAX = (1 << 63) - 1
 FIELDS_MAX = 64
 """Fields of one row, those of newer minor versions included."""
 TEXT_MAX = 4096
-"""Characters of a foreign object's name, a session's holder."""
+"""Characters of a foreign object's name, a session's or pin's holder, a pin's note."""
 
-_ARRAY_MAX = 2 * LIMITS.attribute_count_max + FIELDS_MAX
+_ARRAY_MAX = 2 * max(LIMITS.attribute_count_max, LIMITS.pin_offsets_max) + FIELDS_MAX
 _ROW_MAX = LIMITS.row_bytes_max
 _pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
 _unpack = msgpack.unpackb
@@ -111,6 +114,12 @@ def encode_table(record: TableRecord) -> bytes:
 def encode_session(record: SessionRecord) -> bytes:
     """The session's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
     return _pack((MAJOR, len(record[3]), *record[:3], *record[3]))
+
+
+def encode_pin(record: PinRecord) -> bytes:
+    """The pin's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
+    flat = [item for name in sorted(record.offsets) for item in (name, record.offsets[name])]
+    return _pack((MAJOR, len(record.extra), *record[:5], flat, *record.extra))
 
 
 def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
@@ -210,6 +219,12 @@ def decode_session(key: bytes | str, value: bytes) -> SessionRecord:
     return _new(SessionRecord, (*row[:3], row[3:]))
 
 
+def decode_pin(key: bytes | str, value: bytes) -> PinRecord:
+    """The record of a pin row. Raises ``Damaged``."""
+    row = _checked(key, value, PIN_FIELDS)
+    return _new(PinRecord, (*row[:5], _offsets(row[5]), row[6:]))
+
+
 def unpack_row(value: bytes, array_max: int) -> Any:
     """The msgpack value in ``value``: arrays (as tuples) of at most ``array_max`` elements, no maps, no extensions.
 
@@ -279,6 +294,20 @@ def _attributes(flat: tuple[AttributeValue, ...]) -> Mapping[str, AttributeValue
     return found
 
 
+def _offsets(flat: tuple[str | int, ...]) -> Mapping[str, int]:
+    """The mapping of a flat ``(name, offset, name, offset, ...)``. Raises ``ValueError`` where a rule is broken."""
+    found: dict[str, int] = {}
+    before = ""
+    if len(flat) > 2 * LIMITS.pin_offsets_max:
+        raise ValueError("too many offsets")
+    for name, offset in zip(flat[::2], flat[1::2], strict=True):
+        if not _is_name(name) or name <= before or not _is_number(offset):  # type: ignore[operator]
+            raise ValueError("offsets are not names in ascending order, each with a number")
+        found[name] = offset  # type: ignore[index, assignment]
+        before = name  # type: ignore[assignment]
+    return found
+
+
 # What follows is the slow path: the same rules once more, field by field, to say what is wrong and where. Fast and slow
 # rules are held together by a property test (a row is refused by both or by none).
 
@@ -315,6 +344,16 @@ def _is_attributes(value: Any) -> bool:
         return False
     try:
         _attributes(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_offsets(value: Any) -> bool:
+    if type(value) is not tuple:
+        return False
+    try:
+        _offsets(value)
     except ValueError:
         return False
     return True
@@ -364,6 +403,13 @@ TABLE_FIELDS: Fields = (
 SESSION_FIELDS: Fields = (
     Field("holder", "text", _is_text),
     *map(_number, ("opened_ms", "expires_ms")),
+)
+PIN_FIELDS: Fields = (
+    Field("lsn", "number above 0", _is_version),
+    *map(_number, ("time_ms", "lasts_ms")),
+    Field("holder", "text", _is_text),
+    Field("note", "text", _is_text),
+    Field("offsets", "offsets", _is_offsets),
 )
 
 

@@ -16,6 +16,7 @@ from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
 from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.journal import RecordKind
 from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
@@ -38,6 +39,9 @@ class ChangeSet:
         self.states = states
         self.rows: dict[bytes, RowRecord] = {}
         self.headers: list[Op] = []
+        self.kind = RecordKind.OPS
+        """Of the record; another kind says what it is about in ``notes`` instead of ``headers``."""
+        self.notes: tuple[object, ...] = ()
         self.garbage: list[GarbageRecord] = []
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
@@ -128,10 +132,11 @@ class ChangeSet:
             return record
         return decode_found_chunk(self.owned.names, identity, self.view.get(key))
 
-    def settled(self, key: bytes) -> bytes | None:
+    def settled(self, key: bytes, *, guard: bytes = b"") -> bytes | None:
         """The committed value of a row that no segment's lock protects (tables, sessions and what they guard): read afresh, for
-        the view may be older; true until the change set enters the queue, for ``tables.lock`` is held. Raises ``Undecided``."""
-        self.owned.tables.check(key)
+        the view may be older; true until the change set enters the queue, for ``tables.lock`` is held. ``guard``: the key in
+        ``table_keys`` of all changes of such rows, if not their own. Raises ``Undecided``."""
+        self.owned.tables.check(guard or key)
         return self.owned.store.get(key)
 
     def is_present(self, key: bytes) -> bool:

@@ -20,6 +20,7 @@ from tests.judges.stored_records import (
     CHUNK_FIELDS,
     GARBAGE_FIELDS,
     OPEN,
+    PIN_FIELDS,
     SEAL,
     TABLE_FIELDS,
     Claim,
@@ -108,6 +109,8 @@ class StoredHistory:
         self.entries: list[Entry] = []
         self.rows: dict[bytes, bytes] = {}
         self.snapshots: dict[str, int] = {}
+        self.pins: dict[bytes, int] = {}
+        """The lsn of each pin, by its row's key."""
         """Snapshots that H notes, or that an OPEN names, with their lsn."""
         self.open_lsns: dict[int, int] = {}
         """Lsn of each OPEN in H."""
@@ -379,6 +382,8 @@ class StoredHistory:
         for key, value in rows:
             if key[:1] == b"G" and value is not None:
                 self._remove(value, lsn)
+            elif key[:1] == b"P":
+                self._put(self.pins, key, _MISSING if value is None else decode_row(value, PIN_FIELDS)[0])
 
     def _remove(self, value: bytes, lsn: int) -> None:
         identity, _, count = decode_row(value, GARBAGE_FIELDS)[:3]

@@ -1,4 +1,4 @@
-"""Named schedules: collectors, zombies that come after them, and lists that lag (protocol 3.18: 12 to 14, 41, 51)."""
+"""Named schedules: collectors, zombies that come after them, lists that lag, and pins (protocol 3.18: 12 to 14, 34, 41, 51)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from chunkstore.errors import InvalidArgument, NotOwner
 from tests.simulation.scene import ALL, S3, SEGMENT, SLOT, Scene, scene_of, worlds
 from tests.simulator import Weather
+from tests.support.past import live_chunks, rows_at, rows_of
 
 
 @worlds(*ALL)
@@ -82,6 +83,52 @@ def test_14_doomed_claimant_seals_collected_slot(scene: Scene) -> None:
     head = m.store._container.current.store.head()
     assert r.position() == (head.position.lsn, head.position.hash, head.digest)
     assert scene.judge() == ["a", "b", "c", "d"]
+
+
+@worlds(*ALL)
+def test_34_pin_vs_old_delete(scene: Scene) -> None:
+    """z has decided what to delete when n takes over and pins: z's deletion lands, z goes on with what it believes, and n collects
+    what was removed since. Every pinned state can be restored: its rows replayed, its chunks there."""
+    little = {"gc_grace_s": 0, "snapshots_kept": 1}
+    z = scene.first("z", "a", "b", **little)
+    for name in ("old", "kept", "last"):
+        z.run(lambda store, name=name: store.create(name))  # type: ignore[misc]
+        z.run(lambda store, name=name: store.append(name, b"of some use"))  # type: ignore[misc]
+    z.run(lambda store: store.delete("old"))
+    collection = z.process.start(z.store.collect)
+    deletion = z.process.until(op="delete", name="*/d/*")
+    z.process.stall()
+
+    n = scene.owner("n", "other", **little)
+    pin = n.run(lambda store: store.pin("p", "against z"))
+    there = n.run(lambda store: rows_of(store._container.current.store))
+    n.run(lambda store: store.delete("kept"))
+    assert n.run(lambda store: store.snapshot()).lsn == pin.lsn + 1
+    n.append("c")
+
+    z.process.wake(slept_s=86_400)
+    deletion.release()
+    if not collection.done:
+        scene.world.run_until(lambda: collection.done)
+    assert not scene.there(deletion.name), "it has landed"
+    for machine in ("third", "fourth"):
+        n = scene.owner(machine, machine, **little)
+        n.append(machine)
+        n.run(lambda store: store.snapshot())
+        n.run(lambda store: store.collect())
+        _restorable(scene, pin.lsn, there)
+    assert n.run(lambda store: store.collect()).pinned == 1
+    n.run(lambda store: store.unpin("p"))
+    assert n.run(lambda store: store.collect()).chunks == 1
+    assert n.run(lambda store: [info.name for info in store.segments(prefix="l")]) == ["last"]
+    assert scene.judge() == ["a", "b", "c", "third", "fourth"]
+
+
+def _restorable(scene: Scene, lsn: int, there: dict[bytes, bytes]) -> None:
+    storage = scene.world.observer_storage()
+    assert rows_at(storage, scene.names, lsn) == there
+    for chunk, length in live_chunks(scene.names, there).items():
+        assert scene.there(chunk) and storage.stat(chunk).length >= length
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -443,6 +443,15 @@ class Client:
                 first, count = random.randrange(chunks), random.choice((1, 3, 100))
                 store.commit([merge(store, segment, first, count, parts=random.choice((1, 1, 2)), leave_head=True)])
 
+    def do_pin(self, store: ChunkedSegmentStorage) -> None:
+        expires_s = self._random.choice((None, self._plan.latency_s * 30))
+        with self._judged("pin"):
+            store.pin(f"p{self._random.randrange(2)}", expires_s=expires_s)
+
+    def do_unpin(self, store: ChunkedSegmentStorage) -> None:
+        with self._judged("unpin"):
+            store.unpin(f"p{self._random.randrange(2)}")
+
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
         """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
         segment = self.segment()

@@ -224,4 +224,6 @@ def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:
     for name, weight in optional.items():
         if random.random() < 0.6:
             weights[name] = weight * random.choice((1, 1, 3))
+    if "collect" in weights and random.random() < 0.4:
+        weights |= {"pin": 1, "unpin": 2}  # while there is a pin, little is deleted
     return tuple(weights.items())

@@ -278,4 +278,25 @@ ENGINE_MUTANTS: Final = (
         ),
         needs=("disk_full",),
     ),
+    single(
+        "gc-pinned-chunks",
+        "a collection does not look at pins",
+        EVERYWHERE,
+        "chunkstore.operations.collect:_find",
+        "if lowest is not None and garbage.lsn > lowest:",
+        "if False:",
+    ),
+    Mutant(
+        "gc-pin-off-by-one",
+        "what the record right behind a pin has removed counts as removed in front of it",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.collect:_find",
+                "garbage.lsn > lowest:",
+                "garbage.lsn > lowest + 1:",
+            ),
+        ),
+        tests=("tests/engine/test_pins.py",),
+    ),
 )
