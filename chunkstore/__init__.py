@@ -35,7 +35,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.reader import StorageReader
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, SegmentInfo, Usage
 from chunkstore.replica import Replica
 from chunkstore.writer import StorageWriter
 
@@ -75,6 +75,7 @@ __all__ = [
     "StorageUnavailable",
     "StorageWriter",
     "Unsupported",
+    "Usage",
     "open",
     "open_replica",
 ]

@@ -22,7 +22,8 @@ from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, SegmentInfo, Usage
+from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
@@ -38,10 +39,11 @@ def no_findings(_level: CheckLevel, _head: Head) -> list[Finding]:
 
 
 class ReadableContainer:
-    """See the module. Subclasses set ``_context`` and ``_journal_findings``."""
+    """See the module. Subclasses set ``_context``, ``_journal_findings`` and ``_space``."""
 
     _context: ReadContext
     _journal_findings: JournalFindings
+    _space: Space
 
     def _present_epoch(self) -> int:
         raise NotImplementedError
@@ -88,6 +90,23 @@ class ReadableContainer:
         check_listing(prefix, after, limit)
         self._context.check_open()
         return inspect.list_segments(self._context, prefix, after, limit)
+
+    def usage(self, name: SegmentRef | None = None) -> Usage:
+        """What the container takes up, or one segment of it. No scan: rows are counted as they change.
+
+        The container's first answer lists journal and snapshots, as does the first one after ``collect``; a replica, which does not see
+        what its owner writes, lists again after a minute. Raises as ``info`` (``SegmentNotFound`` of a segment). Retry: safe.
+        """
+        if name is not None:
+            key, identity = resolve(name, "name")
+        self._context.check_open()
+        try:
+            if name is not None:
+                return segment_usage(self._context.look(lambda view: find_segment(view, key, identity)))
+            totals = self._context.look(lambda view: view.totals)
+        finally:
+            self._context.check()
+        return self._space.usage(totals)
 
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
         """The chunks of a segment in order. Raises as ``info``, also while iterating. Retry: safe."""
@@ -207,6 +226,8 @@ class ReadableContainer:
         findings = list(check_cache(context))
         findings += self._journal_findings(level, context.store().head())
         epoch = self._present_epoch()
-        findings += context.look(lambda view: list(check(context, view, level, epoch=epoch)))
+        findings += context.look(
+            lambda view: list(check(context, view, level, epoch=epoch, orphans=self._space.found_orphans))
+        )
         context.check()
         return findings

@@ -20,6 +20,7 @@ from chunkstore.cli import change, ledgers, look, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
 from chunkstore.cli.streams import watched_streams
+from chunkstore.cli.usage import usage
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
 
 __all__ = ["app", "main"]
@@ -69,7 +70,7 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
-    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, usage, upkeep.repair)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:

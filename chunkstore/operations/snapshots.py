@@ -49,6 +49,8 @@ class Snapshots:
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
+        self.written_bytes = 0
+        """Of all snapshots that were taken since this store was opened."""
         self._lsn_at_last = container.current.queue.head.lsn
         self._digest_at_last = container.current.store.head().digest
         self._bytes_at_last = 0
@@ -101,7 +103,7 @@ class Snapshots:
 
     def _write_and_publish(self) -> SnapshotReport:
         container = self._container
-        size_bytes = self._journal_bytes()
+        size_bytes = self.journal_bytes()
         report = self._write()
         container.note(RecordKind.SNAPSHOT_NOTE, report.note)
         container.service.publish_latest(report, epoch=container.current.epoch)
@@ -110,6 +112,7 @@ class Snapshots:
         self._digest_at_last = report.digest
         self._bytes_at_last = size_bytes
         self._size_bytes = report.size_bytes
+        self.written_bytes += report.size_bytes
         self._taken_s = runtime.monotonic_s()
         self._wanted = False
         self.failure = ""
@@ -129,11 +132,11 @@ class Snapshots:
             return True
         if current.store.head().digest == self._digest_at_last:
             return False
-        if self._journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
+        if self.journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
             return True
         return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
 
-    def _journal_bytes(self) -> int:
+    def journal_bytes(self) -> int:
         """Journal bytes committed since this store was opened."""
         return self._former_bytes() + self._container.current.journal.bytes_written
 

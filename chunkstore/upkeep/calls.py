@@ -9,15 +9,17 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
+from chunkstore.upkeep.usage import Space
 
 __all__ = ["UpkeepCalls"]
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets ``_container`` and ``_maintenance``."""
+    """Of ``ChunkedSegmentStorage``, which sets ``_container``, ``_maintenance`` and ``_space``."""
 
     _container: OwnedContainer
     _maintenance: Maintenance
+    _space: Space
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
@@ -37,4 +39,8 @@ class UpkeepCalls:
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
         self._container.check_owner()
-        return collect(self._container, dry_run=dry_run)
+        try:
+            return collect(self._container, dry_run=dry_run)
+        finally:
+            if not dry_run:
+                self._space.forget()

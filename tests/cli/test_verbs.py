@@ -331,3 +331,18 @@ def test_resume_compares_what_only_the_owner_sees_too(
     resumed = put(call, root, "a", data_file, "--resume")
     assert (resumed["offset"], resumed["length"]) == (5000, len(DATA) - 5000)
     assert call("cat", root, "a").out == DATA
+
+
+def test_usage(call: Call, root: str, data_file: Path) -> None:
+    put(call, root, "a", data_file)
+    put(call, root, "b", data_file)
+    call("truncate", root, "a", "100")
+    used = call("usage", root, "--json").document
+    assert list(used) == list(chunkstore.Usage._fields)
+    assert (used["segments"], used["live_bytes"], used["dead_head_bytes"]) == (2, 2 * len(DATA) - 100, 100)
+    assert used["journal_bytes"] > 0 and used["listed_ms"] > 0 and used["orphan_bytes"] is None
+    one = call("usage", root, "a", "--json").document
+    assert (one["live_bytes"], one["garbage_bytes"]) == (len(DATA) - 100, None)
+    text = call("usage", root, "b").out.decode()
+    assert "live       10.0 KiB" in text and "garbage" not in text
+    assert call("usage", root, "c", "--json", code=1).error["error"] == "SegmentNotFound"
