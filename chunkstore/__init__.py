@@ -6,7 +6,7 @@ docs/guide-embed.md for the rest.
 
 from chunkstore.assembly import open_replica
 from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
-from chunkstore.config import GIB, KIB, MIB, RollingPolicy, Settings
+from chunkstore.config import GIB, KIB, MIB, RetentionPolicy, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -61,6 +61,7 @@ __all__ = [
     "NotOwner",
     "OutcomeUnknown",
     "Replica",
+    "RetentionPolicy",
     "RolledBack",
     "RollingPolicy",
     "SegmentExists",

@@ -9,20 +9,24 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
 from chunkstore.blocks import Borders
+from chunkstore.config import RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head
+from chunkstore.metadata.retention import scan_policies
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo, Usage
+from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
 from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
@@ -107,6 +111,21 @@ class ReadableContainer:
         finally:
             self._context.check()
         return self._space.usage(totals)
+
+    def retention(self) -> dict[str, RetentionPolicy]:
+        """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        self._context.check_open()
+        try:
+            return self._context.look(lambda view: dict(scan_policies(view)))
+        finally:
+            self._context.check()
+
+    def due_retention(self) -> RetentionReport:
+        """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        self._context.check_open()
+        report = apply_all(partial(plan_step, self._context))
+        self._context.check()
+        return report
 
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
         """The chunks of a segment in order. Raises as ``info``, also while iterating. Retry: safe."""
