@@ -93,7 +93,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             observer=observer,
             changed=self._wake_waiters,
         )
-        recovery = Recovery(container)
+        recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
         self._maintenance.snapshots.worker = snapshot_worker
@@ -411,8 +411,13 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         return self._container.current.epoch
 
     def _written(self) -> Written:
-        journal, snapshots = self._container.current.journal, self._maintenance.snapshots
-        return Written(journal.epoch, journal.bytes_written, snapshots.journal_bytes(), snapshots.written_bytes)
+        journal = self._container.current.journal
+        return Written(
+            journal.epoch,
+            journal.bytes_written,
+            self._recovery.journal_bytes(),
+            self._maintenance.snapshots.written_bytes,
+        )
 
     def _poll_s(self) -> float:
         return 1.0

@@ -39,11 +39,11 @@ _PAUSE_S_MAX: Final = 600.0
 
 
 class Snapshots:
-    """The snapshots of one container. ``former_bytes``: journal bytes of our epochs that have ended."""
+    """The snapshots of one container. ``journal_bytes``: those committed since it was opened."""
 
-    def __init__(self, container: OwnedContainer, former_bytes: Callable[[], int]) -> None:
+    def __init__(self, container: OwnedContainer, journal_bytes: Callable[[], int]) -> None:
         self._container = container
-        self._former_bytes = former_bytes
+        self._journal_bytes = journal_bytes
         self.worker: SnapshotWriter | None = None
         """None: the owner does it itself."""
         self._lock = runtime.lock()
@@ -103,7 +103,7 @@ class Snapshots:
 
     def _write_and_publish(self) -> SnapshotReport:
         container = self._container
-        size_bytes = self.journal_bytes()
+        size_bytes = self._journal_bytes()
         report = self._write()
         container.note(RecordKind.SNAPSHOT_NOTE, report.note)
         container.service.publish_latest(report, epoch=container.current.epoch)
@@ -132,13 +132,9 @@ class Snapshots:
             return True
         if current.store.head().digest == self._digest_at_last:
             return False
-        if self.journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
+        if self._journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
             return True
         return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
-
-    def journal_bytes(self) -> int:
-        """Journal bytes committed since this store was opened."""
-        return self._former_bytes() + self._container.current.journal.bytes_written
 
     def _replayed_much(self) -> bool:
         """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
