@@ -25,6 +25,7 @@ from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
+from chunkstore.upkeep.usage import StoredSizes
 
 __all__ = [
     "cache_of",
@@ -195,6 +196,7 @@ def serve(
             journal_findings=partial(
                 _journal_findings, storage, names.container, scratch_of(storage, uuid, settings, cache)
             ),
+            stored_sizes=_stored_sizes(storage, names),
             observer=observer,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
             on_close=closing,
@@ -281,6 +283,7 @@ def open_replica_on(
             settings=chosen,
             follower=follower,
             journal_findings=journal_findings,
+            stored_sizes=_stored_sizes(storage, names),
             on_close=closing,
         )
     except BaseException:
@@ -416,6 +419,12 @@ def _journal_findings(
         known = {(item.invariant, item.object) for item in found}
         found += [item for item in _found_twice(replayed) if (item.invariant, item.object) not in known]
     return found
+
+
+def _stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
+    from chunkstore_journal.sizes import stored_sizes
+
+    return partial(stored_sizes, storage, names)
 
 
 def _finding(invariant: int, severity: str, object: str, position: int, message: str) -> Finding:

@@ -54,6 +54,7 @@ from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter, check_buffering
 
 __all__ = ["ChunkedSegmentStorage"]
@@ -73,6 +74,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         service: JournalService,
         ownership: Ownership,
         journal_findings: JournalFindings = no_findings,
+        stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
@@ -91,7 +93,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             observer=observer,
             changed=self._wake_waiters,
         )
-        recovery = Recovery(container)
+        recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
         self._maintenance.snapshots.worker = snapshot_worker
@@ -112,6 +114,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             recheck=container.check_fence,
             rebuild=container.rebuild,
         )
+        self._space = Space(stored_sizes, self._written)
         self._maintenance.start()
 
     def __enter__(self) -> Self:
@@ -406,6 +409,15 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
 
     def _present_epoch(self) -> int:
         return self._container.current.epoch
+
+    def _written(self) -> Written:
+        journal = self._container.current.journal
+        return Written(
+            journal.epoch,
+            journal.bytes_written,
+            self._recovery.journal_bytes(),
+            self._maintenance.snapshots.written_bytes,
+        )
 
     def _poll_s(self) -> float:
         return 1.0

@@ -9,21 +9,26 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
 from chunkstore.blocks import Borders
+from chunkstore.config import RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import PINNED, Finding
 from chunkstore.metadata.pins import pinned_lsn, read_pins
 from chunkstore.metadata.port import Head
+from chunkstore.metadata.retention import scan_policies
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
-from chunkstore.records import LayoutChunk, Pin, SegmentInfo
+from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
+from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
+from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
@@ -40,10 +45,11 @@ def no_findings(_level: CheckLevel, _head: Head, _pinned_lsn: int | None) -> lis
 
 
 class ReadableContainer:
-    """See the module. Subclasses set ``_context`` and ``_journal_findings``."""
+    """See the module. Subclasses set ``_context``, ``_journal_findings`` and ``_space``."""
 
     _context: ReadContext
     _journal_findings: JournalFindings
+    _space: Space
 
     def _present_epoch(self) -> int:
         raise NotImplementedError
@@ -90,6 +96,38 @@ class ReadableContainer:
         check_listing(prefix, after, limit)
         self._context.check_open()
         return inspect.list_segments(self._context, prefix, after, limit)
+
+    def usage(self, name: SegmentRef | None = None) -> Usage:
+        """What the container takes up, or one segment of it. No scan: rows are counted as they change.
+
+        The container's first answer lists journal and snapshots, as does the first one after ``collect``; a replica, which does not see
+        what its owner writes, lists again after a minute. Raises as ``info`` (``SegmentNotFound`` of a segment). Retry: safe.
+        """
+        if name is not None:
+            key, identity = resolve(name, "name")
+        self._context.check_open()
+        try:
+            if name is not None:
+                return segment_usage(self._context.look(lambda view: find_segment(view, key, identity)))
+            totals = self._context.look(lambda view: view.totals)
+        finally:
+            self._context.check()
+        return self._space.usage(totals)
+
+    def retention(self) -> dict[str, RetentionPolicy]:
+        """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        self._context.check_open()
+        try:
+            return self._context.look(lambda view: dict(scan_policies(view)))
+        finally:
+            self._context.check()
+
+    def due_retention(self) -> RetentionReport:
+        """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        self._context.check_open()
+        report = apply_all(partial(plan_step, self._context))
+        self._context.check()
+        return report
 
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
         """The chunks of a segment in order. Raises as ``info``, also while iterating. Retry: safe."""
@@ -227,6 +265,8 @@ class ReadableContainer:
                 found = [item for item in found if item.invariant != PINNED]  # it has ended while we looked
         findings += found
         epoch = self._present_epoch()
-        findings += context.look(lambda view: list(check(context, view, level, epoch=epoch)))
+        findings += context.look(
+            lambda view: list(check(context, view, level, epoch=epoch, orphans=self._space.found_orphans))
+        )
         context.check()
         return findings

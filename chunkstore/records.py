@@ -30,6 +30,7 @@ __all__ = [
     "SegmentRecord",
     "SessionRecord",
     "TableRecord",
+    "Usage",
 ]
 
 AttributeValue: TypeAlias = int | str | bytes
@@ -201,6 +202,30 @@ class SegmentInfo(NamedTuple):
     attributes: Mapping[str, AttributeValue]
     created_at: int
     modified_at: int
+
+
+class Usage(NamedTuple):
+    """What ``usage`` answers, in bytes of chunks, journal and snapshots. None: not known, or not of one segment."""
+
+    live_bytes: int
+    """Readable: from the start offsets to the lengths."""
+    garbage_bytes: int | None
+    """Of chunks that left their segment and wait for a collection. Of a segment None: garbage belongs to none."""
+    dead_head_bytes: int
+    """Of first chunks, below the start offset: they go with their chunk."""
+    orphan_bytes: int | None
+    """Of chunks that nothing refers to, as of ``orphans_ms``; None until this object has looked (``check("exists")``)."""
+    journal_bytes: int | None
+    """Of records: those of this owner are counted as they are written, others were listed at ``listed_ms``."""
+    snapshot_bytes: int | None
+    """As ``journal_bytes``."""
+    chunks: int
+    """In segments."""
+    segments: int
+    listed_ms: int | None = None
+    """When the journal and the snapshots were listed, in milliseconds since 1970."""
+    orphans_ms: int | None = None
+    """When the chunks were listed."""
 
 
 class LayoutChunk(NamedTuple):

@@ -35,6 +35,8 @@ from chunkstore.records import (
 )
 
 __all__ = [
+    "NUMBER_MAX",
+    "ROW_ELEMENTS_MAX",
     "decode_chunk",
     "decode_garbage",
     "decode_pin",
@@ -59,7 +61,8 @@ FIELDS_MAX = 64
 TEXT_MAX = 4096
 """Characters of a foreign object's name, a session's or pin's holder, a pin's note."""
 
-_ARRAY_MAX = 2 * max(LIMITS.attribute_count_max, LIMITS.pin_offsets_max) + FIELDS_MAX
+ROW_ELEMENTS_MAX = 2 * max(LIMITS.attribute_count_max, LIMITS.pin_offsets_max) + FIELDS_MAX
+"""Elements of a row, or of an array in it."""
 _ROW_MAX = LIMITS.row_bytes_max
 _pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
 _unpack = msgpack.unpackb
@@ -129,7 +132,7 @@ def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
         try:
             row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
         except ValueError:
-            row = unpack_row(value, _ARRAY_MAX)
+            row = unpack_row(value, ROW_ELEMENTS_MAX)
         if len(row) != _SEGMENT_WIDTH:
             row, extra = row[:_SEGMENT_WIDTH], row[_SEGMENT_WIDTH:]
         (
@@ -173,7 +176,7 @@ def decode_chunk(key: bytes | str, value: bytes) -> ChunkRecord:
         try:
             row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
         except ValueError:
-            row = unpack_row(value, _ARRAY_MAX)
+            row = unpack_row(value, ROW_ELEMENTS_MAX)
         if len(row) != _CHUNK_WIDTH:
             row, extra = row[:_CHUNK_WIDTH], row[_CHUNK_WIDTH:]
         major, minor, name, offset, length, crc, previous, following, segment_id, epoch, state, kind, created_ms = row
@@ -248,7 +251,7 @@ def unpack_row(value: bytes, array_max: int) -> Any:
 def _checked(key: bytes | str, value: bytes, fields: Fields) -> tuple[Any, ...]:
     """All fields of a row, checked one by one: fast enough for the kinds that are not on the way of every append."""
     try:
-        major, minor, *values = unpack_row(value, _ARRAY_MAX)
+        major, minor, *values = unpack_row(value, ROW_ELEMENTS_MAX)
         if (
             type(major) is type(minor) is int
             and major == MAJOR
@@ -427,7 +430,7 @@ def _damage(key: bytes | str, value: bytes, fields: Fields) -> Damaged:
         nonlocal position
         position = reader.tell()
         reader.skip()
-        return unpack_row(value[position : reader.tell()], _ARRAY_MAX)
+        return unpack_row(value[position : reader.tell()], ROW_ELEMENTS_MAX)
 
     try:
         count = reader.read_array_header()

@@ -25,6 +25,7 @@ __all__ = [
     "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
+    "RETENTION_NAMESPACE",
     "ROW_KINDS",
     "RUN",
     "SEGMENT",
@@ -66,6 +67,9 @@ LAZY_NAMESPACE = "!lazy"
 
 BLOCKS_NAMESPACE = "!blocks"
 """Reserved table namespace: the CRCs at the borders of a chunk's blocks."""
+
+RETENTION_NAMESPACE = "!retention"
+"""Reserved table namespace: retention policies of segments and of prefixes."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")

@@ -10,7 +10,7 @@ Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -41,8 +41,10 @@ CHECK_LEVELS = ("quick", "exists", "deep")
 _READ_BYTES = 4 * MIB
 
 
-def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
-    """Findings about what ``view`` shows, in no promised order."""
+def check(
+    context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int, orphans: Callable[[int], None]
+) -> Iterator[Finding]:
+    """Findings about what ``view`` shows, in no promised order. ``orphans``: told the bytes of all orphans where they are looked for."""
     seen: set[bytes] = set()
     if view.get(REPAIR_KEY) is not None:
         yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
@@ -62,7 +64,7 @@ def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch:
     if level == "deep":
         yield from _check_stray_borders(context, view, seen)
     if level != "quick":
-        yield from orphan_findings(context, view, epoch=epoch)
+        yield from orphan_findings(context, view, epoch=epoch, found=orphans)
 
 
 def check_cache(context: ReadContext) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ Leaves out: sweeping them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from chunkstore import runtime
 from chunkstore.invariants import Finding
@@ -27,8 +27,11 @@ _IN_FLIGHT_MS = 24 * 3_600_000
 """A chunk of the present epoch without a record: younger than this it may be on its way."""
 
 
-def orphan_findings(context: ReadContext, view: MetadataView, *, epoch: int) -> Iterator[Finding]:
-    """List the chunks and report those that ``view`` does not know. ``epoch``: that of ``view``. Raises what the storage raises."""
+def orphan_findings(
+    context: ReadContext, view: MetadataView, *, epoch: int, found: Callable[[int], None]
+) -> Iterator[Finding]:
+    """List the chunks and report those that ``view`` does not know. ``epoch``: that of ``view``. ``found`` is told the bytes of
+    them all, at the end. Raises what the storage raises."""
     suspects: list[tuple[bytes, ChunkInfo]] = []
     for info in iter_listing(context.storage, context.names.data_prefix()):
         identity = context.names.parse_chunk(info.name)
@@ -36,8 +39,7 @@ def orphan_findings(context: ReadContext, view: MetadataView, *, epoch: int) -> 
             yield _finding("warning", info.name, "this is not a chunk's name; no program of ours made it")
         elif not _is_known(view, identity):
             suspects.append((identity, info))
-    if suspects:
-        yield from _judge(context, suspects, epoch)
+    found((yield from _judge(context, suspects, epoch)) if suspects else 0)
 
 
 def _is_known(view: MetadataView, identity: bytes) -> bool:
@@ -48,10 +50,10 @@ def _is_known(view: MetadataView, identity: bytes) -> bool:
     return session is not None and view.get(session_key(session)) is not None
 
 
-def _judge(context: ReadContext, suspects: list[tuple[bytes, ChunkInfo]], epoch: int) -> Iterator[Finding]:
-    """Read the metadata again: what was committed, attached or opened meanwhile is no orphan."""
+def _judge(context: ReadContext, suspects: list[tuple[bytes, ChunkInfo]], epoch: int) -> Generator[Finding, None, int]:
+    """Read the metadata again: what was committed, attached or opened meanwhile is no orphan. Returns the bytes of those that are."""
     context.recheck()
-    shown = rest = rest_bytes = 0
+    shown = shown_bytes = rest = rest_bytes = 0
     with context.store().view() as view:
         epoch = max(epoch, view.head.position.epoch)
         for identity, info in suspects:
@@ -64,9 +66,11 @@ def _judge(context: ReadContext, suspects: list[tuple[bytes, ChunkInfo]], epoch:
             finding = _judge_one(context, identity, info, epoch)
             if finding is not None:
                 shown += 1
+                shown_bytes += info.length
                 yield finding
     if rest:
         yield _finding("info", context.names.data_prefix(), f"about {rest} more orphans of {rest_bytes} bytes")
+    return shown_bytes + rest_bytes
 
 
 def _judge_one(context: ReadContext, identity: bytes, info: ChunkInfo, epoch: int) -> Finding | None:

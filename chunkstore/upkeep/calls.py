@@ -1,31 +1,45 @@
 """The methods of an owned container that are about its upkeep, kept apart from those that change segments.
 
-Promises: as ``chunkstore.engine``; nothing here changes a byte of a segment that can be read. Leaves out: who calls them, and when.
+Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
+out: who calls them, and when.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
+from chunkstore.config import RetentionPolicy
+from chunkstore.errors import InvalidArgument
 from chunkstore.journal import SnapshotReport
+from chunkstore.metadata.keys import RETENTION_NAMESPACE
+from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
+from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
+from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.pins import pin, unpin
+from chunkstore.operations.read import ReadContext
+from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
+from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
+from chunkstore.upkeep.usage import Space
 
 __all__ = ["UpkeepCalls"]
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets ``_container`` and ``_maintenance``."""
+    """Of ``ChunkedSegmentStorage``, which sets ``_container``, ``_context``, ``_maintenance`` and ``_space``."""
 
     _container: OwnedContainer
+    _context: ReadContext
     _maintenance: Maintenance
+    _space: Space
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
@@ -46,7 +60,11 @@ class UpkeepCalls:
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
         self._container.check_owner()
-        return collect(self._container, dry_run=dry_run)
+        try:
+            return collect(self._container, dry_run=dry_run)
+        finally:
+            if not dry_run:
+                self._space.forget()
 
     def pin(
         self,
@@ -82,3 +100,34 @@ class UpkeepCalls:
         """
         check_segment_name(name, "name")
         return unpin(self._container, name)
+
+    def set_retention(self, name_or_prefix: str, policy: RetentionPolicy | None) -> None:
+        """Set the policy of a segment, or of all whose names begin with a prefix (``orders-*``); None removes it. Deletes nothing.
+
+        A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
+        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises ``InvalidArgument``,
+        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
+        """
+        key = pattern_key(name_or_prefix)
+        if policy is not None and not isinstance(policy, RetentionPolicy):
+            raise InvalidArgument(f"policy must be a RetentionPolicy or None, not {policy!r}", argument="policy")
+
+        def plan(changes: ChangeSet) -> None:
+            if policy is None:
+                plan_delete_row(changes, RETENTION_NAMESPACE, key, None)
+            else:
+                plan_put_row(changes, RETENTION_NAMESPACE, key, encode_policy(policy), None)
+
+        commit_changes(self._container, (), plan, tables=True)
+
+    def apply_retention(self, *, dry_run: bool = False) -> RetentionReport:
+        """Truncate every segment with a policy at the start of the first chunk that the policy does not give up.
+
+        Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
+        10,000 chunks go by age at once. Raises ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation), ``StorageFull``,
+        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it was.
+        """
+        self._container.check_owner()
+        if dry_run:
+            return apply_all(partial(plan_step, self._context))
+        return apply_all(partial(apply_step, self._container, self._context))

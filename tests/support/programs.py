@@ -47,6 +47,7 @@ from chunkstore.errors import (
 )
 from chunkstore.handles import SegmentHandle
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore.metadata.totals import recount
 from chunkstore.reading import ReadableContainer
 from chunkstore.replica import Replica
 from chunkstore.sessions import SessionWriter
@@ -504,6 +505,13 @@ class Program(RuleBasedStateMachine):
         assert list(found) == sorted(found)
         for name, model in models.items():
             assert store.read(name, model.start, EVERYTHING) == model.data[model.start :]
+        with store._context.store().view() as view:
+            assert view.totals == recount(view)
+        used = store.usage()
+        assert (used.segments, used.live_bytes) == (
+            len(models),
+            sum(len(model.data) - model.start for model in models.values()),
+        )
         rows = store.table(TABLE) if isinstance(store, (ChunkedSegmentStorage, Replica)) else None
         assert rows is not None
         assert {entry.key: entry.value for entry in rows.scan()} == self.state.rows
