@@ -47,6 +47,7 @@ __all__ = [
     "confined",
     "parse_chunk_rest",
     "session_chunk_id",
+    "session_epoch",
     "utf8_bytes",
 ]
 
@@ -158,17 +159,21 @@ def _chunk_path(identity: bytes) -> str:
     return f"{name_spread(rest)}/{rest}"
 
 
+def session_epoch(session_id: int) -> int:
+    """The epoch in which a session began, whose id is that of its record: epoch and a counter, so a position of history."""
+    return session_id >> 32
+
+
 def parse_chunk_rest(rest: str) -> bytes | None:
-    """Inverse of ``chunk_rest``; None for a name that is not ours."""
-    match = _CHUNK.match(rest)
-    if match is not None:
-        segment_id, epoch, n, random = (int(group, 16) for group in match.groups())
-        return None if segment_id & _SESSION_BIT else _ID.pack(segment_id, epoch, n, random)
-    match = _SESSION_CHUNK.match(rest)
-    if match is not None:
-        session_id, n, random = (int(group, 16) for group in match.groups())
-        return None if session_id & _SESSION_BIT else session_chunk_id(session_id, n, random)
-    return None
+    """Inverse of ``chunk_rest``; None for a name that is not ours, or that says an id in other words than ours."""
+    match = _CHUNK.match(rest) or _SESSION_CHUNK.match(rest)
+    if match is None:
+        return None
+    first, *others = (int(group, 16) for group in match.groups())
+    if first & _SESSION_BIT:
+        return None
+    identity = _ID.pack(first, *others) if len(others) == 3 else session_chunk_id(first, *others)
+    return identity if chunk_rest(identity) == rest else None
 
 
 class ContainerNames:
@@ -265,7 +270,8 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
     """``record``, for which ``names.chunk(identity)`` is the object: whoever decodes a chunk's row asks this before going by it.
 
     A row of our own names no object, or that one; offset 0. Raises ``Damaged`` naming the row for anything else: other objects,
-    kinds that are reserved, keys that are no ids.
+    kinds that are reserved, keys that are no ids. What is not refused here has an object of its own, which ``collect`` deletes before it
+    drops the row; what is refused keeps both, and what its ``object`` names is no orphan (protocol 3.14.2).
     """
     own = len(identity) == CHUNK_ID_BYTES and (identity[0] < 0x80 or identity[8:16] == _NO_EPOCH)
     if own and not record.object and record.kind == KIND_OBJECT and not record.object_offset:

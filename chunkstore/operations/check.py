@@ -60,7 +60,7 @@ def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch:
     if level == "deep":
         yield from _check_stray_borders(context, view, seen)
     if level != "quick":
-        yield from orphan_findings(context, view, epoch=epoch)
+        yield from orphan_findings(context, epoch=epoch)
 
 
 def check_cache(context: ReadContext) -> Iterator[Finding]:
