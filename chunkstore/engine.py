@@ -74,11 +74,13 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         ownership: Ownership,
         journal_findings: JournalFindings = no_findings,
         snapshot_worker: SnapshotWriter | None = None,
+        sweep_unfinished: Callable[[], int] = int,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
+        self._sweep_unfinished = sweep_unfinished
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()

@@ -36,6 +36,7 @@ __all__ = [
     "NO_CHUNK",
     "ContainerNames",
     "check_container_name",
+    "check_kept_folder",
     "check_object_name",
     "check_object_text",
     "check_segment_name",
@@ -45,6 +46,7 @@ __all__ = [
     "chunk_segment",
     "chunk_session",
     "confined",
+    "named_chunks",
     "parse_chunk_rest",
     "session_chunk_id",
     "session_epoch",
@@ -55,6 +57,7 @@ _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
+_OWN_FOLDERS = frozenset(("format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 
 _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
@@ -78,6 +81,15 @@ def check_container_name(name: str) -> None:
         raise InvalidArgument(
             f"container name {name!r}: use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.' or '-'",
             argument="container",
+        )
+
+
+def check_kept_folder(folder: object) -> None:
+    """Raise ``InvalidArgument`` unless ``folder`` can lie beside what a container consists of, and is none of that."""
+    if not isinstance(folder, str) or _CONTAINER.match(folder) is None or folder.lower() in _OWN_FOLDERS:
+        raise InvalidArgument(
+            f"{folder!r} is no folder to keep chunks in: use letters, digits, '.', '_' or '-', such as 'lost'",
+            argument="keep_in",
         )
 
 
@@ -238,6 +250,10 @@ class ContainerNames:
         """The object name of a chunk."""
         return self._data + _chunk_path(identity)
 
+    def kept(self, folder: str, identity: bytes) -> str:
+        """Where a copy of a chunk lies that was swept."""
+        return f"{self.container}/{folder}/{_chunk_path(identity)}"
+
     def parse_chunk(self, name: str) -> bytes | None:
         """Inverse of ``chunk``; None for a name that is not one of this container's chunks."""
         if not name.startswith(self._data):
@@ -283,3 +299,8 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
         what = f"kind {record.kind}, object {record.object[:200]!r} from byte {record.object_offset}"
         raise Damaged(f"the chunk's row leads elsewhere: {what}; run check", object=name)
     return record
+
+
+def named_chunks(names: ContainerNames, identity: bytes, record: ChunkRecord) -> tuple[bytes, ...]:
+    """The ids that a chunk's row names, whatever is wrong with it: its own, its neighbours', that of the object it leads to."""
+    return identity, record.previous, record.next, names.parse_chunk(record.object) or NO_CHUNK

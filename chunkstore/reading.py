@@ -23,6 +23,7 @@ from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_c
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.upkeep.sweep import SweepReport, SweptKind, check_age, count_garbage, find_orphans
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
@@ -192,6 +193,22 @@ class ReadableContainer:
             piece_bytes=piece_bytes,
             on_damage=on_damage,
         )
+
+    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
+        """What a sweep would delete now (``ChunkedSegmentStorage.sweep``). Lists every chunk; changes nothing.
+
+        Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.
+        """
+        age_s = check_age(age_s_min)
+        self._context.check_open()
+        return find_orphans(self._context, self._present_epoch(), age_s).report()
+
+    def garbage(self) -> SweptKind:
+        """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""
+        self._context.check_open()
+        found = self._context.look(count_garbage)
+        self._context.check()
+        return found
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.

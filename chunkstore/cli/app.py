@@ -16,7 +16,7 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import change, ledgers, look, transfer, upkeep
+from chunkstore.cli import change, ledgers, look, space, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
 from chunkstore.cli.streams import watched_streams
@@ -70,6 +70,7 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
     ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Space", (space.gc,)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:

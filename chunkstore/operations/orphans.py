@@ -18,7 +18,7 @@ from chunkstore.invariants import Finding
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, chunk_epoch, chunk_session, session_epoch
+from chunkstore.names import ContainerNames, chunk_epoch, chunk_session, named_chunks, session_epoch
 from chunkstore.operations.read import ReadContext
 from chunkstore.storage import ChunkInfo, iter_listing
 
@@ -110,8 +110,7 @@ def _named(view: MetadataView, names: ContainerNames) -> Iterator[tuple[bytes, .
 
 
 def _of_chunk(names: ContainerNames, key: bytes, raw: bytes) -> tuple[bytes, ...]:
-    record = decode_chunk("chunk row", raw)
-    return key[1:], record.previous, record.next, names.parse_chunk(record.object) or b""
+    return named_chunks(names, key[1:], decode_chunk("chunk row", raw))
 
 
 def _of_segment(_names: ContainerNames, _key: bytes, raw: bytes) -> tuple[bytes, ...]:

@@ -5,18 +5,24 @@ Promises: as ``chunkstore.engine``; nothing here changes a byte of a segment tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chunkstore.journal import SnapshotReport
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
+from chunkstore.operations.read import ReadContext
+from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 
 __all__ = ["UpkeepCalls"]
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets ``_container`` and ``_maintenance``."""
+    """Of ``ChunkedSegmentStorage``, which sets what is declared here."""
 
     _container: OwnedContainer
+    _context: ReadContext
+    _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
 
     def snapshot(self) -> SnapshotReport:
@@ -38,3 +44,19 @@ class UpkeepCalls:
         """
         self._container.check_owner()
         return collect(self._container, dry_run=dry_run)
+
+    def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = 86_400.0) -> SweepReport:
+        """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.
+
+        Only chunks of epochs, and of sessions that began, strictly below the present epoch are orphans. ``age_s_min``: by the storage's
+        clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of
+        the container, such as "lost", into which a chunk is copied before it is deleted, one in memory at a time.
+
+        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
+        ``collect``; ``Damaged`` also where the metadata are damaged, or a repair was interrupted: then nothing was deleted. Retry: safe.
+        """
+        age_s = check_age(age_s_min)
+        self._container.check_owner()
+        return sweep(
+            self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s
+        )

@@ -148,7 +148,8 @@ def draw_plan(
         bindings=bindings or kind == "hdfs",
         retrying=remote and random.random() < 0.5,
         lmdb=wants_lmdb if lmdb is None else lmdb,
-        mix=_draw_mix(random),
+        # Of its own chance, too.
+        mix=(*_draw_mix(random), *((("sweep", 2),) if Random(f"sweep {seed}").random() < 0.4 else ())),
         # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
         distrust=() if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust),
     )
