@@ -39,7 +39,7 @@ def add_borders(identity: bytes, row: bytes, passed: Iterable[tuple[int, int]]) 
 
 def last_row_key(identity: bytes, length: int) -> bytes:
     """Key of the row of the last border of a new chunk of ``length`` bytes, if it has one."""
-    return block_key(identity, stretch_at(length - 1).stop)
+    return block_key(identity, stretch_at(max(0, length - 1)).stop)
 
 
 def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: int, high: int) -> Borders | None:
