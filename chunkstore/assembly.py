@@ -199,6 +199,7 @@ def serve(
             stored_sizes=_stored_sizes(storage, names),
             observer=observer,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
+            sweep_unfinished=partial(_sweep_unfinished, storage),
             on_close=closing,
         )
     except BaseException:
@@ -215,6 +216,13 @@ def _snapshot_worker(
     from chunkstore.snapshot_worker import SnapshotWorker
 
     return SnapshotWorker(root, names.container, settings).write
+
+
+def _sweep_unfinished(storage: ChunkStorage) -> int:
+    """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
+    from chunkstore_bindings.wrappers.wrapping import layers
+
+    return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
 
 
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:

@@ -76,11 +76,13 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
+        sweep_unfinished: Callable[[], int] = int,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
+        self._sweep_unfinished = sweep_unfinished
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()

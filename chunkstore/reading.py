@@ -28,6 +28,7 @@ from chunkstore.operations.read import ReadContext, find_segment, read, read_int
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
 from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
+from chunkstore.upkeep.sweep import SweepReport, SweptKind, check_age, count_garbage, find_orphans
 from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
@@ -244,6 +245,22 @@ class ReadableContainer:
             piece_bytes=piece_bytes,
             on_damage=on_damage,
         )
+
+    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
+        """What a sweep would delete now (``ChunkedSegmentStorage.sweep``). Lists every chunk; changes nothing.
+
+        Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.
+        """
+        age_s = check_age(age_s_min)
+        self._context.check_open()
+        return find_orphans(self._context, self._present_epoch(), age_s).report()
+
+    def garbage(self) -> SweptKind:
+        """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""
+        self._context.check_open()
+        found = self._context.look(count_garbage)
+        self._context.check()
+        return found
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.

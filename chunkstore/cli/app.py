@@ -16,7 +16,7 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import change, ledgers, look, pins, retention, transfer, upkeep
+from chunkstore.cli import change, ledgers, look, pins, retention, space, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
 from chunkstore.cli.streams import watched_streams
@@ -70,7 +70,8 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
-    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, usage, upkeep.repair)),
+    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Space", (usage, space.gc)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:

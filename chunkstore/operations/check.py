@@ -64,7 +64,7 @@ def check(
     if level == "deep":
         yield from _check_stray_borders(context, view, seen)
     if level != "quick":
-        yield from orphan_findings(context, view, epoch=epoch, found=orphans)
+        yield from orphan_findings(context, epoch=epoch, found=orphans)
 
 
 def check_cache(context: ReadContext) -> Iterator[Finding]:

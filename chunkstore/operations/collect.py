@@ -5,7 +5,7 @@ later of the removal and our own take-over. Objects go first, then their rows, s
 record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. What was removed behind the position
 of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins that have expired. A row that is refused
 (``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it stands for, and what
-lies beyond it goes. Leaves out: the sweep of orphans.
+lies beyond it goes. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chunkstore.operations.pins import end_expired_pins
 from chunkstore.records import GarbageRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["CollectReport", "collect"]
+__all__ = ["CollectReport", "collect", "delete_objects"]
 
 _WRITER_ROWS_MAX = 5_000
 
@@ -171,6 +171,11 @@ def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: in
             # what was before the removal, without its bytes, for as long as the claimant takes.
             container.note(RecordKind.HEARTBEAT, ())
         container.check_fence()
+    delete_objects(container, names)
+
+
+def delete_objects(container: OwnedContainer, names: list[str]) -> None:
+    """Delete what is there of ``names``. The caller has looked at the fence. Raises what the storage raises; retry: safe."""
     step = container.settings.io_workers * 4
     for begin in range(0, len(names), step):
         calls = [partial(_delete, container.storage, name) for name in names[begin : begin + step]]

@@ -7,7 +7,7 @@ out: who calls them, and when.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from chunkstore import runtime
@@ -28,16 +28,18 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
+from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
 
 __all__ = ["UpkeepCalls"]
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets ``_container``, ``_context``, ``_maintenance`` and ``_space``."""
+    """Of ``ChunkedSegmentStorage``, which sets what is declared here."""
 
     _container: OwnedContainer
     _context: ReadContext
+    _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
 
@@ -131,3 +133,21 @@ class UpkeepCalls:
         if dry_run:
             return apply_all(partial(plan_step, self._context))
         return apply_all(partial(apply_step, self._container, self._context))
+
+    def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = 86_400.0) -> SweepReport:
+        """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.
+
+        Only chunks of epochs, and of sessions that began, strictly below the present epoch are orphans. ``age_s_min``: by the storage's
+        clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of
+        the container, such as "lost", into which a chunk is copied before it is deleted.
+
+        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
+        ``collect``; ``Damaged`` also where the metadata are damaged, or a repair was interrupted: then nothing was deleted. Retry: safe.
+        """
+        age_s = check_age(age_s_min)
+        self._container.check_owner()
+        report = sweep(
+            self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s
+        )
+        self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
+        return report

@@ -25,6 +25,7 @@ from chunkstore.errors import Damaged, SegmentNotFound
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.pins import pinned_offset
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import Policies
 from chunkstore.operations.commit_changes import commit_changes
@@ -134,17 +135,13 @@ def _aged(segment: SegmentRecord, time_ms: int, labels: Iterable[ChunkLabel]) ->
     return segment.length if count == segment.chunk_count and segment.modified_ms <= time_ms else offset
 
 
-def plan_step(
-    context: ReadContext, after: str | None, *, not_beyond: Callable[[SegmentRecord], int | None] = lambda _: None
-) -> RetentionStep:
+def plan_step(context: ReadContext, after: str | None) -> RetentionStep:
     """Plan the cuts of the next segments, by name, above ``after``. Raises what looking raises; ``Damaged``: a policy, or a list."""
     now_ms = runtime.now_ms()
-    return context.look(lambda view: _step(view, None if after is None else after.encode(), now_ms, not_beyond))
+    return context.look(lambda view: _step(view, None if after is None else after.encode(), now_ms))
 
 
-def _step(
-    view: MetadataView, after: bytes | None, now_ms: int, not_beyond: Callable[[SegmentRecord], int | None]
-) -> RetentionStep:
+def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep:
     policies = Policies(view)
     cuts: list[RetentionCut] = []
     refused: list[str] = []
@@ -169,7 +166,7 @@ def _step(
                 now_ms=now_ms,
                 chunk_start=_chunk_starts(view, segment),
                 labels=labels,
-                not_beyond=not_beyond(segment),
+                not_beyond=pinned_offset(view, text),
             )
             read += labels.read
             if offset is not None:
@@ -181,16 +178,10 @@ def _step(
     return RetentionStep(tuple(cuts), looked, tuple(refused), None)
 
 
-def apply_step(
-    container: OwnedContainer,
-    context: ReadContext,
-    after: str | None,
-    *,
-    not_beyond: Callable[[SegmentRecord], int | None] = lambda _: None,
-) -> RetentionStep:
+def apply_step(container: OwnedContainer, context: ReadContext, after: str | None) -> RetentionStep:
     """Plan a step and truncate, segment by segment: each is atomic and durable, and none needs another. Raises as ``plan_step``, and
     what commits raise. Retry: safe."""
-    step = plan_step(context, after, not_beyond=not_beyond)
+    step = plan_step(context, after)
     return step._replace(cuts=tuple(cut for cut in step.cuts if _truncate(container, cut)))
 
 

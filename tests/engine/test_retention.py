@@ -218,13 +218,14 @@ def test_many_chunks_end_a_step(world: World, monkeypatch: pytest.MonkeyPatch) -
         assert starts(store) == {"a": 70, "b": 70}
 
 
-def test_what_is_held_stays(world: World) -> None:
+def test_what_a_pin_names_stays(world: World) -> None:
     store = world.open(rolling=10)
-    fill(store, "a", "b")
+    fill(store, "a", "b", "c")
     store.set_retention("*", of_size(10))
-    held = {"a": 35, "b": 0}
-    step = retention.plan_step(store._context, None, not_beyond=lambda segment: held[segment.name])
-    assert [(cut.segment, cut.offset) for cut in step.cuts] == [("a", 30)]
+    store.pin("p", offsets={"a": 35, "b": 0})
+    assert [(cut.segment, cut.offset) for cut in store.apply_retention(dry_run=True).cuts] == [("a", 30), ("c", 70)]
+    store.unpin("p")
+    assert {cut.offset for cut in store.apply_retention().cuts} == {70}
 
 
 def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

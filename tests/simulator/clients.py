@@ -452,6 +452,10 @@ class Client:
         with self._judged("unpin"):
             store.unpin(f"p{self._random.randrange(2)}")
 
+    def do_sweep(self, store: ChunkedSegmentStorage) -> None:
+        with self._judged("sweep"):
+            store.sweep(delete=True, keep_in=self._random.choice((None, None, "lost")), age_s_min=0)
+
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
         """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
         segment = self.segment()

@@ -153,7 +153,12 @@ def draw_plan(
         bindings=bindings or kind == "hdfs",
         retrying=remote and random.random() < 0.5,
         lmdb=lmdb,
-        mix=_draw_mix(random) + (() if lies or not merges else _draw_merges(seed)),
+        # Of chances of their own, too.
+        mix=(
+            *_draw_mix(random),
+            *(() if lies or not merges else _draw_merges(seed)),
+            *((("sweep", 2),) if Random(f"sweep {seed}").random() < 0.4 else ()),
+        ),
         distrust=lies,
     )
 

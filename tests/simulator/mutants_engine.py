@@ -103,6 +103,27 @@ ENGINE_MUTANTS: Final = (
         "                    raise",
     ),
     single(
+        "sweep-own-epoch",
+        "a sweep takes what its own epoch writes for orphans",
+        EVERYWHERE,
+        "chunkstore.operations.orphans:_standing",
+        "if own < epoch else",
+        "if own <= epoch else",
+    ),
+    Mutant(
+        "unknown-session-ended",
+        "a session that the sweeper's rows do not know counts as ended, whenever it began",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.orphans:_standing",
+                "else session_epoch(session)",
+                "else 1",
+            ),
+        ),
+        tests=("tests/unit/test_orphans.py", "tests/engine/test_sweep.py"),
+    ),
+    single(
         "foreign-tail",
         "an owner appends to the chunk of an owner before it",
         POSIX,
