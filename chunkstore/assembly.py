@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from chunkstore.config import Settings, default_cache_dir
+from chunkstore.config import OptimiserPolicy, Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import PINNED, Finding
@@ -78,6 +78,7 @@ def open_store(
     wait_s: float = 0,
     observer: Observer | None = None,
     accept_rollback: bool = False,
+    optimiser: OptimiserPolicy | None = None,
 ) -> ChunkedSegmentStorage:
     """Claim the next epoch of a container, recover its state, and serve it.
 
@@ -87,7 +88,8 @@ def open_store(
     lease only, so that less than about two periods of ``settings.lease_s``, which should be the owner's, is lengthened to that;
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
     (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
-    where no former owner runs any more: epochs recur, and an old owner's deletions may still land.
+    where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background
+    besides the collections of ``settings.collect_s``.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
     of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
@@ -108,6 +110,7 @@ def open_store(
             close_storage=True,
             observer=observer,
             accept_rollback=accept_rollback,
+            optimiser=optimiser,
         )
     except BaseException:
         storage.close()
@@ -126,6 +129,7 @@ def open_store_on(
     close_storage: bool = False,
     observer: Observer | None = None,
     accept_rollback: bool = False,
+    optimiser: OptimiserPolicy | None = None,
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
@@ -142,6 +146,10 @@ def open_store_on(
     if observer is not None and not isinstance(observer, Observer):
         raise InvalidArgument(
             f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
+        )
+    if optimiser is not None and not isinstance(optimiser, OptimiserPolicy):
+        raise InvalidArgument(
+            f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
         )
     if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
         raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
@@ -162,7 +170,9 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
-        store = serve(service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing)
+        store = serve(
+            service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing, optimiser
+        )
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
         return store
@@ -183,6 +193,7 @@ def serve(
     root: str | None,
     observer: Observer | None,
     closing: list[Callable[[], None]],
+    optimiser: OptimiserPolicy | None = None,
 ) -> ChunkedSegmentStorage:
     """The store of a fresh ownership, which is given up if that fails."""
     try:
@@ -198,6 +209,7 @@ def serve(
             ),
             stored_sizes=_stored_sizes(storage, names),
             observer=observer,
+            optimiser=optimiser,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
             sweep_unfinished=partial(_sweep_unfinished, storage),
             on_close=closing,

@@ -23,7 +23,7 @@ from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
 from chunkstore.changes import Change, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
-from chunkstore.config import MIB, RollingPolicy, Settings
+from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
@@ -78,6 +78,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         snapshot_worker: SnapshotWriter | None = None,
         sweep_unfinished: Callable[[], int] = int,
         observer: Observer | None = None,
+        optimiser: OptimiserPolicy | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
@@ -117,6 +118,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             rebuild=container.rebuild,
         )
         self._space = Space(stored_sizes, self._written)
+        self._make_optimiser(optimiser)
         self._maintenance.start()
 
     def __enter__(self) -> Self:

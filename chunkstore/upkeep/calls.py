@@ -12,7 +12,7 @@ from functools import partial
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
-from chunkstore.config import RetentionPolicy
+from chunkstore.config import OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
@@ -27,6 +27,8 @@ from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
+from chunkstore.upkeep.jobs import CollectJob, Job, RetentionJob, SweepJob
+from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
 from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
@@ -42,6 +44,20 @@ class UpkeepCalls:
     _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
+    optimiser: StorageOptimiser
+    """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
+
+    def _make_optimiser(self, policy: OptimiserPolicy | None) -> None:
+        container, snapshots, space = self._container, self._maintenance.snapshots, self._space
+        jobs: list[tuple[Job, float]] = [
+            (CollectJob(container, lambda: snapshots.written_bytes, space.forget), container.settings.collect_s)
+        ]
+        if policy is not None and policy.retention:
+            jobs.append((RetentionJob(container, self._context), policy.interval_s))
+        if policy is not None and policy.sweep_s:
+            jobs.append((SweepJob(lambda delete: self.sweep(delete=delete)), policy.sweep_s))
+        self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
+        self._maintenance.beside = self.optimiser
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
