@@ -7,7 +7,7 @@ Leaves out: everything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -17,6 +17,7 @@ from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import PINNED, Finding
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
@@ -33,6 +34,7 @@ __all__ = [
     "describe_owner",
     "journal_records",
     "list_containers",
+    "open_metered_store",
     "open_replica",
     "open_replica_on",
     "open_store",
@@ -115,6 +117,31 @@ def open_store(
     except BaseException:
         storage.close()
         raise
+
+
+def open_metered_store(
+    root: str, *, container: str, settings: Settings, wait_s: float, accept_rollback: bool, optimiser: OptimiserPolicy
+) -> tuple[ChunkedSegmentStorage, Callable[[], Mapping[str, CallCounts]]]:
+    """As ``open_store``, of a container that is there; and what counts its calls of the storage, by operation."""
+    from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+
+    storage = MeteredChunkStorage(open_storage(root, settings))
+    try:
+        store = open_store_on(
+            storage,
+            container=container,
+            create=False,
+            settings=settings,
+            wait_s=wait_s,
+            root=root,
+            close_storage=True,
+            accept_rollback=accept_rollback,
+            optimiser=optimiser,
+        )
+    except BaseException:
+        storage.close()
+        raise
+    return store, storage.snapshot
 
 
 def open_store_on(

@@ -59,6 +59,14 @@ class UpkeepCalls:
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._maintenance.beside = self.optimiser
 
+    def confirm_owner(self) -> None:
+        """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
+
+        One request; where a stat may be stale, an empty record. Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``,
+        ``StorageUnavailable``, ``StorageFull``. Retry: safe.
+        """
+        self._container.check_fence()
+
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
         whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note.

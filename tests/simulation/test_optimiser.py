@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from chunkstore.cli import serve
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.observer import Observer
 from chunkstore.operations import collect as collecting
 from chunkstore.upkeep.jobs import Step
@@ -76,6 +78,28 @@ def test_an_idle_owner_asks_nothing_of_the_storage(scene: Scene) -> None:
     owner.append("b")
     scene.world.advance(1_000)
     assert len(scene.calls) > calls, "a snapshot was due, and what it made needless"
+
+
+def test_serving_an_idle_container_costs_less_than_a_request_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    with scene_of("s3-slot", collect_s=300.0, gc_grace_s=3600.0) as scene:
+        owner = scene.first("z", "a")
+        litter(owner, 3)
+        optimised(owner, OptimiserPolicy(retention=True))
+        settings = owner.store.settings
+        serving = serve._Serving("", "c", settings, OptimiserPolicy(), None, accept_rollback=False, quiet=True)
+        job = owner.process.start(lambda: serving._serve(owner.store), "serve")
+        scene.world.advance(3 * 3_600)
+        assert chunks(scene) == 1
+        calls = len(scene.calls)
+        scene.world.advance(3_600)
+        spent = [call.op for call in scene.calls[calls:]]
+        assert set(spent) == {"exists"}, "looks for a newer claim"
+        assert 30 < len(spent) <= 60
+        heir = scene.owner("y", "other")
+        scene.world.advance(100)
+        assert isinstance(job.failure(), NotOwner)
+        assert heir.content() == ["a"]
+    assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["serving", "freed"]
 
 
 @worlds("posix-append", "s3-slot")
