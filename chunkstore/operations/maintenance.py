@@ -145,7 +145,7 @@ class Maintenance:
             self._keeper.join(timeout=container.settings.op_deadline_s)
         self.snapshots.join(deadline.left_s())
         if self.beside is not None:
-            self.beside.join(deadline.left_s())
+            self.beside.join(deadline.left_s() / 2)  # where it hangs, there is time left to close cleanly
         serves = self._drain(deadline) and container.fence.error is None and container.current.end_reason is None
         if serves and not container.released:
             self._finish("goodbye", self._say_goodbye)

@@ -254,3 +254,23 @@ def test_a_broken_snapshot_does_not_count(world: World) -> None:
     left = sorted(name for name in names(world) if name.endswith(".sn"))
     assert left == snapshots, "three good ones are kept, and the broken one lies between them"
     assert owner.keys() == heir.keys()
+
+
+def test_it_can_be_ended_before_any_deletion_and_goes_on(world: World) -> None:
+    owner = epochs(world, 5, 1)
+    due, _ = collect(owner, dry_run=True)
+    head, epoch = owner.store.head(), owner.journal.epoch
+    before, collected, rounds = len(names(world)), 0, 0
+    while collected < due:
+        asked: list[bool] = []
+
+        def two_more(asked: list[bool] = asked) -> bool:
+            asked.append(len(asked) < 2)
+            return asked[-1]
+
+        objects, _ = owner.service.collect(head=head, epoch=epoch, dry_run=False, go_on=two_more)
+        collected += objects
+        rounds += 1
+        assert objects and before - len(names(world)) == collected
+    assert rounds > 1
+    assert collect(owner) == (0, 0)

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+import chunkstore
 from chunkstore.cli import serve
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavailable
+from chunkstore.errors import Closed, Damaged, InvalidArgument, NotOwner, StorageUnavailable
+from chunkstore.journal import RecordKind
 from chunkstore.observer import Observer
 from chunkstore.operations import collect as collecting
 from chunkstore.upkeep.jobs import Step
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from tests.simulation.scene import ALL, Owner, Scene, scene_of, worlds
+from tests.support.hooked import wait_for
 
 SMALL = RollingPolicy(chunk_size_bytes_max=10)
 
@@ -287,6 +290,35 @@ def test_rows_that_are_refused_are_findings(monkeypatch: pytest.MonkeyPatch) -> 
         assert job.errors == 0
         [text] = job.findings
         assert "run check" in text
+
+
+def test_a_deletion_that_hangs_does_not_keep_an_owner_from_closing_cleanly() -> None:
+    with scene_of("posix-append", collect_s=1.0, gc_grace_s=0.0) as scene:
+        owner = scene.first("z", "a")
+        litter(owner, 3)
+        owner.process.until(op="delete")  # and it stays there
+        owner.process.run(owner.store.close)
+        assert [record.header.kind for record in scene.records(1)][-1] is RecordKind.CLOSE
+
+
+def test_with_real_threads_and_an_observer_that_raises() -> None:
+    class Raising(Observer):
+        def upkeep(self, *what: Any) -> None:
+            raise ValueError(what)
+
+    settings = chunkstore.Settings(lease_s=0, gc_grace_s=0, collect_s=0.1)
+    policy = OptimiserPolicy(retention=True, interval_s=0.1)
+    where = "memory://optimised-by-threads"
+    with chunkstore.open(where, settings=settings, observer=Raising(), optimiser=policy) as store:
+        store.create("a", rolling=SMALL)
+        store.append("a", bytes(100))
+        store.set_retention("a", RetentionPolicy(size_bytes_max=30))
+        wait_for(lambda: store.info("a").start_offset == 70 and store.usage().garbage_bytes == 0)
+        assert [job.errors for job in store.optimiser.status().jobs] == [0, 0]
+    with pytest.raises(Closed):
+        store.optimiser.run_once()
+    with pytest.raises(InvalidArgument, match="optimiser must be"):
+        chunkstore.open(where, optimiser=object())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
