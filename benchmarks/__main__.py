@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from benchmarks import bench_append, bench_codec, bench_hdfs, bench_read, bench_recovery, bench_s3, bench_spark
+from benchmarks import (
+    bench_append,
+    bench_codec,
+    bench_compose,
+    bench_hdfs,
+    bench_read,
+    bench_recovery,
+    bench_s3,
+    bench_spark,
+)
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
     bench_append.main()
     bench_codec.main()
+    bench_compose.main()
     bench_hdfs.main()
     bench_read.main()
     bench_recovery.main()

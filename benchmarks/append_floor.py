@@ -31,7 +31,7 @@ from chunkstore_journal.history import Streams
 __all__ = ["Floor", "Tail"]
 
 _HEADER = struct.Struct(">4sBBBBII16sQQQQ16s32s16sQI")
-_HEAD = struct.Struct(">B16sQ16sQQQ32sQQ")
+_HEAD = struct.Struct(">B16sQ16sQQQ32s7Q")
 _U32 = struct.Struct(">I")
 _APPEND, _OPS = int(OpCode.APPEND), int(RecordKind.OPS)
 _SEGMENT_ID, _SEGMENT_LENGTH, _LAST_CHUNK, _MODIFIED_MS = 3, 6, 8, 16
@@ -122,8 +122,8 @@ class Floor:
             txn.put(
                 HEAD_KEY,
                 _HEAD.pack(
-                    2, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
-                    digest.to_bytes(32, "big"), 0, 0,
+                    3, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
+                    digest.to_bytes(32, "big"), 0, 0, *bytes(5),
                 ),
             )  # fmt: skip
 

@@ -28,7 +28,7 @@ from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
 from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore.storage import ChunkHandle, ChunkRange
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.support.epochs import age
@@ -214,7 +214,7 @@ def commits(report: Report, server: Rgw, path: Path) -> None:
 
 
 def joins(report: Report, server: Rgw, quick: bool) -> None:
-    """The binding's concat: many large chunks on the server, many small ones through memory."""
+    """The binding's compose: many large chunks on the server, many small ones through memory."""
     storage = S3ChunkStorage(parse_root(server.root(server.make_bucket(), concurrency=8)))
 
     def join(count: int, data: bytes) -> tuple[Requests, str]:
@@ -224,9 +224,9 @@ def joins(report: Report, server: Rgw, quick: bool) -> None:
             storage.create(name, data)
         began = time_s()
         with Requests(storage) as spent:
-            storage.concat([ConcatArgument(name, len(data)) for name in names])
+            storage.compose(f"{len(data)}/new", [ChunkRange(name, 0, len(data)) for name in names])
         took = f"{time_s() - began:.1f} s"
-        assert storage.read(ChunkHandle(names[0], False), len(data) * (count - 1), 2 * len(data)) == data
+        assert storage.read(ChunkHandle(f"{len(data)}/new", False), len(data) * (count - 1), 2 * len(data)) == data
         return spent, took
 
     count = 20 if quick else 100

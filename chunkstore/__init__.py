@@ -6,7 +6,7 @@ docs/guide-embed.md for the rest.
 
 from chunkstore.assembly import open_replica
 from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
-from chunkstore.config import GIB, KIB, MIB, RollingPolicy, Settings
+from chunkstore.config import GIB, KIB, MIB, RetentionPolicy, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -35,7 +35,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.reader import StorageReader
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
 from chunkstore.replica import Replica
 from chunkstore.writer import StorageWriter
 
@@ -60,7 +60,9 @@ __all__ = [
     "LayoutChunk",
     "NotOwner",
     "OutcomeUnknown",
+    "Pin",
     "Replica",
+    "RetentionPolicy",
     "RolledBack",
     "RollingPolicy",
     "SegmentExists",
@@ -75,6 +77,7 @@ __all__ = [
     "StorageUnavailable",
     "StorageWriter",
     "Unsupported",
+    "Usage",
     "open",
     "open_replica",
 ]

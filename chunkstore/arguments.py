@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from chunkstore.checksum import check_data
+from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import utf8_bytes
+from chunkstore.names import check_object_name, check_segment_name, utf8_bytes
 from chunkstore.records import AttributeValue
 
 __all__ = [
@@ -24,11 +25,15 @@ __all__ = [
     "check_namespace",
     "check_not_itself",
     "check_number",
+    "check_pin",
     "check_range",
+    "check_ranges",
     "check_value",
     "check_version",
     "gather",
 ]
+
+_PIN_S_MAX = 100 * 366 * 86_400
 
 
 def check_number(value: object, argument: str) -> None:
@@ -41,6 +46,21 @@ def check_range(offset: object, length: object) -> None:
     """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
     check_number(offset, "offset")
     check_number(length, "length")
+
+
+def check_ranges(name: str, ranges: object) -> None:
+    """Raise ``InvalidArgument`` unless these are from 1 to ``COMPOSE_RANGES_MAX`` ranges, none empty, of other chunks than ``name``."""
+    if not isinstance(ranges, Sequence) or not 1 <= len(ranges) <= COMPOSE_RANGES_MAX:
+        text = f"compose takes a sequence of 1 to {COMPOSE_RANGES_MAX} ranges, not {ranges!r:.100}"
+        raise InvalidArgument(text, argument="ranges")
+    for item in ranges:
+        if not isinstance(item, ChunkRange):
+            raise InvalidArgument("compose takes ChunkRange items", argument="ranges")
+        check_object_name(item.name)
+        check_range(item.offset, item.length)
+        if item.name == name or not item.length:
+            what = "the new chunk itself" if item.length else "no byte"
+            raise InvalidArgument(f"a range of {item.name!r} names {what}", argument="ranges")
 
 
 def check_data_buffer(data: object, argument: str) -> None:
@@ -143,6 +163,26 @@ def check_value(value: object) -> bytes:
             argument="value",
         )
     return value
+
+
+def check_pin(note: object, expires_s: object, offsets: object) -> Mapping[str, int]:
+    """``offsets`` by name, in order. Raises ``InvalidArgument`` unless these are what a pin, whose name is checked elsewhere, may say."""
+    if not isinstance(note, str) or not 0 <= utf8_bytes(note) <= LIMITS.attribute_bytes_max:
+        what = f"note must be a str of at most {LIMITS.attribute_bytes_max} bytes of UTF-8"
+        raise InvalidArgument(what, argument="note")
+    good = expires_s is None or (type(expires_s) in (int, float) and 0.001 <= expires_s <= _PIN_S_MAX)  # type: ignore[operator]
+    if not good:
+        what = f"expires_s must be a number of seconds from 0.001 to {_PIN_S_MAX}, or None, not {expires_s!r}"
+        raise InvalidArgument(what, argument="expires_s")
+    if offsets is None:
+        return {}
+    if not isinstance(offsets, Mapping) or len(offsets) > LIMITS.pin_offsets_max:
+        what = f"offsets must be a mapping of at most {LIMITS.pin_offsets_max} segments' names to offsets"
+        raise InvalidArgument(what, argument="offsets")
+    for name, offset in offsets.items():
+        check_segment_name(name, "offsets")
+        check_number(offset, "offsets")
+    return dict(sorted(offsets.items()))
 
 
 def check_version(version: object) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
-from chunkstore.invariants import Finding
+from chunkstore.invariants import PINNED, Finding
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
@@ -25,6 +25,7 @@ from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
+from chunkstore.upkeep.usage import StoredSizes
 
 __all__ = [
     "cache_of",
@@ -195,8 +196,10 @@ def serve(
             journal_findings=partial(
                 _journal_findings, storage, names.container, scratch_of(storage, uuid, settings, cache)
             ),
+            stored_sizes=_stored_sizes(storage, names),
             observer=observer,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
+            sweep_unfinished=partial(_sweep_unfinished, storage),
             on_close=closing,
         )
     except BaseException:
@@ -215,9 +218,18 @@ def _snapshot_worker(
     return SnapshotWorker(root, names.container, settings).write
 
 
+def _sweep_unfinished(storage: ChunkStorage) -> int:
+    """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
+    from chunkstore_bindings.wrappers.wrapping import layers
+
+    return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
+
+
 def _verify_chunks(store: ChunkedSegmentStorage) -> None:
     try:
-        damage = next((item for item in store.check("exists") if item.severity == "damage"), None)
+        # What only a pin needs does not keep anybody from opening: it may have to be removed for that very reason.
+        found = (item for item in store.check("exists") if item.severity == "damage" and item.invariant != PINNED)
+        damage = next(found, None)
     except BaseException:
         store.close()
         raise
@@ -266,9 +278,9 @@ def open_replica_on(
         follower = Follower(storage, names, format_, parts, chosen)
         scratch = scratch_of(storage, format_.uuid, chosen, cache)
 
-        def journal_findings(level: CheckLevel, head: Head) -> list[Finding]:
+        def journal_findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
             memory = None if cache is not None else _memory_of_owner(storage, format_.uuid, chosen)
-            found = _journal_findings(storage, container, scratch, level, head, memory)
+            found = _journal_findings(storage, container, scratch, level, head, pinned_lsn, memory)
             if follower.ahead:
                 found.append(_finding(12, "warning", "metadata cache", 0, follower.ahead))
             return found
@@ -279,6 +291,7 @@ def open_replica_on(
             settings=chosen,
             follower=follower,
             journal_findings=journal_findings,
+            stored_sizes=_stored_sizes(storage, names),
             on_close=closing,
         )
     except BaseException:
@@ -383,20 +396,24 @@ def _journal_findings(
     scratch: Callable[[], MetadataCache],
     level: CheckLevel,
     head: Head,
+    pinned_lsn: int | None,
     memory: Head | None = None,
 ) -> list[Finding]:
-    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30; ``deep``: 10 and all of 11), for ``check``.
+    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30, 39; ``deep``: 10 and all of 11), for ``check``.
 
     ``memory``: where the cache of an owner on this machine stands.
     """
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import check_journal
+    from chunkstore_journal.pin_check import check_pinned
     from chunkstore_journal.replay_check import check_replay
 
     names = ContainerNames(container)
 
     def stored() -> list[Finding]:
-        return [_finding(*item) for item in check_journal(open_streams(storage, names), head, memory)]
+        streams = open_streams(storage, names)
+        pinned = check_pinned(streams, pinned_lsn) if pinned_lsn else ()
+        return [_finding(*item) for item in (*check_journal(streams, head, memory), *pinned)]
 
     def replayed() -> list[Finding]:
         room = scratch()
@@ -410,6 +427,12 @@ def _journal_findings(
         known = {(item.invariant, item.object) for item in found}
         found += [item for item in _found_twice(replayed) if (item.invariant, item.object) not in known]
     return found
+
+
+def _stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
+    from chunkstore_journal.sizes import stored_sizes
+
+    return partial(stored_sizes, storage, names)
 
 
 def _finding(invariant: int, severity: str, object: str, position: int, message: str) -> Finding:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, get_args
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias, get_args
 
 from chunkstore.arguments import (
     check_attribute_changes,
@@ -20,10 +21,11 @@ from chunkstore.arguments import (
     check_value,
     check_version,
 )
+from chunkstore.blocks import Borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import check_segment_name
+from chunkstore.names import CHUNK_ID_BYTES, check_segment_name, chunk_session
 from chunkstore.records import AttributeValue
 from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id
 
@@ -35,6 +37,8 @@ __all__ = [
     "Create",
     "Delete",
     "EndSession",
+    "NewChunk",
+    "Replace",
     "Seal",
     "TableDelete",
     "TablePut",
@@ -42,6 +46,7 @@ __all__ = [
     "Unseal",
     "UpdateAttributes",
     "check_changes",
+    "concerns_tables",
     "segment_names",
 ]
 
@@ -72,6 +77,31 @@ class Attach:
     session_id: int
     chunks: tuple[SessionChunk, ...]
     expected_offset: int | None = None
+
+
+class NewChunk(NamedTuple):
+    """A chunk that the owner has written for a segment, in its present epoch and under a fresh id. ``borders``: from 0 to its length,
+    with the CRCs there (``chunkstore.blocks``)."""
+
+    id: bytes
+    borders: Borders
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Let other chunks stand for the bytes ``[start, stop)`` of a segment, if these are still the chunks ``old``, whole and in this order.
+
+    ``new`` hold the same bytes: of the owner's present epoch, or of the open session ``session_id``. Where ``old`` begins with the
+    segment's first chunk, ``start`` may be the segment's start offset: what lies below it is left out. Else ``Conflict``, as with an
+    active chunk in ``old``, a first new chunk that ends below the start offset, and new ones of another epoch or segment.
+    """
+
+    name: str
+    start: int
+    stop: int
+    old: tuple[bytes, ...]
+    new: tuple[NewChunk, ...] | tuple[SessionChunk, ...]
+    session_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +181,7 @@ Change: TypeAlias = (
     Create
     | Append
     | Attach
+    | Replace
     | Seal
     | Unseal
     | Truncate
@@ -177,6 +208,13 @@ def segment_names(change: Change) -> tuple[str, ...]:
     return (change.name,)
 
 
+def concerns_tables(change: Change) -> bool:
+    """Whether it is about rows of tables or sessions, which no segment's lock protects."""
+    if isinstance(change, Replace):
+        return change.session_id is not None
+    return isinstance(change, (*_TABLE, Attach, EndSession))
+
+
 def check_changes(changes: Sequence[Change]) -> None:
     """Check arguments only. Raises ``InvalidArgument``."""
     if len(changes) > LIMITS.batch_ops_max:
@@ -196,6 +234,8 @@ def check_changes(changes: Sequence[Change]) -> None:
                 check_number(change.expected_offset, "expected_offset")
             check_session_id(change.session_id)
             check_session_chunks(change.session_id, change.chunks)
+        elif isinstance(change, Replace):
+            _check_replace(change)
         elif isinstance(change, Create):
             if change.rolling is not None and not isinstance(change.rolling, RollingPolicy):
                 raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
@@ -225,3 +265,38 @@ def _check_names(change: Change) -> None:
         check_segment_name(change.source, "source")
     elif not isinstance(change, (*_TABLE, EndSession)):
         check_segment_name(change.name, "name")
+
+
+def _check_replace(change: Replace) -> None:
+    check_number(change.start, "start")
+    check_number(change.stop, "stop")
+    for argument, items in (("old", change.old), ("new", change.new)):
+        if type(items) is not tuple or not 1 <= len(items) <= LIMITS.commit_chunks_max:
+            what = f"{argument} must be a tuple of 1 to {LIMITS.commit_chunks_max} chunks"
+            raise InvalidArgument(what, argument=argument)
+    if change.session_id is not None:
+        check_session_id(change.session_id)
+        check_session_chunks(change.session_id, change.new)
+        lengths = [item.length for item in change.new if isinstance(item, SessionChunk)]
+    else:
+        lengths = [_check_new_chunk(position, item) for position, item in enumerate(change.new)]
+    if sum(lengths) != change.stop - change.start:
+        what = f"the new chunks have {sum(lengths)} bytes, the range {change.stop - change.start}"
+        raise InvalidArgument(what, argument="new")
+    ids = [*change.old, *(item.id for item in change.new)]
+    if not all(type(item) is bytes and len(item) == CHUNK_ID_BYTES for item in change.old):
+        raise InvalidArgument("old is a tuple of chunk ids", argument="old")
+    if len(set(ids)) != len(ids):
+        raise InvalidArgument("a chunk is named twice", argument="new")
+
+
+def _check_new_chunk(position: int, item: object) -> int:
+    """The length of a new chunk that can be one. Raises ``InvalidArgument``."""
+    if not isinstance(item, NewChunk) or type(item.id) is not bytes or not isinstance(item.borders, Borders):
+        raise InvalidArgument(f"chunk {position} is not a NewChunk", argument="new")
+    at, crcs = item.borders
+    good = len(item.id) == CHUNK_ID_BYTES and chunk_session(item.id) is None and len(at) == len(crcs) >= 2
+    good = good and all(type(number) is int for number in (*at, *crcs)) and (at[0], crcs[0]) == (0, 0)
+    if not good or not all(low < high for low, high in pairwise(at)) or not all(0 <= crc < 1 << 32 for crc in crcs):
+        raise InvalidArgument(f"chunk {position}: its id or its borders cannot be an owner's", argument="new")
+    return at[-1]

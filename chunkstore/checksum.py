@@ -2,13 +2,15 @@
 
 Promises: CRC32C is Castagnoli (google-crc32c, hardware where the processor has it). ``record_hash`` is BLAKE2b-128.
 ``row_digest`` maps one metadata row to an integer below 2**256; the state digest is the sum of all rows modulo
-2**256 (the "setsum" idea: incremental and free of order, protocol.md 3.2). Leaves out: cryptographic authenticity.
+2**256 (the "setsum" idea: incremental and free of order, protocol.md 3.2). ``crc32c_combine`` reads no byte. Leaves out: cryptographic
+authenticity.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -21,6 +23,7 @@ __all__ = [
     "BytesLike",
     "check_data",
     "crc32c",
+    "crc32c_combine",
     "crc32c_extend",
     "crc32c_of_bytes",
     "crc32c_of_more",
@@ -74,6 +77,58 @@ def crc32c_extend(crc: int, data: BytesLike) -> int:
         part = bytes(view[start : start + _WINDOW_BYTES]) if view.readonly else _Window.from_buffer(view, start)
         crc = int(_extend(crc, part))
     return int(_extend(crc, bytes(view[whole:]))) if whole < size else crc
+
+
+def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int:
+    """CRC32C of bytes with ``crc_a`` followed by ``length_b`` bytes with ``crc_b``; a product for each byte of ``length_b`` that is not 0.
+
+    Raises ``InvalidArgument`` if ``length_b`` is not a number of bytes below 2**63.
+    """
+    if not 0 <= length_b < 1 << 63:
+        raise InvalidArgument(f"{length_b!r} is not a number of bytes", argument="length_b")
+    level = 0
+    while length_b:
+        if digit := length_b & 255:
+            crc_a = _product(crc_a, _power(level, digit))
+        length_b >>= 8
+        level += 1
+    return crc_a ^ crc_b
+
+
+def _times_x(value: int) -> int:
+    """A polynomial over GF(2), modulo CRC32C's, times x. Bit 31 is the coefficient of 1, bit 0 that of x**31."""
+    return value >> 1 ^ 0x82F63B78 if value & 1 else value >> 1
+
+
+def _times_x4(value: int) -> int:
+    return _times_x(_times_x(_times_x(_times_x(value))))
+
+
+_FALLEN_OUT = tuple(_times_x4(value) for value in range(16))
+"""What four coefficients that are shifted out leave behind."""
+
+
+def _product(a: int, b: int) -> int:
+    """Two such polynomials multiplied: four coefficients of ``a`` at a time, the highest powers first."""
+    b1 = _times_x(b)
+    b2 = _times_x(b1)
+    b3 = _times_x(b2)
+    few = (0, b3, b2, b2 ^ b3, b1, b1 ^ b3, b1 ^ b2, b1 ^ b2 ^ b3)
+    multiples = (*few, *(b ^ value for value in few))
+    result = 0
+    for shift in range(0, 32, 4):
+        result = result >> 4 ^ _FALLEN_OUT[result & 15] ^ multiples[a >> shift & 15]
+    return result
+
+
+@cache
+def _power(level: int, digit: int) -> int:
+    """The power 8 * ``digit`` * 256**``level`` of x: what as many bytes behind them do to the CRC of those before."""
+    if digit > 1:
+        return _product(_power(level, digit // 2), _power(level, digit - digit // 2))
+    if level:
+        return _product(_power(level - 1, 128), _power(level - 1, 128))
+    return 1 << 23
 
 
 def record_hash(data: BytesLike) -> bytes:

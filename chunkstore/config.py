@@ -19,6 +19,7 @@ __all__ = [
     "MIB",
     "JournalMode",
     "Limits",
+    "RetentionPolicy",
     "RollingPolicy",
     "Settings",
     "default_cache_dir",
@@ -51,12 +52,20 @@ class Limits:
     table_namespace_bytes_max: int = 64
     table_key_bytes_max: int = 400
     """LMDB keys hold at most 511 bytes."""
+    pins_max: int = 256
+    """Pins of one container: each collection reads them all."""
+    pin_offsets_max: int = 1_000
+    """Segments that one pin names."""
     attribute_count_max: int = 128
     attribute_bytes_max: int = 4 * KIB
     commit_chunks_max: int = 50_000
-    """Chunks that the appends of one commit may make: keeps its record below ``record_bytes_max``."""
+    """Chunks that one commit may add, and that it may replace: keeps its record below ``record_bytes_max``."""
     commit_bytes_max: int = 32 * GIB
     """Bytes of one append: with it the rows of so many chunks, block borders included, stay below ``record_bytes_max``."""
+    retention_names_max: int = 256
+    """Segments that one step of retention looks at."""
+    retention_chunks_max: int = 10_000
+    """Chunk rows that one step of retention reads, about."""
     garbage_unfold_chunks_max: int = 5_000
     """Chunks that one collector record forgets (protocol.md A7)."""
 
@@ -87,6 +96,35 @@ class RollingPolicy:
                 f"chunk_size_bytes_max must be a whole number from 1 to 2**53, not {value!r}",
                 argument="chunk_size_bytes_max",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """What of a segment is kept when ``apply_retention`` truncates it; whatever one of the two gives up, goes. At least one is given.
+
+    ``size_bytes_max``: chunks are dropped from the head as long as so many bytes stay (1 to 2**62). ``age_s_max``: chunks are dropped
+    whose every byte is older (0.001 to 10**10 seconds, kept to the millisecond). Raises ``InvalidArgument``.
+    """
+
+    size_bytes_max: int | None = None
+    age_s_max: float | None = None
+
+    def __post_init__(self) -> None:
+        size, age = self.size_bytes_max, self.age_s_max
+        if size is None and age is None:
+            text = "a RetentionPolicy needs size_bytes_max, age_s_max or both; to retain everything, remove the policy"
+            raise InvalidArgument(text, argument="size_bytes_max")
+        if size is not None and (type(size) is not int or not 1 <= size <= 1 << 62):
+            text = f"size_bytes_max must be a whole number of bytes from 1 to 2**62, not {size!r}"
+            raise InvalidArgument(text, argument="size_bytes_max")
+        if age is not None and (type(age) not in (int, float) or not 0.001 <= age <= 10**10):
+            text = f"age_s_max must be a number of seconds from 0.001 to 10**10, not {age!r}"
+            raise InvalidArgument(text, argument="age_s_max")
+
+    @property
+    def age_ms_max(self) -> int | None:
+        """``age_s_max`` in milliseconds."""
+        return None if self.age_s_max is None else round(self.age_s_max * 1000)
 
 
 def _require(good: bool, name: str, rule: str, value: object) -> None:

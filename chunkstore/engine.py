@@ -21,7 +21,7 @@ from typing import Self
 
 from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
-from chunkstore.changes import Attach, Change, EndSession, TableDelete, TablePut, check_changes, segment_names
+from chunkstore.changes import Change, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -54,6 +54,7 @@ from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter, check_buffering
 
 __all__ = ["ChunkedSegmentStorage"]
@@ -73,12 +74,15 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         service: JournalService,
         ownership: Ownership,
         journal_findings: JournalFindings = no_findings,
+        stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
+        sweep_unfinished: Callable[[], int] = int,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
+        self._sweep_unfinished = sweep_unfinished
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()
@@ -91,7 +95,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             observer=observer,
             changed=self._wake_waiters,
         )
-        recovery = Recovery(container)
+        recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
         self._maintenance.snapshots.worker = snapshot_worker
@@ -112,6 +116,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             recheck=container.check_fence,
             rebuild=container.rebuild,
         )
+        self._space = Space(stored_sizes, self._written)
         self._maintenance.start()
 
     def __enter__(self) -> Self:
@@ -309,14 +314,14 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
 
         Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
         its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
-        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session); without, it may
+        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
         happen twice.
         """
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
         names = [name for change in changes for name in segment_names(change)]
-        tables = any(isinstance(change, (TablePut, TableDelete, Attach, EndSession)) for change in changes)
+        tables = any(map(concerns_tables, changes))
         return commit_changes(
             self._container, names, lambda planned: plan_changes(self._container, planned, changes), tables=tables
         )
@@ -406,6 +411,15 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
 
     def _present_epoch(self) -> int:
         return self._container.current.epoch
+
+    def _written(self) -> Written:
+        journal = self._container.current.journal
+        return Written(
+            journal.epoch,
+            journal.bytes_written,
+            self._recovery.journal_bytes(),
+            self._maintenance.snapshots.written_bytes,
+        )
 
     def _poll_s(self) -> float:
         return 1.0

@@ -7,13 +7,16 @@ Leaves out: anything that needs storage I/O or the journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, LAZY, ChunkRecord, SegmentRecord
 
-__all__ = ["Finding", "segment_findings"]
+__all__ = ["PINNED", "Finding", "segment_findings"]
+
+PINNED: Final = 39
+"""The number of the invariant that is about pins."""
 
 
 class Finding(NamedTuple):

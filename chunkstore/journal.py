@@ -64,7 +64,7 @@ class OpCode(IntEnum):
     COLLECT = 14
     """(garbage row key, chunks forgotten)"""
     REPLACE = 15
-    """(segment id, start, stop, ((segment offset, chunk id), ...)): reserved for defrag"""
+    """(segment id, start, stop, ((segment offset, chunk id), ...)): what holds these bytes now"""
 
 
 class RecordKind(IntEnum):

@@ -10,7 +10,6 @@ Layout of a container (protocol.md 3.1, A11), everything under ``<container>/``:
     snap/<lsn>-<E>-<token>.sn   snapshots, unique names
     snap/LATEST                 hint
     lease                       hint (A15)
-    pin/<uuid>                  pins of outsiders (A14)
     tmp/<token>                 unique temporaries, swept by age and epoch
     d/<2 hex>/<rest>            chunks; rest = <segment>-<epoch>-<n>-<8 hex random>, or s<session>-<n>-<8 hex random>;
                                 the 2 hex digits are the first byte of BLAKE2b of the rest
@@ -36,6 +35,7 @@ __all__ = [
     "NO_CHUNK",
     "ContainerNames",
     "check_container_name",
+    "check_kept_folder",
     "check_object_name",
     "check_object_text",
     "check_segment_name",
@@ -45,8 +45,10 @@ __all__ = [
     "chunk_segment",
     "chunk_session",
     "confined",
+    "named_chunks",
     "parse_chunk_rest",
     "session_chunk_id",
+    "session_epoch",
     "utf8_bytes",
 ]
 
@@ -54,6 +56,7 @@ _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
+_OWN_FOLDERS = frozenset(("format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 
 _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
@@ -77,6 +80,15 @@ def check_container_name(name: str) -> None:
         raise InvalidArgument(
             f"container name {name!r}: use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.' or '-'",
             argument="container",
+        )
+
+
+def check_kept_folder(folder: object) -> None:
+    """Raise ``InvalidArgument`` unless ``folder`` can lie beside what a container consists of, and is none of that."""
+    if not isinstance(folder, str) or _CONTAINER.match(folder) is None or folder.lower() in _OWN_FOLDERS:
+        raise InvalidArgument(
+            f"{folder!r} is no folder to keep chunks in: use letters, digits, '.', '_' or '-', such as 'lost'",
+            argument="keep_in",
         )
 
 
@@ -158,17 +170,21 @@ def _chunk_path(identity: bytes) -> str:
     return f"{name_spread(rest)}/{rest}"
 
 
+def session_epoch(session_id: int) -> int:
+    """The epoch in which a session began, whose id is that of its record: epoch and a counter, so a position of history."""
+    return session_id >> 32
+
+
 def parse_chunk_rest(rest: str) -> bytes | None:
-    """Inverse of ``chunk_rest``; None for a name that is not ours."""
-    match = _CHUNK.match(rest)
-    if match is not None:
-        segment_id, epoch, n, random = (int(group, 16) for group in match.groups())
-        return None if segment_id & _SESSION_BIT else _ID.pack(segment_id, epoch, n, random)
-    match = _SESSION_CHUNK.match(rest)
-    if match is not None:
-        session_id, n, random = (int(group, 16) for group in match.groups())
-        return None if session_id & _SESSION_BIT else session_chunk_id(session_id, n, random)
-    return None
+    """Inverse of ``chunk_rest``; None for a name that is not ours, or that says an id in other words than ours."""
+    match = _CHUNK.match(rest) or _SESSION_CHUNK.match(rest)
+    if match is None:
+        return None
+    first, *others = (int(group, 16) for group in match.groups())
+    if first & _SESSION_BIT:
+        return None
+    identity = _ID.pack(first, *others) if len(others) == 3 else session_chunk_id(first, *others)
+    return identity if chunk_rest(identity) == rest else None
 
 
 class ContainerNames:
@@ -225,13 +241,13 @@ class ContainerNames:
         """A unique temporary."""
         return f"{self.container}/tmp/{token}"
 
-    def pin(self, token: str) -> str:
-        """An outsider's pin."""
-        return f"{self.container}/pin/{token}"
-
     def chunk(self, identity: bytes) -> str:
         """The object name of a chunk."""
         return self._data + _chunk_path(identity)
+
+    def kept(self, folder: str, identity: bytes) -> str:
+        """Where a copy of a chunk lies that was swept."""
+        return f"{self.container}/{folder}/{_chunk_path(identity)}"
 
     def parse_chunk(self, name: str) -> bytes | None:
         """Inverse of ``chunk``; None for a name that is not one of this container's chunks."""
@@ -265,7 +281,8 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
     """``record``, for which ``names.chunk(identity)`` is the object: whoever decodes a chunk's row asks this before going by it.
 
     A row of our own names no object, or that one; offset 0. Raises ``Damaged`` naming the row for anything else: other objects,
-    kinds that are reserved, keys that are no ids.
+    kinds that are reserved, keys that are no ids. What is not refused here has an object of its own, which ``collect`` deletes before it
+    drops the row; what is refused keeps both, and what its ``object`` names is no orphan (protocol 3.14.2).
     """
     own = len(identity) == CHUNK_ID_BYTES and (identity[0] < 0x80 or identity[8:16] == _NO_EPOCH)
     if own and not record.object and record.kind == KIND_OBJECT and not record.object_offset:
@@ -277,3 +294,8 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
         what = f"kind {record.kind}, object {record.object[:200]!r} from byte {record.object_offset}"
         raise Damaged(f"the chunk's row leads elsewhere: {what}; run check", object=name)
     return record
+
+
+def named_chunks(names: ContainerNames, identity: bytes, record: ChunkRecord) -> tuple[bytes, ...]:
+    """The ids that a chunk's row names, whatever is wrong with it: its own, its neighbours', that of the object it leads to."""
+    return identity, record.previous, record.next, names.parse_chunk(record.object) or NO_CHUNK

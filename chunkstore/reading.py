@@ -9,39 +9,48 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
 from chunkstore.blocks import Borders
+from chunkstore.config import RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
-from chunkstore.invariants import Finding
+from chunkstore.invariants import PINNED, Finding
+from chunkstore.metadata.pins import pinned_lsn, read_pins
 from chunkstore.metadata.port import Head
+from chunkstore.metadata.retention import scan_policies
 from chunkstore.operations import inspect
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
+from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
+from chunkstore.upkeep.sweep import SweepReport, SweptKind, check_age, count_garbage, find_orphans
+from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
 _POLL_S = 0.05
 
-JournalFindings: TypeAlias = Callable[[CheckLevel, Head], list[Finding]]
-"""What the journal says of itself, at a level of ``check``, and of a metadata cache that stands at a head."""
+JournalFindings: TypeAlias = Callable[[CheckLevel, Head, int | None], list[Finding]]
+"""What the journal says of itself, at a level of ``check``, of a metadata cache that stands at a head, and of the lowest lsn that a pin
+names."""
 
 
-def no_findings(_level: CheckLevel, _head: Head) -> list[Finding]:
+def no_findings(_level: CheckLevel, _head: Head, _pinned_lsn: int | None) -> list[Finding]:
     """For a store without a journal of ours."""
     return []
 
 
 class ReadableContainer:
-    """See the module. Subclasses set ``_context`` and ``_journal_findings``."""
+    """See the module. Subclasses set ``_context``, ``_journal_findings`` and ``_space``."""
 
     _context: ReadContext
     _journal_findings: JournalFindings
+    _space: Space
 
     def _present_epoch(self) -> int:
         raise NotImplementedError
@@ -89,6 +98,38 @@ class ReadableContainer:
         self._context.check_open()
         return inspect.list_segments(self._context, prefix, after, limit)
 
+    def usage(self, name: SegmentRef | None = None) -> Usage:
+        """What the container takes up, or one segment of it. No scan: rows are counted as they change.
+
+        The container's first answer lists journal and snapshots, as does the first one after ``collect``; a replica, which does not see
+        what its owner writes, lists again after a minute. Raises as ``info`` (``SegmentNotFound`` of a segment). Retry: safe.
+        """
+        if name is not None:
+            key, identity = resolve(name, "name")
+        self._context.check_open()
+        try:
+            if name is not None:
+                return segment_usage(self._context.look(lambda view: find_segment(view, key, identity)))
+            totals = self._context.look(lambda view: view.totals)
+        finally:
+            self._context.check()
+        return self._space.usage(totals)
+
+    def retention(self) -> dict[str, RetentionPolicy]:
+        """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        self._context.check_open()
+        try:
+            return self._context.look(lambda view: dict(scan_policies(view)))
+        finally:
+            self._context.check()
+
+    def due_retention(self) -> RetentionReport:
+        """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        self._context.check_open()
+        report = apply_all(partial(plan_step, self._context))
+        self._context.check()
+        return report
+
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
         """The chunks of a segment in order. Raises as ``info``, also while iterating. Retry: safe."""
         name, identity = resolve(segment)
@@ -133,6 +174,18 @@ class ReadableContainer:
         check_number(time_ms, "time_ms")
         self._context.check_open()
         return inspect.offset_at(self._context, name, identity, time_ms)
+
+    def pins(self) -> list[Pin]:
+        """What is pinned, in order of the names' UTF-8 bytes; expired pins, too, until a collection ends them.
+
+        Raises ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``, and where a stat may be stale
+        ``StorageFull``. Retry: safe.
+        """
+        self._context.check_open()
+        try:
+            return self._context.look(read_pins)
+        finally:
+            self._context.check()
 
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
@@ -193,6 +246,22 @@ class ReadableContainer:
             on_damage=on_damage,
         )
 
+    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
+        """What a sweep would delete now (``ChunkedSegmentStorage.sweep``). Lists every chunk; changes nothing.
+
+        Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.
+        """
+        age_s = check_age(age_s_min)
+        self._context.check_open()
+        return find_orphans(self._context, self._present_epoch(), age_s).report()
+
+    def garbage(self) -> SweptKind:
+        """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""
+        self._context.check_open()
+        found = self._context.look(count_garbage)
+        self._context.check()
+        return found
+
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.
 
@@ -205,8 +274,16 @@ class ReadableContainer:
         self._context.check_open()
         context = self._context
         findings = list(check_cache(context))
-        findings += self._journal_findings(level, context.store().head())
+        lowest = context.look(pinned_lsn)
+        found = self._journal_findings(level, context.store().head(), lowest)
+        if any(item.invariant == PINNED for item in found):
+            context.recheck()
+            if context.look(pinned_lsn) != lowest:
+                found = [item for item in found if item.invariant != PINNED]  # it has ended while we looked
+        findings += found
         epoch = self._present_epoch()
-        findings += context.look(lambda view: list(check(context, view, level, epoch=epoch)))
+        findings += context.look(
+            lambda view: list(check(context, view, level, epoch=epoch, orphans=self._space.found_orphans))
+        )
         context.check()
         return findings

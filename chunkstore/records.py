@@ -1,4 +1,4 @@
-"""The records of metadata: what a segment, a chunk, a range of garbage, a table row and a session are.
+"""The records of metadata: what a segment, a chunk, a range of garbage, a table row, a session and a pin are.
 
 Promises: records are immutable; "no chunk" is ``NO_CHUNK`` (empty bytes); all ranges are half-open; lengths and offsets
 are bytes. They are named tuples because the commit path makes two of them per append. ``extra`` carries fields that a
@@ -24,10 +24,13 @@ __all__ = [
     "Extra",
     "GarbageRecord",
     "LayoutChunk",
+    "Pin",
+    "PinRecord",
     "SegmentInfo",
     "SegmentRecord",
     "SessionRecord",
     "TableRecord",
+    "Usage",
 ]
 
 AttributeValue: TypeAlias = int | str | bytes
@@ -155,6 +158,37 @@ class SessionRecord(NamedTuple):
     extra: tuple[object, ...] = ()
 
 
+class PinRecord(NamedTuple):
+    """A position of history that stays restorable (protocol 3.14.7): ``lsn`` is that of the pin's own record, ``time_ms`` its label.
+
+    ``lasts_ms``: it ends so long after that at the earliest; 0: only when it is removed. ``offsets``: for some segments, by name in
+    ascending order, what no retention passes.
+    """
+
+    lsn: int
+    time_ms: int
+    lasts_ms: int
+    holder: str
+    note: str
+    offsets: Mapping[str, int]
+    extra: Extra = ()
+
+
+class Pin(NamedTuple):
+    """What ``pin`` and ``pins`` answer. Times are milliseconds since 1970; ``expires_at`` None: it stays until ``unpin``.
+
+    What the metadata said at ``lsn`` stays restorable while the pin is there. ``holder``: host and process that asked for it.
+    """
+
+    name: str
+    lsn: int
+    holder: str
+    note: str
+    created_at: int
+    expires_at: int | None
+    offsets: Mapping[str, int]
+
+
 class SegmentInfo(NamedTuple):
     """What ``info`` and ``segments`` answer. Times are milliseconds since 1970."""
 
@@ -168,6 +202,30 @@ class SegmentInfo(NamedTuple):
     attributes: Mapping[str, AttributeValue]
     created_at: int
     modified_at: int
+
+
+class Usage(NamedTuple):
+    """What ``usage`` answers, in bytes of chunks, journal and snapshots. None: not known, or not of one segment."""
+
+    live_bytes: int
+    """Readable: from the start offsets to the lengths."""
+    garbage_bytes: int | None
+    """Of chunks that left their segment and wait for a collection. Of a segment None: garbage belongs to none."""
+    dead_head_bytes: int
+    """Of first chunks, below the start offset: they go with their chunk."""
+    orphan_bytes: int | None
+    """Of chunks that nothing refers to, as of ``orphans_ms``; None until this object has looked (``check("exists")``)."""
+    journal_bytes: int | None
+    """Of records: those of this owner are counted as they are written, others were listed at ``listed_ms``."""
+    snapshot_bytes: int | None
+    """As ``journal_bytes``."""
+    chunks: int
+    """In segments."""
+    segments: int
+    listed_ms: int | None = None
+    """When the journal and the snapshots were listed, in milliseconds since 1970."""
+    orphans_ms: int | None = None
+    """When the chunks were listed."""
 
 
 class LayoutChunk(NamedTuple):

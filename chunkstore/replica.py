@@ -24,6 +24,7 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import TableReader
+from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
 __all__ = ["JournalFollower", "Replica"]
 
@@ -53,6 +54,7 @@ class Replica(ReadableContainer):
         settings: Settings,
         follower: JournalFollower,
         journal_findings: JournalFindings = no_findings,
+        stored_sizes: StoredSizes = no_sizes,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._names = names
@@ -60,6 +62,7 @@ class Replica(ReadableContainer):
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
+        self._space = Space(stored_sizes, None)
         self._closed = False
         self._inherited = False
         self._released = False

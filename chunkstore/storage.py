@@ -15,92 +15,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from chunkstore.arguments import check_data_buffer, check_number, check_range
+from chunkstore.arguments import check_data_buffer, check_number, check_range, check_ranges
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, InvalidOffset, StorageUnavailable, Unsupported
+from chunkstore.chunks import (
+    COMPOSE_RANGES_MAX,
+    Capabilities,
+    ChunkHandle,
+    ChunkInfo,
+    ChunkRange,
+    Composed,
+    ConcatArgument,
+    ListPage,
+    ReadRange,
+)
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkstoreError,
+    Closed,
+    InvalidArgument,
+    InvalidOffset,
+    StorageUnavailable,
+    Unsupported,
+)
 from chunkstore.names import check_object_name, check_object_text
 
 __all__ = [
+    "COMPOSE_RANGES_MAX",
     "BaseChunkStorage",
     "Capabilities",
     "ChunkHandle",
     "ChunkInfo",
+    "ChunkRange",
     "ChunkStorage",
+    "Composed",
     "ConcatArgument",
     "ListPage",
     "ReadRange",
     "iter_listing",
     "translated",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What a storage can do. Asked once, when a store is opened.
-
-    Attributes:
-      append: ``write`` may extend an existing chunk; ``sync`` makes it durable.
-      append_journal: the journal may live in an appended file here, with write-then-check as its fence
-        (protocol.md A13: local file systems on the allow-list, memory). Implies ``append``.
-      create_if_absent: atomic, durable put-if-absent. Without it a storage can only be opened read-only.
-      concat, truncate, set_read_only: the optional operations.
-      fence_by_stat: ``exists`` is a sound fence check (false where a stat may be stale, as on NFS).
-      sync_repeatable: a failed ``sync`` or ``harden`` may be asked again, because a server answers for what it has. Never
-        true above a page cache: after a failed fsync the next one may lie (protocol 2.3).
-      remote: calls cross a network: they take milliseconds, and may hang. Then no caller works for others in its own thread.
-      medium: for people: "ext4", "tmpfs", "memory", "s3", ...
-    """
-
-    append: bool
-    append_journal: bool
-    create_if_absent: bool
-    concat: bool = False
-    truncate: bool = False
-    set_read_only: bool = False
-    fence_by_stat: bool = True
-    sync_repeatable: bool = False
-    remote: bool = False
-    medium: str = ""
-
-
-class ChunkHandle(NamedTuple):
-    """An opened chunk. Plain data, no resource: bindings keep real file handles in a bounded cache of their own."""
-
-    name: str
-    writable: bool
-
-
-class ChunkInfo(NamedTuple):
-    """``length`` in bytes; ``modified_ms`` where the storage knows it (never used for safety)."""
-
-    name: str
-    length: int
-    modified_ms: int | None = None
-
-
-class ListPage(NamedTuple):
-    """One page of a listing in name order; ``next_after`` continues it, ``None`` ends it."""
-
-    items: tuple[ChunkInfo, ...]
-    next_after: str | None
-
-
-class ConcatArgument(NamedTuple):
-    """The first ``length`` bytes of chunk ``name`` take part in a concat (PDP-34)."""
-
-    name: str
-    length: int
-
-
-class ReadRange(NamedTuple):
-    """``[offset, offset + length)`` of a chunk."""
-
-    offset: int
-    length: int
 
 
 class ChunkStorage(ABC):
@@ -210,6 +166,21 @@ class ChunkStorage(ABC):
 
         Asked freshly; stays while the object is not written. Empty where a name can only ever mean one object.
         Raises: ``ChunkNotFound``, also where the tree that was opened is known to lie elsewhere by now; ``StorageUnavailable``.
+        """
+
+    @abstractmethod
+    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        """Create chunk ``name`` exclusively with the bytes of these ranges, one behind the other; sources stay as they are.
+
+        From 1 to ``COMPOSE_RANGES_MAX`` ranges; of one chunk several, overlapping ones too. The ranges must not change meanwhile:
+        closed chunks, or what is below the length of one that grows. Returns the new chunk's length and how much of it this
+        client carried.
+        Raises: ``ChunkExists``; ``ChunkNotFound`` (a source); ``InvalidArgument`` (no range, too many, an empty one, one beyond
+        its chunk's end, one of ``name`` itself); ``Unsupported`` without ``create_if_absent``; ``StorageFull``. Then nothing
+        of the chunk is seen; after ``StorageUnavailable`` it may be there, whole, now or later.
+        Atomicity: exclusive, and seen whole or not at all. (S3 servers that ignore a condition on completing an upload do not
+        exclude who composes the same name at the same moment.) Durability: content and name, on return.
+        Retry: not safe under this name, as it may meet its own first attempt; take a new one.
         """
 
     @abstractmethod
@@ -409,6 +380,13 @@ class BaseChunkStorage(ChunkStorage):
         self._check(name)
         return self.do_identity(name)
 
+    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        self._check(name)
+        if not self.capabilities.create_if_absent:
+            raise Unsupported(f"{self.url} cannot compose {name!r}", feature="compose")
+        check_ranges(name, ranges)
+        return self.do_compose(name, ranges)
+
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         if self._closed:
             raise Closed("this chunk storage")
@@ -481,6 +459,19 @@ class BaseChunkStorage(ChunkStorage):
         self.do_stat(name)
         return b""
 
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        """What any storage can do that creates atomically: the bytes are read into memory, and created from there."""
+        if self.do_exists(name):
+            raise ChunkExists(name)
+        pieces: _Pieces = []
+        for item in ranges:
+            pieces.append(self.do_read(item.name, item.offset, item.length))
+            self.check_covered(item, item.offset + len(pieces[-1]))
+        data = b"".join(pieces)
+        if not self.do_create_if_absent(name, data):
+            raise ChunkExists(name)
+        return Composed(len(data), len(data))
+
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         raise Unsupported(f"{self.url} cannot concat chunks", feature="concat")
 
@@ -498,3 +489,10 @@ class BaseChunkStorage(ChunkStorage):
         """Raise ``InvalidOffset`` unless a write begins at the chunk's length. For bindings."""
         if expected != given:
             raise InvalidOffset(name, expected=expected, given=given)
+
+    @staticmethod
+    def check_covered(item: ChunkRange, length: int) -> None:
+        """Raise ``InvalidArgument`` unless a chunk of ``length`` bytes has all of this range. For bindings."""
+        if item.offset + item.length > length:
+            text = f"chunk {item.name!r} ends before byte {item.offset + item.length}"
+            raise InvalidArgument(text, argument="ranges")

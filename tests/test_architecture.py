@@ -41,6 +41,7 @@ LAYERS = {
     "chunkstore.journal": 1,
     "chunkstore.arguments": 1,
     "chunkstore.blocks": 1,
+    "chunkstore.chunks": 1,
     "chunkstore.changes": 1,
     "chunkstore.handles": 1,
     "chunkstore.layout": 1,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument, ListPage
 
 __all__ = ["MemoryChunkStorage", "forget_memory"]
 
@@ -69,6 +69,7 @@ class MemoryChunkStorage(BaseChunkStorage):
             append=append,
             append_journal=append,
             create_if_absent=True,
+            compose="storage",
             concat=True,
             truncate=True,
             set_read_only=True,
@@ -193,22 +194,31 @@ class MemoryChunkStorage(BaseChunkStorage):
             chunk = self._find(name)
             return ChunkInfo(name, len(chunk.data), chunk.modified_ms)
 
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        with self._lock:
+            if name in self._chunks:
+                raise ChunkExists(name)
+            chunk = _Chunk(self._joined(ranges))
+            self._chunks[name] = chunk
+            self._contents.names = None
+            return Composed(len(chunk.data), 0)
+
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         with self._lock:
-            for item in arguments:
-                size = len(self._find(item.name).data)
-                if item.length > size:
-                    raise InvalidArgument(
-                        f"chunk {item.name!r} has {size} bytes, not {item.length}", argument="arguments"
-                    )
+            joined = self._joined([ChunkRange(item.name, 0, item.length) for item in arguments])
             target = self._find_writable(arguments[0].name)
-            joined = bytearray()
-            for item in arguments:
-                with memoryview(self._chunks[item.name].data) as view:
-                    joined += view[: item.length]
             target.data = joined
             target.modified_ms = runtime.now_ms()
             return len(joined)
+
+    def _joined(self, ranges: Sequence[ChunkRange]) -> bytearray:
+        joined = bytearray()
+        for item in ranges:
+            data = self._find(item.name).data
+            self.check_covered(item, len(data))
+            with memoryview(data) as view:
+                joined += view[item.offset : item.offset + item.length]
+        return joined
 
     def do_truncate(self, name: str, length: int) -> None:
         with self._lock:

@@ -20,9 +20,9 @@ _LEASES_WATCHED = 2.2
 """A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
 
 
-def settings_for(cache_dir: str | None) -> Settings:
-    """The default settings, with the cache where the user wants it."""
-    return Settings(cache_dir=cache_dir)
+def settings_for(cache_dir: str | None, gc_grace_s: float | None = None) -> Settings:
+    """The default settings, with the cache where the user wants it, and another grace for garbage."""
+    return Settings(cache_dir=cache_dir) if gc_grace_s is None else Settings(cache_dir=cache_dir, gc_grace_s=gc_grace_s)
 
 
 def wait_s(settings: Settings) -> float:
@@ -47,13 +47,14 @@ def owner(
     accept_rollback: bool,
     create: bool = False,
     quiet: bool = False,
+    gc_grace_s: float | None = None,
 ) -> Iterator[chunkstore.ChunkedSegmentStorage]:
     """The container as its new owner; closed, and so released, when the block ends.
 
     Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
     ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
     """
-    settings = settings_for(cache_dir)
+    settings = settings_for(cache_dir, gc_grace_s)
     watched_s = 0.0 if take_over else wait_s(settings)
     with _note(f"opening {container}", quiet=quiet):
         store = chunkstore.open(

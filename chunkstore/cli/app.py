@@ -16,10 +16,11 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import change, ledgers, look, transfer, upkeep
+from chunkstore.cli import change, ledgers, look, pins, retention, space, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.showcase import demo
 from chunkstore.cli.streams import watched_streams
+from chunkstore.cli.usage import usage
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
 
 __all__ = ["app", "main"]
@@ -70,21 +71,29 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
     ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Space", (usage, space.gc)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:
     for _verb in _verbs:
         app.command(_verb.__name__, rich_help_panel=_panel)(_guarded(_verb))
 
-_GROUPS: tuple[tuple[str, str, tuple[Callable[..., None], ...]], ...] = (
-    ("ledger", "Look at the ledgers of topics: ls, read.", (ledgers.ls, ledgers.read)),
-    ("pulsar", "Objects that Pulsar's offloaders wrote: decode.", (ledgers.decode,)),
+_GROUPS: tuple[tuple[str, str, str, tuple[Callable[..., None], ...]], ...] = (
+    ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", (ledgers.ls, ledgers.read)),
+    ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", (ledgers.decode,)),
+    ("Health and history", "pins", "States that stay restorable: ls, add, rm.", (pins.ls, pins.add, pins.rm)),
+    (
+        "Health and history",
+        "retention",
+        "Policies that say what is kept, and applying them: ls, set, rm, apply.",
+        (retention.ls, retention.set_, retention.rm, retention.apply),
+    ),
 )
-for _name, _text, _verbs in _GROUPS:
+for _panel, _name, _text, _verbs in _GROUPS:
     _group = typer.Typer(name=_name, help=_text)
     for _verb in _verbs:
-        _group.command(_verb.__name__)(_guarded(_verb))
-    app.add_typer(_group, rich_help_panel="Ledgers")
+        _group.command(_verb.__name__.rstrip("_"))(_guarded(_verb))
+    app.add_typer(_group, rich_help_panel=_panel)
 
 
 def _print_version(wanted: bool) -> None:

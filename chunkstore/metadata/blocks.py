@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 from struct import Struct, unpack_from
 
-from chunkstore.blocks import Borders, is_one_block, stretch_at
+from chunkstore.blocks import Borders, in_rows, is_one_block, stretch_at
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import block_key, block_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records import ChunkRecord, TableRecord
 
-__all__ = ["add_borders", "find_borders", "last_row_key"]
+__all__ = ["add_borders", "border_rows", "find_borders", "last_row_key"]
 
 _HEADER = Struct(">BQQ")
 _CRC = Struct(">I")
@@ -35,6 +35,15 @@ def add_borders(identity: bytes, row: bytes, passed: Iterable[tuple[int, int]]) 
         row += _CRC.pack(crc)
         rows[block_key(identity, stretch.stop)] = TableRecord(0, row)
     return rows
+
+
+def border_rows(identity: bytes, borders: Borders) -> dict[bytes, TableRecord]:
+    """The rows of a chunk that has all its bytes, and these borders from its first byte to its end, on whatever grids."""
+    rows = [
+        _HEADER.pack(_VERSION, start, step) + b"".join(map(_CRC.pack, crcs)) for start, step, crcs in in_rows(borders)
+    ]
+    stops = [*(start for start, _, _ in in_rows(borders)), borders.at[-1]][1:]
+    return {block_key(identity, stop): TableRecord(0, row) for stop, row in zip(stops, rows, strict=True)}
 
 
 def last_row_key(identity: bytes, length: int) -> bytes:

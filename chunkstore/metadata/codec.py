@@ -28,19 +28,24 @@ from chunkstore.records import (
     AttributeValue,
     ChunkRecord,
     GarbageRecord,
+    PinRecord,
     SegmentRecord,
     SessionRecord,
     TableRecord,
 )
 
 __all__ = [
+    "NUMBER_MAX",
+    "ROW_ELEMENTS_MAX",
     "decode_chunk",
     "decode_garbage",
+    "decode_pin",
     "decode_segment",
     "decode_session",
     "decode_table",
     "encode_chunk",
     "encode_garbage",
+    "encode_pin",
     "encode_segment",
     "encode_session",
     "encode_table",
@@ -54,9 +59,10 @@ NUMBER_MAX = (1 << 63) - 1
 FIELDS_MAX = 64
 """Fields of one row, those of newer minor versions included."""
 TEXT_MAX = 4096
-"""Characters of a foreign object's name, a session's holder."""
+"""Characters of a foreign object's name, a session's or pin's holder, a pin's note."""
 
-_ARRAY_MAX = 2 * LIMITS.attribute_count_max + FIELDS_MAX
+ROW_ELEMENTS_MAX = 2 * max(LIMITS.attribute_count_max, LIMITS.pin_offsets_max) + FIELDS_MAX
+"""Elements of a row, or of an array in it."""
 _ROW_MAX = LIMITS.row_bytes_max
 _pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
 _unpack = msgpack.unpackb
@@ -113,6 +119,12 @@ def encode_session(record: SessionRecord) -> bytes:
     return _pack((MAJOR, len(record[3]), *record[:3], *record[3]))
 
 
+def encode_pin(record: PinRecord) -> bytes:
+    """The pin's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
+    flat = [item for name in sorted(record.offsets) for item in (name, record.offsets[name])]
+    return _pack((MAJOR, len(record.extra), *record[:5], flat, *record.extra))
+
+
 def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
     """The record of a segment row. ``key`` (or the name) only names the row in ``Damaged``."""
     extra: tuple[object, ...] = ()
@@ -120,7 +132,7 @@ def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
         try:
             row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
         except ValueError:
-            row = unpack_row(value, _ARRAY_MAX)
+            row = unpack_row(value, ROW_ELEMENTS_MAX)
         if len(row) != _SEGMENT_WIDTH:
             row, extra = row[:_SEGMENT_WIDTH], row[_SEGMENT_WIDTH:]
         (
@@ -164,7 +176,7 @@ def decode_chunk(key: bytes | str, value: bytes) -> ChunkRecord:
         try:
             row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
         except ValueError:
-            row = unpack_row(value, _ARRAY_MAX)
+            row = unpack_row(value, ROW_ELEMENTS_MAX)
         if len(row) != _CHUNK_WIDTH:
             row, extra = row[:_CHUNK_WIDTH], row[_CHUNK_WIDTH:]
         major, minor, name, offset, length, crc, previous, following, segment_id, epoch, state, kind, created_ms = row
@@ -210,6 +222,12 @@ def decode_session(key: bytes | str, value: bytes) -> SessionRecord:
     return _new(SessionRecord, (*row[:3], row[3:]))
 
 
+def decode_pin(key: bytes | str, value: bytes) -> PinRecord:
+    """The record of a pin row. Raises ``Damaged``."""
+    row = _checked(key, value, PIN_FIELDS)
+    return _new(PinRecord, (*row[:5], _offsets(row[5]), row[6:]))
+
+
 def unpack_row(value: bytes, array_max: int) -> Any:
     """The msgpack value in ``value``: arrays (as tuples) of at most ``array_max`` elements, no maps, no extensions.
 
@@ -233,7 +251,7 @@ def unpack_row(value: bytes, array_max: int) -> Any:
 def _checked(key: bytes | str, value: bytes, fields: Fields) -> tuple[Any, ...]:
     """All fields of a row, checked one by one: fast enough for the kinds that are not on the way of every append."""
     try:
-        major, minor, *values = unpack_row(value, _ARRAY_MAX)
+        major, minor, *values = unpack_row(value, ROW_ELEMENTS_MAX)
         if (
             type(major) is type(minor) is int
             and major == MAJOR
@@ -279,6 +297,20 @@ def _attributes(flat: tuple[AttributeValue, ...]) -> Mapping[str, AttributeValue
     return found
 
 
+def _offsets(flat: tuple[str | int, ...]) -> Mapping[str, int]:
+    """The mapping of a flat ``(name, offset, name, offset, ...)``. Raises ``ValueError`` where a rule is broken."""
+    found: dict[str, int] = {}
+    before = ""
+    if len(flat) > 2 * LIMITS.pin_offsets_max:
+        raise ValueError("too many offsets")
+    for name, offset in zip(flat[::2], flat[1::2], strict=True):
+        if not _is_name(name) or name <= before or not _is_number(offset):  # type: ignore[operator]
+            raise ValueError("offsets are not names in ascending order, each with a number")
+        found[name] = offset  # type: ignore[index, assignment]
+        before = name  # type: ignore[assignment]
+    return found
+
+
 # What follows is the slow path: the same rules once more, field by field, to say what is wrong and where. Fast and slow
 # rules are held together by a property test (a row is refused by both or by none).
 
@@ -315,6 +347,16 @@ def _is_attributes(value: Any) -> bool:
         return False
     try:
         _attributes(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_offsets(value: Any) -> bool:
+    if type(value) is not tuple:
+        return False
+    try:
+        _offsets(value)
     except ValueError:
         return False
     return True
@@ -365,6 +407,13 @@ SESSION_FIELDS: Fields = (
     Field("holder", "text", _is_text),
     *map(_number, ("opened_ms", "expires_ms")),
 )
+PIN_FIELDS: Fields = (
+    Field("lsn", "number above 0", _is_version),
+    *map(_number, ("time_ms", "lasts_ms")),
+    Field("holder", "text", _is_text),
+    Field("note", "text", _is_text),
+    Field("offsets", "offsets", _is_offsets),
+)
 
 
 def _damage(key: bytes | str, value: bytes, fields: Fields) -> Damaged:
@@ -381,7 +430,7 @@ def _damage(key: bytes | str, value: bytes, fields: Fields) -> Damaged:
         nonlocal position
         position = reader.tell()
         reader.skip()
-        return unpack_row(value[position : reader.tell()], _ARRAY_MAX)
+        return unpack_row(value[position : reader.tell()], ROW_ELEMENTS_MAX)
 
     try:
         count = reader.read_array_header()

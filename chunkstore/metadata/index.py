@@ -17,7 +17,8 @@ without gaps, so the live chunk that holds an offset begins at or below it and t
 (1) from the front, by truncation: their extents begin below the live chunk's, so the floor is the live one; (2) with the
 whole segment: then no run row leads to the run; (3) by REPLACE: the replaced range gets a run row of its own, so no look-up
 for it reaches the old extents of foreign runs, those of the segment's own run are deleted there and then, and offsets
-outside the range find their own extents nearer. Floors below a run row's base are refused besides.
+outside the range find their own extents nearer; where the range begins inside the first chunk, what is below is dead, as after a
+truncation. Floors below a run row's base are refused besides.
 
 Dead extents cost only space. COLLECT drops them from the low end of the runs of the chunks it forgets. What it cannot
 reach (dead ones behind live ones, after REPLACE; all of a segment's foreign chunks after ``rebuild_index``) stays until

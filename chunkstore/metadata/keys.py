@@ -3,7 +3,7 @@
     C <28-byte chunk id>                          chunk row
     G <lsn u64be> <sequence u16be>                garbage row
     E <session id u64be>                          session row
-    P <pin token>                                 pin row
+    P <pin name, UTF-8>                           pin row
     S <segment name, UTF-8>                       segment row
     T <len(namespace) u8> <namespace> <key>       table row
     r <segment id u64be> <start offset u64be>     offset index: run row     -> <run id u64be> <base u64be>
@@ -25,6 +25,7 @@ __all__ = [
     "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
+    "RETENTION_NAMESPACE",
     "ROW_KINDS",
     "RUN",
     "SEGMENT",
@@ -39,6 +40,7 @@ __all__ = [
     "is_row",
     "lazy_key",
     "lazy_range",
+    "pin_key",
     "segment_key",
     "session_key",
     "table_key",
@@ -65,6 +67,9 @@ LAZY_NAMESPACE = "!lazy"
 
 BLOCKS_NAMESPACE = "!blocks"
 """Reserved table namespace: the CRCs at the borders of a chunk's blocks."""
+
+RETENTION_NAMESPACE = "!retention"
+"""Reserved table namespace: retention policies of segments and of prefixes."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -94,6 +99,11 @@ def garbage_key(lsn: int, sequence: int) -> bytes:
 def session_key(session_id: int) -> bytes:
     """Key of a session row."""
     return _SESSION.pack(SESSION, session_id)
+
+
+def pin_key(name: str) -> bytes:
+    """Key of a pin's row."""
+    return PIN + name.encode()
 
 
 def table_prefix(namespace: str) -> bytes:

@@ -15,7 +15,18 @@ from typing import TypeAlias
 from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
-from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Position
+from chunkstore.metadata.port import (
+    GENESIS,
+    NO_TOTALS,
+    Commit,
+    Head,
+    MetadataCache,
+    MetadataStore,
+    MetadataView,
+    Position,
+    Totals,
+)
+from chunkstore.metadata.totals import COUNTED, changed
 from chunkstore.runtime import lock
 
 __all__ = ["MemoryMetadataCache", "MemoryMetadataStore", "MemoryShelf"]
@@ -53,6 +64,7 @@ class _Content:
         self.lock = lock()
         self.live = _SortedMap()
         self.head = Head(GENESIS, 0)
+        self.totals = NO_TOTALS
         self.views: set[MemoryMetadataView] = set()
         self.handles: set[MemoryMetadataStore] = set()
         """Open ones, of the one cache object that may write to it; none: nobody holds it."""
@@ -61,7 +73,7 @@ class _Content:
         """Another one that holds the same."""
         made = _Content()
         with self.lock:
-            made.head = self.head
+            made.head, made.totals = self.head, self.totals
             made.live.keys, made.live.values = self.live.keys.copy(), self.live.values.copy()
         return made
 
@@ -113,6 +125,11 @@ class _WriteTransaction:
         assert value is not None
         return key, value
 
+    def totals(self) -> Totals:
+        """Those behind the changes."""
+        pairs = [(key[0], old, self.get(key)) for key, old in self._before.items() if key[0] in COUNTED]
+        return changed(self._content.totals, pairs)
+
     def roll_back(self) -> None:
         for key, value in self._before.items():
             if value is None:
@@ -129,12 +146,17 @@ class MemoryMetadataView(MetadataView):
         self.undo = _SortedMap()
         with content.lock:
             self._head = content.head
+            self._totals = content.totals
             content.views.add(self)
         self._open = True
 
     @property
     def head(self) -> Head:
         return self._head
+
+    @property
+    def totals(self) -> Totals:
+        return self._totals
 
     def _check(self) -> None:
         if not self._open:
@@ -244,10 +266,11 @@ class MemoryMetadataStore(MetadataStore):
                 return False
             txn = _WriteTransaction(content)
             try:
-                content.head = fold(txn, content.head, commits, verify=verify)
+                head, totals = fold(txn, content.head, commits, verify=verify), txn.totals()
             except BaseException:
                 txn.roll_back()
                 raise
+            content.head, content.totals = head, totals
             return True
 
     def jump(self, position: Position, digest: int) -> bool:
@@ -269,6 +292,8 @@ class MemoryMetadataStore(MetadataStore):
                 raise Damaged("rows to load are not in ascending key order", object=f"metadata row {key!r}")
             with content.lock:
                 content.put(key, value)
+                if key[0] in COUNTED:
+                    content.totals = changed(content.totals, ((key[0], None, value),))
             self._last_loaded = key
 
     def finish_load(self, head: Head) -> None:

@@ -5,7 +5,8 @@ Promises
   P7). A commit is applied whole or not at all.
 * A store has one writer for its whole life: the cache object that made or opened it. Nobody else ever moves its head.
 * Views are consistent: one point of history, however long they stay open. They are cheap and must be closed.
-* The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction.
+* The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction; the totals
+  from the rows that it changes (``metadata.totals``).
 * Everything here can be thrown away and rebuilt from the journal.
 
 Errors: ``StorageFull`` (cache disk), ``CacheDamaged`` (a row is not what was written here; every later call says so, too),
@@ -20,7 +21,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
 
-__all__ = ["GENESIS", "Commit", "Head", "MetadataCache", "MetadataStore", "MetadataView", "Op", "Position", "RowChange"]
+__all__ = [
+    "GENESIS",
+    "NO_TOTALS",
+    "Commit",
+    "Head",
+    "MetadataCache",
+    "MetadataStore",
+    "MetadataView",
+    "Op",
+    "Position",
+    "RowChange",
+    "Totals",
+]
 
 Op: TypeAlias = tuple[object, ...]
 """The logical header of one operation: (opcode, ...); see ``chunkstore.journal`` for the opcodes."""
@@ -54,6 +67,22 @@ class Head(NamedTuple):
     digest: int
 
 
+class Totals(NamedTuple):
+    """What all segments and garbage ranges take up: sums over their rows (``metadata.totals``)."""
+
+    segments: int
+    chunks: int
+    """In the lists of segments; those in garbage are not among them."""
+    live_bytes: int
+    """Readable: from each segment's start offset to its length."""
+    dead_head_bytes: int
+    """Of first chunks, below their segment's start offset."""
+    garbage_bytes: int
+
+
+NO_TOTALS = Totals(0, 0, 0, 0, 0)
+
+
 class Commit(NamedTuple):
     """One decided record, ready to be applied: rows as they shall be, and the operations that say why."""
 
@@ -71,6 +100,11 @@ class MetadataView(ABC):
     @abstractmethod
     def head(self) -> Head:
         """The point of history this view shows."""
+
+    @property
+    @abstractmethod
+    def totals(self) -> Totals:
+        """The totals over the rows of this view. O(1)."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:

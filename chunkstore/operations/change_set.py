@@ -14,7 +14,9 @@ from collections.abc import Mapping
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.errors import BadOffset, Damaged, SegmentNotFound, SegmentSealed
+from chunkstore.config import LIMITS
+from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.journal import RecordKind
 from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
@@ -37,11 +39,16 @@ class ChangeSet:
         self.states = states
         self.rows: dict[bytes, RowRecord] = {}
         self.headers: list[Op] = []
+        self.kind = RecordKind.OPS
+        """Of the record; another kind says what it is about in ``notes`` instead of ``headers``."""
+        self.notes: tuple[object, ...] = ()
         self.garbage: list[GarbageRecord] = []
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
-        self.chunks_planned = 0
+        self.sync_names: list[str] = []
+        """Objects that were written before this was planned, to be made durable first."""
+        self._chunks_planned = 0
         self.now_ms = runtime.now_ms()
         self.table_keys: list[bytes] = []
         self.conditional_keys: set[bytes] = set()
@@ -102,12 +109,19 @@ class ChangeSet:
     def append(self, planned: PlannedAppend, data: BytesLike) -> None:
         """Add a planned append, whose bytes ``commit_changes`` writes."""
         self.appends.append((planned, data))
-        self.chunks_planned += len(planned.targets)
+        self.count_chunks(len(planned.targets))
         self.rows.update(planned.rows)
         self.headers.append(planned.header)
         tail, segment = planned.tail, planned.segment
         growing = self.owned.appendable and tail.state == ACTIVE
         self._appended[segment.name] = segment, tail, planned.targets[-1], growing, planned.open_row
+
+    def count_chunks(self, count: int) -> None:
+        """Say that the record takes so many chunks more. Raises ``InvalidArgument`` where it would grow too long."""
+        self._chunks_planned += count
+        if self._chunks_planned > LIMITS.commit_chunks_max:
+            what = f"this would make more than {LIMITS.commit_chunks_max} chunks; use several commits"
+            raise InvalidArgument(what, argument="changes")
 
     def chunk(self, identity: bytes) -> ChunkRecord:
         """A chunk as it would be. Raises ``Damaged`` when there is no such row."""
@@ -118,10 +132,11 @@ class ChangeSet:
             return record
         return decode_found_chunk(self.owned.names, identity, self.view.get(key))
 
-    def settled(self, key: bytes) -> bytes | None:
+    def settled(self, key: bytes, *, guard: bytes = b"") -> bytes | None:
         """The committed value of a row that no segment's lock protects (tables, sessions and what they guard): read afresh, for
-        the view may be older; true until the change set enters the queue, for ``tables.lock`` is held. Raises ``Undecided``."""
-        self.owned.tables.check(key)
+        the view may be older; true until the change set enters the queue, for ``tables.lock`` is held. ``guard``: the key in
+        ``table_keys`` of all changes of such rows, if not their own. Raises ``Undecided``."""
+        self.owned.tables.check(guard or key)
         return self.owned.store.get(key)
 
     def is_present(self, key: bytes) -> bool:
@@ -150,15 +165,28 @@ class ChangeSet:
 
     def locate(self, segment: SegmentRecord, offset: int) -> tuple[bytes, int, int]:
         """(chunk id, its segment offset, chunks before it) for an offset inside the segment. Raises ``Damaged``."""
-        where, first_offset = f"segment {segment.name}", segment.start_offset - segment.first_chunk_skip
-        if segment.id not in self._restructured and not self.appends:
-            found = self.view.locate(segment.id, offset)
-            if found is None:
-                raise Damaged("the offset index has no entry; run check", object=where, position=offset)
-            identity, chunk_offset = found
-            return identity, chunk_offset, self.view.count_chunks(segment.id, first_offset, chunk_offset)
-        # The index does not know these changes yet: walk the list.
-        identity, chunk_offset = segment.first_chunk, first_offset
+        if not self._is_indexed(segment):
+            return self._walk(segment, offset)
+        identity, chunk_offset = self.chunk_at(segment, offset)
+        first_offset = segment.start_offset - segment.first_chunk_skip
+        return identity, chunk_offset, self.view.count_chunks(segment.id, first_offset, chunk_offset)
+
+    def chunk_at(self, segment: SegmentRecord, offset: int) -> tuple[bytes, int]:
+        """As ``locate``, without counting."""
+        if not self._is_indexed(segment):
+            return self._walk(segment, offset)[:2]
+        found = self.view.locate(segment.id, offset)
+        if found is None:
+            where = f"segment {segment.name}"
+            raise Damaged("the offset index has no entry; run check", object=where, position=offset)
+        return found
+
+    def _is_indexed(self, segment: SegmentRecord) -> bool:
+        return segment.id not in self._restructured and not self.appends
+
+    def _walk(self, segment: SegmentRecord, offset: int) -> tuple[bytes, int, int]:
+        """As ``locate``, by the list: the index does not know these changes yet."""
+        identity, chunk_offset = segment.first_chunk, segment.start_offset - segment.first_chunk_skip
         for passed in range(segment.chunk_count):
             if identity == NO_CHUNK:
                 break
@@ -166,4 +194,5 @@ class ChangeSet:
             if offset < chunk_offset + record.length:
                 return identity, chunk_offset, passed
             identity, chunk_offset = record.next, chunk_offset + record.length
+        where = f"segment {segment.name}"
         raise Damaged("the chunk list is shorter than the segment; run check", object=where, position=offset)

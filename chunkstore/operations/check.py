@@ -2,15 +2,15 @@
 
 Promises: read-only (but for a damaged cache, which is made anew), from one consistent view, bounded memory but for one set of
 chunk ids; every problem becomes a
-``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22 and the offset index); ``exists`` adds
-a stat of every referenced chunk (20) and a listing of all chunks for orphans (23); ``deep`` adds comparing every block of them
-with the CRCs at its borders.
-Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30), which ``chunkstore_journal`` checks.
+``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22, 39 and the offset index); ``exists``
+adds a stat of every chunk that is referenced (20) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep``
+adds comparing every block of them with the CRCs at its borders.
+Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 39), which ``chunkstore_journal`` checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -19,11 +19,12 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
-from chunkstore.invariants import Finding, segment_findings
+from chunkstore.invariants import PINNED, Finding, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_blocks_range, chunk_key
+from chunkstore.metadata.pins import pinned_lsn, scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import CHUNK_ID_BYTES, confined
 from chunkstore.operations.looking import audit
@@ -40,8 +41,10 @@ CHECK_LEVELS = ("quick", "exists", "deep")
 _READ_BYTES = 4 * MIB
 
 
-def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int) -> Iterator[Finding]:
-    """Findings about what ``view`` shows, in no promised order."""
+def check(
+    context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int, orphans: Callable[[int], None]
+) -> Iterator[Finding]:
+    """Findings about what ``view`` shows, in no promised order. ``orphans``: told the bytes of all orphans where they are looked for."""
     seen: set[bytes] = set()
     if view.get(REPAIR_KEY) is not None:
         yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
@@ -55,12 +58,13 @@ def check(context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch:
         if segment.name != name:
             yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
         yield from _check_segment(context, view, segment, seen, level, epoch)
-    yield from _check_garbage(context, view, seen)
+    yield from _check_pins(view)
+    yield from _check_garbage(context, view, seen, level)
     yield from _check_strays(context, view, seen)
     if level == "deep":
         yield from _check_stray_borders(context, view, seen)
     if level != "quick":
-        yield from orphan_findings(context, view, epoch=epoch)
+        yield from orphan_findings(context, epoch=epoch, found=orphans)
 
 
 def check_cache(context: ReadContext) -> Iterator[Finding]:
@@ -172,7 +176,31 @@ def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[
         position += len(data)
 
 
-def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
+def _check_pins(view: MetadataView) -> Iterator[Finding]:
+    head_lsn = view.head.position.lsn
+    for name, found in scan_pins(view):
+        if isinstance(found, Damaged):
+            yield Finding(PINNED, "damage", "", "", found.object, found.position, found.message)
+        elif found.lsn > head_lsn:
+            what = f"pin {name!r} stands at lsn {found.lsn}, but history ends at {head_lsn}"
+            yield Finding(PINNED, "damage", "", "", "pins", 0, what)
+
+
+def _check_pinned_chunk(context: ReadContext, key: bytes, lsn: int, identity: bytes) -> Iterator[Finding]:
+    """The chunk of a garbage range, removed at ``lsn``, behind a pin."""
+    name = context.names.chunk(identity)
+    if context.storage.exists(name):
+        return
+    context.recheck()
+    with context.store().view() as view:
+        lowest = pinned_lsn(view)
+        if lowest is not None and lsn > lowest and view.get(key) is not None:
+            yield Finding(PINNED, "damage", "", name, name, 0, f"removed at lsn {lsn}, pinned at {lowest}, and absent")
+
+
+def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes], level: CheckLevel) -> Iterator[Finding]:
+    lowest = pinned_lsn(view) if level != "quick" else None
+
     def finding(severity: str, message: str, object: str = "garbage") -> Finding:
         return Finding(22, severity, "", "", object, 0, message)
 
@@ -205,6 +233,8 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes]) -
                 confined(context.names, identity, record)
             except Damaged as error:
                 yield finding("damage", error.message, error.object)
+            if lowest is not None and garbage.lsn > lowest:
+                yield from _check_pinned_chunk(context, key, garbage.lsn, identity)
             if number == garbage.count - 1 and identity != garbage.last:
                 yield finding("damage", "a garbage range does not end at its last chunk")
             identity = record.next

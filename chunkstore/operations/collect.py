@@ -2,9 +2,10 @@
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over. Objects go first, then their rows, so a crash in between only repeats deletions. One
-record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. A row that is refused
+record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. What was removed behind the position
+of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins that have expired. A row that is refused
 (``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it stands for, and what
-lies beyond it goes. Leaves out: the sweep of orphans.
+lies beyond it goes. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
+from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
+from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.garbage_range import Unfolded, unfold
+from chunkstore.operations.pins import end_expired_pins
 from chunkstore.records import GarbageRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["CollectReport", "collect"]
+__all__ = ["CollectReport", "collect", "delete_objects"]
 
 _WRITER_ROWS_MAX = 5_000
 
 
 class CollectReport(NamedTuple):
     """What a collection did (or, as a dry run, would do). ``waiting`` counts garbage chunks still in their grace period, ``refused``
-    rows that are damaged or lead elsewhere: they stay, and ``check`` names them."""
+    rows that are damaged or lead elsewhere: they stay, and ``check`` names them. ``pinned`` counts garbage chunks that a pin keeps; a
+    dry run ends no pins, and counts what expired ones keep, too."""
 
     chunks: int
     chunk_bytes: int
@@ -44,6 +48,7 @@ class CollectReport(NamedTuple):
     journal_objects: int
     journal_bytes: int
     refused: int
+    pinned: int
 
 
 class _Work(NamedTuple):
@@ -68,17 +73,21 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
 
 def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
-    chunks = chunk_bytes = waiting = 0
+    chunks = chunk_bytes = waiting = pinned = 0
     refused: set[bytes] = set()
     after = GARBAGE
+    if not dry_run:
+        end_expired_pins(container)
     while True:
         container.check_owner()
         row = container.look(partial(_find, container, after))
         if row is None:
             break
-        key, garbage, work = row
+        key, garbage, work, is_pinned = row
         if garbage is None:
             refused.add(key)
+        elif is_pinned:
+            pinned += garbage.count
         elif work is None:
             waiting += garbage.count
         if garbage is None or work is None:
@@ -97,13 +106,14 @@ def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
         _delete_objects(container, [container.names.chunk(identity) for identity in found.ids], garbage.lsn)
         commit_changes(container, (), lambda changes, work=work: _forget(changes, work))  # type: ignore[misc]
     objects, size_bytes = _collect_journal(container, dry_run=dry_run)
-    return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes, len(refused))
+    return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes, len(refused), pinned)
 
 
 def _find(
     container: OwnedContainer, after: bytes, view: MetadataView
-) -> tuple[bytes, GarbageRecord | None, _Work | None] | None:
-    """The first garbage row from ``after`` on: what it says, unless it is damaged, and what there is to do if it is due."""
+) -> tuple[bytes, GarbageRecord | None, _Work | None, bool] | None:
+    """The first garbage row from ``after`` on: what it says, unless it is damaged, what there is to do if it is due, and whether a pin
+    keeps it."""
     row = next(view.scan(after, bytes((GARBAGE[0] + 1,))), None)
     if row is None:
         return None
@@ -111,8 +121,14 @@ def _find(
     try:
         garbage = decode_garbage(repr(key), raw)
     except Damaged:
-        return key, None, None
-    return key, garbage, _plan(container, view, key, garbage) if _due(container, key, garbage) else None
+        return key, None, None, False
+    # Pins are read in the view that shows the garbage, and no others matter: a pin that is committed behind this view has a higher lsn
+    # than everything in it, so what goes now was removed below that pin and is no part of what it keeps. The same holds for a zombie
+    # that deletes at any later time: its view is a prefix of history (P7), and its successor's pins are behind it.
+    lowest = pinned_lsn(view)
+    if lowest is not None and garbage.lsn > lowest:
+        return key, garbage, None, True
+    return key, garbage, _plan(container, view, key, garbage) if _due(container, key, garbage) else None, False
 
 
 def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, int]:
@@ -131,18 +147,8 @@ def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, 
 
 def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
     kept_s = max(container.settings.gc_grace_s, container.settings.pitr_horizon_s)
-    if kept_s == 0:
-        # Labels are coarser than the monotonic clock: no age is not to be measured with them.
-        return True
-    now_s = runtime.monotonic_s()
-    removed_s = container.current.opened_s + max(0, garbage.time_ms - container.current.opened_ms) / 1000
-    if removed_s > now_s:
-        # A label of the future: the clock ran ahead when it was made. The grace counts from when that is noticed.
-        removed_s = container.garbage_noticed_s.setdefault(key, now_s)
-    if now_s - removed_s < kept_s:
-        return False
-    container.garbage_noticed_s.pop(key, None)
-    return True
+    # Labels are coarser than the monotonic clock: no age is not to be measured with them.
+    return kept_s == 0 or is_older(container, key, garbage.time_ms, kept_s)
 
 
 def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
@@ -165,6 +171,11 @@ def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: in
             # what was before the removal, without its bytes, for as long as the claimant takes.
             container.note(RecordKind.HEARTBEAT, ())
         container.check_fence()
+    delete_objects(container, names)
+
+
+def delete_objects(container: OwnedContainer, names: list[str]) -> None:
+    """Delete what is there of ``names``. The caller has looked at the fence. Raises what the storage raises; retry: safe."""
     step = container.settings.io_workers * 4
     for begin in range(0, len(names), step):
         calls = [partial(_delete, container.storage, name) for name in names[begin : begin + step]]

@@ -16,6 +16,7 @@ from chunkstore.changes import (
     Create,
     Delete,
     EndSession,
+    Replace,
     Seal,
     TableDelete,
     TablePut,
@@ -24,8 +25,6 @@ from chunkstore.changes import (
     UpdateAttributes,
 )
 from chunkstore.checksum import check_data
-from chunkstore.config import LIMITS
-from chunkstore.errors import InvalidArgument
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
 from chunkstore.operations.attributes import plan_attributes
@@ -34,6 +33,7 @@ from chunkstore.operations.concat import plan_concat
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.create import plan_create
 from chunkstore.operations.delete import plan_delete
+from chunkstore.operations.replace import plan_replace
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.truncate import plan_truncate
@@ -54,6 +54,8 @@ def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int 
             plan_create(planned, name, rolling or container.settings.default_rolling, check_attributes(attributes))
         case Attach(name, session_id, chunks, expected_offset):
             return plan_attach(container, planned, name, session_id, chunks, expected_offset=expected_offset)
+        case Replace():
+            plan_replace(container, planned, change)
         case Seal(name):
             plan_seal(planned, name)
         case Unseal(name):
@@ -76,14 +78,11 @@ def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int 
 
 
 def _plan_append(planned: ChangeSet, change: Append) -> int:
-    """Plan an append; ``commit_changes`` writes the bytes. Raises ``SegmentSealed``, ``BadOffset``."""
+    """Plan an append; ``commit_changes`` writes the bytes. Raises ``SegmentSealed``, ``BadOffset``, ``InvalidArgument``."""
     data = check_data(change.data)
     segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:
         return segment.length
     _, tail, tail_name, growing, open_row = planned.outcome(planned.states[change.name])
     planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, open_row, data, planned.now_ms), data)
-    if planned.chunks_planned > LIMITS.commit_chunks_max:
-        what = f"these appends would make more than {LIMITS.commit_chunks_max} chunks; use several commits"
-        raise InvalidArgument(what, argument="changes")
     return segment.length

@@ -14,6 +14,7 @@ from typing import TypeVar
 from chunkstore import runtime
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidOffset
+from chunkstore.journal import RecordKind
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch
@@ -94,9 +95,9 @@ def _plan_and_enter(
     with owned.store.view() as view:
         changes = ChangeSet(owned, view, states)
         result = plan(changes)
-        if not changes.headers:
+        if not changes.headers and changes.kind is RecordKind.OPS:
             return None, result
-        segments, sync_names = tuple(states.values()), list[str]()
+        segments, sync_names = tuple(states.values()), changes.sync_names
         if changes.appends:
             for state in segments:
                 state.generation, state.writing = NOT_LOADED, changes.rows
@@ -108,7 +109,8 @@ def _plan_and_enter(
                 raise Stale from error
             if owned.appendable:
                 sync_names.extend(planned.targets)
-        op = PendingOp(changes.headers, changes.rows, segments, tuple(sync_names), generation)
+        headers, rows = changes.headers, changes.rows
+        op = PendingOp(headers, rows, segments, tuple(sync_names), generation, changes.kind, changes.notes)
         op.garbage, op.table_keys = changes.garbage, tuple(changes.table_keys)
         outcomes = [changes.outcome(state) for state in segments]
         for state in segments:

@@ -73,8 +73,8 @@ class OwnedContainer:
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()
         """Held by the one collection that is under way."""
-        self.garbage_noticed_s: dict[bytes, float] = {}
-        """When garbage with a label of the future was first seen here, by its row's key."""
+        self.noticed_s: dict[bytes, float] = {}
+        """When garbage and pins with a label of the future were first seen here, by the keys that ``ageing`` is given."""
         self.draining = False
         """A roll or ``close`` waits for what has been let in: new operations wait for its end."""
         self.closed = False

@@ -60,9 +60,13 @@ class SegmentPlan:
     raw: bytes | None = None
     """The row of ``base``."""
     links: list[ChunkLink] = field(default_factory=list)
+    tail: bytes = NO_CHUNK
+    """The chunk that ``links`` go on from, or grow."""
     borders: set[int] = field(default_factory=set)
     """Where appends are known to begin and end: an append is kept whole or not at all."""
     sources: list[Source] = field(default_factory=list)
+    replaced: list[tuple[int, int, list[ChunkLink]]] = field(default_factory=list)
+    """Ranges of the base whose chunks are garbage behind the cut, with those that hold the bytes instead, in the order of the records."""
     acknowledged: int = 0
     delete: bool = False
     truncate: int = 0
@@ -109,6 +113,7 @@ class CutOff:
         self._deleted: set[int] = set()
         self._merged: dict[int, int] = {}
         self._truncated: dict[int, int] = {}
+        self._replaced: dict[int, list[tuple[int, int, Sequence[tuple[int, bytes]]]]] = {}
         self._sealed: dict[int, bool] = {}
         self._attributes: dict[int, Mapping[str, AttributeValue]] = {}
         self._others: dict[bytes, tuple[Op, int]] = {}
@@ -139,6 +144,8 @@ class CutOff:
             self._deleted.add(first)
         elif code == OpCode.TRUNCATE:
             self._truncated[first] = max(arguments[1], self._truncated.get(first, 0))
+        elif code == OpCode.REPLACE:
+            self._replaced.setdefault(first, []).append((arguments[1], arguments[2], arguments[3]))
         elif code == OpCode.CONCAT:
             self._merged[arguments[2]] = first
             if first in self._final:
@@ -230,9 +237,20 @@ class CutOff:
         plan.truncate = self._truncated.get(segment_id, 0)
         plan.sealed = self._sealed.get(segment_id)
         plan.attributes = self._attributes.get(segment_id)
+        if base is not None:
+            plan.replaced = [*self._replacements(segment_id, base.length)]
         own = [bases[source] for source, into in self._merged.items() if into == segment_id and source in bases]
         self._link(plan, final, own, followers)
         return plan
+
+    def _replacements(self, segment_id: int, length: int) -> Iterator[tuple[int, int, list[ChunkLink]]]:
+        """Those of a segment that end below the cut and whose chunks are all known."""
+        for start, stop, added in self._replaced.get(segment_id, ()):
+            records = [(offset, identity, self._chunk(identity)) for offset, identity in added]
+            links = [ChunkLink(offset, identity, record) for offset, identity, record in records if record is not None]
+            joined = [start, *(link.stop for link in links)]
+            if stop <= length and len(links) == len(added) and joined == [*(link.offset for link in links), stop]:
+                yield start, stop, links
 
     def _link(
         self, plan: SegmentPlan, final: SegmentRecord, own: Iterable[SegmentRecord], followers: Mapping[bytes, bytes]
@@ -240,8 +258,13 @@ class CutOff:
         base = plan.base
         links: list[ChunkLink] = []
         if base is not None and base.last_chunk:
-            links = list(self._walk(base.last_chunk, base.last_chunk_offset, followers))
-            tail = self._view.get(chunk_key(base.last_chunk))
+            last, last_offset = base.last_chunk, base.last_chunk_offset
+            for _, stop, added in plan.replaced:
+                if stop == base.length:
+                    last, last_offset = added[-1].identity, added[-1].offset
+            plan.tail = last
+            links = list(self._walk(last, last_offset, followers))
+            tail = self._get(chunk_key(last)) if last != base.last_chunk else self._view.get(chunk_key(last))
             if links and tail is not None and links[0].record.length <= decode_chunk("tail", tail).length:
                 links = links[1:]  # not grown: its row at the cut stays
                 if links and links[0].offset != base.length:

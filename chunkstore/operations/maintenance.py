@@ -34,7 +34,7 @@ class Maintenance:
     def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
         self._container = container
         self._recovery = recovery
-        self.snapshots = Snapshots(container, lambda: recovery.former_bytes)
+        self.snapshots = Snapshots(container, recovery.journal_bytes)
         self._stopping = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}

@@ -1,86 +1,176 @@
-"""Finding orphans: chunk objects on the storage that no metadata speaks of (invariant 23, protocol 3.14.4, A9).
+"""Orphans: chunk objects on the storage that no metadata speaks of (invariant 23, protocol 3.14.4, A9). What is one is decided here.
 
-Promises: reads only, and says nothing of what may still be wanted: chunks of an open session, chunks of the present epoch
-younger than a day (bytes are written before their record), and chunks that a commit or a collector dealt with during the
-listing. Orphans cost space and nothing else: "info". A chunk of an epoch that never opened is "damage": no owner can have
-written it.
-Leaves out: sweeping them.
+Promises: reads only. ``judge`` looks at rows only, which have to be read behind the listing: what is under way is told from what
+nobody will ever refer to by epochs, never by ages. A chunk is referenced when a row names it, by its id or in its ``object`` field,
+whatever else is wrong with that row. ``orphan_findings`` says it for a check: orphans cost space and nothing else ("info"); a chunk
+of an epoch that never opened is "damage": no owner can have written it.
+Leaves out: deleting them (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
+from chunkstore.errors import Damaged
 from chunkstore.invariants import Finding
-from chunkstore.metadata.keys import chunk_key, session_key
+from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
+from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import chunk_epoch, chunk_session
+from chunkstore.names import ContainerNames, chunk_epoch, chunk_session, named_chunks, session_epoch
 from chunkstore.operations.read import ReadContext
 from chunkstore.storage import ChunkInfo, iter_listing
 
-__all__ = ["orphan_findings"]
+__all__ = ["Standing", "Suspect", "judge", "list_suspects", "orphan_findings"]
 
-_INVARIANT = 23
+_INVARIANT: Final = 23
 _SHOWN_MAX = 100
 _IN_FLIGHT_MS = 24 * 3_600_000
-"""A chunk of the present epoch without a record: younger than this it may be on its way."""
+"""A check reports what may be on its way when it has been for so long."""
+_PAGE: Final = 1000
+
+Standing: TypeAlias = Literal["orphan", "wanted", "under way", "never opened"]
+"""An orphan is referenced by nothing, and nobody can refer to it any more. What is under way may still be: it is of the present epoch,
+or of a session of that epoch or of a later one. "never opened": no owner can have written it."""
 
 
-def orphan_findings(context: ReadContext, view: MetadataView, *, epoch: int) -> Iterator[Finding]:
-    """List the chunks and report those that ``view`` does not know. ``epoch``: that of ``view``. Raises what the storage raises."""
-    suspects: list[tuple[bytes, ChunkInfo]] = []
+class Suspect(NamedTuple):
+    """A chunk that a LIST shows and that had no row then."""
+
+    identity: bytes
+    info: ChunkInfo
+
+    @property
+    def age_ms(self) -> int | None:
+        """How long ago the storage says it was written; None if it does not."""
+        return None if self.info.modified_ms is None else max(0, runtime.now_ms() - self.info.modified_ms)
+
+
+def list_suspects(context: ReadContext) -> tuple[list[Suspect], list[str]]:
+    """The chunks of a LIST that have no row, and the names there that are not those of a chunk. Raises what the storage raises."""
+    suspects: list[Suspect] = []
+    strangers: list[str] = []
+    page: list[Suspect] = []
+
+    def without_rows(view: MetadataView) -> list[Suspect]:
+        return [item for item in page if view.get(chunk_key(item.identity)) is None]
+
     for info in iter_listing(context.storage, context.names.data_prefix()):
         identity = context.names.parse_chunk(info.name)
         if identity is None:
-            yield _finding("warning", info.name, "this is not a chunk's name; no program of ours made it")
-        elif not _is_known(view, identity):
-            suspects.append((identity, info))
-    if suspects:
-        yield from _judge(context, suspects, epoch)
+            strangers.append(info.name)
+            continue
+        page.append(Suspect(identity, info))
+        if len(page) == _PAGE:
+            suspects += context.look(without_rows)
+            page = []
+    return suspects + (context.look(without_rows) if page else []), strangers
 
 
-def _is_known(view: MetadataView, identity: bytes) -> bool:
-    """Whether the chunk has a record, or is one of a session that is open."""
-    if view.get(chunk_key(identity)) is not None:
-        return True
+def judge(view: MetadataView, names: ContainerNames, suspects: list[Suspect], *, epoch: int) -> dict[bytes, Standing]:
+    """What each suspect is, by the rows of ``view``, which was opened behind the LIST. ``epoch``: that of the judge, known before it.
+
+    Everything that epochs below have left is decided by our OPEN, and is in the rows. A session's id is a position of history: one that
+    began below our epoch and has no row has ended, and what it did not attach it never will; of one that began later, an old
+    state knows nothing.
+    """
+    referenced = _referenced(view, names, {item.identity for item in suspects})
+    return {item.identity: _standing(view, item.identity, referenced, epoch) for item in suspects}
+
+
+def _standing(view: MetadataView, identity: bytes, referenced: set[bytes], epoch: int) -> Standing:
     session = chunk_session(identity)
-    return session is not None and view.get(session_key(session)) is not None
+    if identity in referenced or (session is not None and view.get(session_key(session)) is not None):
+        return "wanted"
+    own = chunk_epoch(identity) if session is None else session_epoch(session)
+    if own < 1 or (own > epoch and session is None):
+        return "never opened"
+    return "orphan" if own < epoch else "under way"
 
 
-def _judge(context: ReadContext, suspects: list[tuple[bytes, ChunkInfo]], epoch: int) -> Iterator[Finding]:
-    """Read the metadata again: what was committed, attached or opened meanwhile is no orphan."""
+def _referenced(view: MetadataView, names: ContainerNames, wanted: set[bytes]) -> set[bytes]:
+    """Those of ``wanted`` that a row names: its own, a neighbour's, a segment's, a garbage range's, or one that leads to the object."""
+    found: set[bytes] = set()
+    if not wanted:
+        return found
+    for named in _named(view, names):
+        found.update(wanted.intersection(named))
+    return found
+
+
+def _named(view: MetadataView, names: ContainerNames) -> Iterator[tuple[bytes, ...]]:
+    """What each row of segments, chunks and garbage names; of a row that cannot be read, its key."""
+    for prefix, read in _READERS:
+        for key, raw in view.scan(prefix, bytes((prefix[0] + 1,))):
+            try:
+                yield read(names, key, raw)
+            except Damaged:
+                yield (key[1:],)
+
+
+def _of_chunk(names: ContainerNames, key: bytes, raw: bytes) -> tuple[bytes, ...]:
+    return named_chunks(names, key[1:], decode_chunk("chunk row", raw))
+
+
+def _of_segment(_names: ContainerNames, _key: bytes, raw: bytes) -> tuple[bytes, ...]:
+    segment = decode_segment("segment row", raw)
+    return segment.first_chunk, segment.last_chunk
+
+
+def _of_garbage(_names: ContainerNames, _key: bytes, raw: bytes) -> tuple[bytes, ...]:
+    garbage = decode_garbage("garbage row", raw)
+    return garbage.first, garbage.last
+
+
+_READERS: Final[tuple[tuple[bytes, Callable[[ContainerNames, bytes, bytes], tuple[bytes, ...]]], ...]] = (
+    (SEGMENT, _of_segment),
+    (CHUNK, _of_chunk),
+    (GARBAGE, _of_garbage),
+)
+
+
+def orphan_findings(context: ReadContext, *, epoch: int, found: Callable[[int], None]) -> Iterator[Finding]:
+    """List the chunks and report those that nothing refers to. ``epoch``: the present one. ``found`` is told the bytes of them all, at
+    the end. Raises what the storage raises."""
+    suspects, strangers = list_suspects(context)
+    for name in strangers:
+        yield Finding(_INVARIANT, "warning", "", "", name, 0, "this is not a chunk's name; no program of ours made it")
+    if not suspects:
+        found(0)
+        return
+    # What was committed, attached or opened meanwhile is no orphan.
     context.recheck()
-    shown = rest = rest_bytes = 0
     with context.store().view() as view:
         epoch = max(epoch, view.head.position.epoch)
-        for identity, info in suspects:
-            if _is_known(view, identity):
-                continue
-            if shown >= _SHOWN_MAX:
+        standings = judge(view, context.names, suspects, epoch=epoch)
+    shown = shown_bytes = rest = rest_bytes = 0
+    for item in suspects:
+        if shown >= _SHOWN_MAX:
+            if standings[item.identity] != "wanted":
                 rest += 1
-                rest_bytes += info.length
-                continue
-            finding = _judge_one(context, identity, info, epoch)
-            if finding is not None:
-                shown += 1
-                yield finding
+                rest_bytes += item.info.length
+            continue
+        finding = _finding(context, item, standings[item.identity])
+        if finding is not None:
+            shown += 1
+            shown_bytes += item.info.length
+            yield finding
     if rest:
-        yield _finding("info", context.names.data_prefix(), f"about {rest} more orphans of {rest_bytes} bytes")
+        what = f"about {rest} more orphans of {rest_bytes} bytes"
+        yield Finding(_INVARIANT, "info", "", "", context.names.data_prefix(), 0, what)
+    found(shown_bytes + rest_bytes)
 
 
-def _judge_one(context: ReadContext, identity: bytes, info: ChunkInfo, epoch: int) -> Finding | None:
-    age_ms = None if info.modified_ms is None else max(0, runtime.now_ms() - info.modified_ms)
-    own = chunk_epoch(identity)
-    if own == epoch and (age_ms is None or age_ms < _IN_FLIGHT_MS):
+def _finding(context: ReadContext, item: Suspect, standing: Standing) -> Finding | None:
+    if standing == "wanted" or (standing == "under way" and (item.age_ms is None or item.age_ms < _IN_FLIGHT_MS)):
         return None
-    if not context.storage.exists(info.name):
+    name = item.info.name
+    if not context.storage.exists(name):
         return None  # a collector had it
-    age = "of unknown age" if age_ms is None else f"{age_ms // 1000} s old"
-    if own > epoch:
-        return _finding("damage", info.name, f"epoch {own} never opened, and wrote a chunk, {info.length} bytes, {age}")
-    return _finding("info", info.name, f"an orphan that nothing refers to, {info.length} bytes, {age}")
-
-
-def _finding(severity: str, name: str, message: str) -> Finding:
-    return Finding(_INVARIANT, severity, "", name if severity != "warning" else "", name, 0, message)
+    age = "of unknown age" if item.age_ms is None else f"{item.age_ms // 1000} s old"
+    size = f"{item.info.length} bytes, {age}"
+    if standing == "never opened":
+        what = f"epoch {chunk_epoch(item.identity)} never opened, and wrote a chunk, {size}"
+        return Finding(_INVARIANT, "damage", "", name, name, 0, what)
+    return Finding(_INVARIANT, "info", "", name, name, 0, f"an orphan that nothing refers to, {size}")

@@ -16,7 +16,7 @@ from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Op
-from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = [
     "NOT_LOADED",
@@ -30,7 +30,7 @@ __all__ = [
     "Waiter",
 ]
 
-RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | None
+RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | PinRecord | None
 
 _IDLE_SEGMENTS_MAX: Final = 32_768
 _PENDING_KEYS_KEPT: Final = 4_096
@@ -72,7 +72,7 @@ class Waiter:
 class PendingOp:
     """One operation between reservation and decision.
 
-    ``rows`` are the records as they shall be, encoded by the record builder, which gives table rows and garbage the record's lsn.
+    ``rows`` are the records as they shall be, encoded by the record builder, which gives table rows, garbage and pins the record's lsn.
     ``sync_names``: the chunk objects to be made durable first. ``generation``: the queue's at planning. ``written``: its data
     is in the storage, so that it may be committed. ``decided`` is set last; ``error`` is None then for a committed operation.
     """

@@ -1,10 +1,10 @@
 """Reading: one consistent view, slices of chunks, straight into the caller's buffer (docs/architecture.md, "One read").
 
 Promises: a read sees one point of history; it is short only at the segment's end; the blocks it touches are verified against
-the CRCs at their borders (``read_slices``); a chunk that vanished because defrag or truncate won is looked up once more, and
-still referenced means ``Damaged``. Fenced reads check the fence after the local part, so that a deposed owner never answers
-with an old state as if it were the present one. Where both cross a network, the check goes on beside the reading of chunks,
-which never change: it still begins behind the local part and ends before the answer.
+the CRCs at their borders (``read_slices``); where a chunk has vanished because defrag or truncate won, the read is planned anew,
+as often as that happens; one that the newest metadata still name is ``Damaged``. Fenced reads check the fence after the local
+part, so that a deposed owner never answers with an old state as if it were the present one. Where both cross a network, the
+check goes on beside the reading of chunks, which never change: it still begins behind the local part and ends before the answer.
 Leaves out: read-ahead (``chunkstore.reader``).
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.buffers import filled
-from chunkstore.deadline import until
+from chunkstore.deadline import Deadline, until
 from chunkstore.errors import BadOffset, CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
 from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.blocks import find_borders
@@ -173,23 +173,26 @@ def read_into(context: ReadContext, name: str, identity: int | None, offset: int
 def _carry_out(
     context: ReadContext, name: str, identity: int | None, offset: int, length: int, take: Callable[[ReadPlan], T]
 ) -> T:
-    """Plan, and let ``take`` read what is planned; once more from the start where a chunk has vanished meanwhile.
+    """Plan, and let ``take`` read what is planned; again from the start as often as a chunk has vanished meanwhile.
 
-    On a remote storage by the deadline (``chunkstore.deadline``). Raises ``Damaged`` if a chunk is absent again.
+    Raises ``Damaged`` for a chunk that was absent before, and that the metadata still named behind that; ``DeadlineExceeded`` when
+    chunks go faster than they are read. On a remote storage the calls themselves end by the deadline, too (``chunkstore.deadline``).
     """
-    remote = context.storage.capabilities.remote
-    with until(runtime.monotonic_s() + context.op_deadline_s) if remote else nullcontext():
-        plan = _plan_fenced(context, name, identity, offset, length)
-        try:
-            return take(plan)
-        except ChunkNotFound:
+    deadline = Deadline(context.op_deadline_s)
+    missed: set[str] = set()
+    with until(deadline.end_s) if context.storage.capabilities.remote else nullcontext():
+        while True:
+            # Everything may differ each time, the length as well: the name may mean another segment.
+            plan = _plan_fenced(context, name, identity, offset, length)
+            try:
+                return take(plan)
+            except ChunkNotFound as error:
+                if error.chunk in missed:
+                    raise _absent(plan, error.chunk) from error
+                missed.add(error.chunk)
+            if not deadline.left_s():
+                deadline.fail(f"reading segment {name!r}, whose chunks are replaced meanwhile")
             context.recheck()
-        # Everything may differ now, the length as well: the name may mean another segment.
-        plan = _plan_fenced(context, name, identity, offset, length)
-        try:
-            return take(plan)
-        except ChunkNotFound as error:
-            raise _absent(plan, error.chunk) from error
 
 
 def _absent(plan: ReadPlan, chunk: str) -> Damaged:

@@ -1,7 +1,8 @@
 """One batch as one journal record: rows merged, encoded and added to the state digest (protocol 3.2).
 
-Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it; table and garbage rows
-get the record's lsn as their version here, and only here; the digest after the record is that of the state after its rows.
+Promises: a row that ten operations of the batch changed is encoded once, as the last of them wants it; table, garbage and pin rows
+get the record's lsn here, and only here (a pin's also in its operation's ``rows``, for its caller); the digest after the record is
+that of the state after its rows.
 Leaves out: bytes of the record (``chunkstore_journal``).
 """
 
@@ -13,11 +14,18 @@ from typing import Any, Final
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.journal import Batch
-from chunkstore.metadata.codec import encode_chunk, encode_garbage, encode_segment, encode_session, encode_table
+from chunkstore.metadata.codec import (
+    encode_chunk,
+    encode_garbage,
+    encode_pin,
+    encode_segment,
+    encode_session,
+    encode_table,
+)
 from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.operations.pending import PendingOp
-from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = ["RecordBuilder"]
 
@@ -28,6 +36,7 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     TableRecord: encode_table,
     GarbageRecord: encode_garbage,
     SessionRecord: encode_session,
+    PinRecord: encode_pin,
 }
 
 
@@ -77,6 +86,9 @@ class RecordBuilder:
         for key, record in merged.items():
             if type(record) is TableRecord:
                 record = record._replace(version=lsn)
+            elif type(record) is PinRecord:
+                # It has a batch of its own, so these are the operation's rows.
+                record = merged[key] = record._replace(lsn=lsn, time_ms=time_ms)
             value = None if record is None else _ENCODERS[type(record)](record)
             rows.append((key, value))
             new = 0 if value is None else row_digest(key, value)

@@ -41,8 +41,8 @@ class Recovery:
         self._container = container
         self._lock = runtime.lock()
         """Held by the one take-over or roll that is under way."""
-        self.former_bytes = 0
-        """Journal bytes of our ended epochs."""
+        self._ended = 0, 0
+        """The last epoch of ours that has ended, and the journal bytes of all of them."""
         self.began_s = runtime.monotonic_s()
         """When the current epoch began."""
         container.mend = self.mend
@@ -210,7 +210,7 @@ class Recovery:
             failure = unexpected(error)
             container.observer.failed(failure)
             raise failure from error.__cause__
-        self.former_bytes += ended.journal.bytes_written
+        self._ended = ended.epoch, self._ended[1] + ended.journal.bytes_written
         container.begin_epoch(ownership)
         container.retire(ended.store)
         ended.journal.close()
@@ -221,6 +221,13 @@ class Recovery:
             ended.queue.decide(doubt.batch, None if happened else _reason(doubt.error), doubt.lsn)
             ended.in_doubt = None
         container.changed(0)
+
+    def journal_bytes(self) -> int:
+        """Journal bytes committed since the container was opened."""
+        journal = self._container.current.journal
+        # Asked second: it may have ended since.
+        epoch, size_bytes = self._ended
+        return size_bytes + (journal.bytes_written if journal.epoch > epoch else 0)
 
     # The roll
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from chunkstore.blocks import Borders
+from chunkstore.changes import NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.errors import ChunkNotFound, Conflict, Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_session, decode_table
 from chunkstore.metadata.keys import REPAIR_KEY, SESSION, chunk_key, segment_key
@@ -28,6 +30,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.cut_off import ChunkLink, CutOff, SegmentPlan, TablePlan
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
+from chunkstore.operations.replace import exchange, find_run
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.records import CLOSED, SegmentRecord, TableRecord
@@ -126,12 +129,16 @@ def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -
 def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) -> str:
     """Cut the plan's links behind the last append whose bytes are there; why no more of them are kept."""
     reason = "it does not follow on what is stored of the segment"
+    plan.replaced = [item for item in plan.replaced if all(_is_stored(storage, names, link) for link in item[2])]
+    if plan.tail not in (
+        plan.base.last_chunk if plan.base else NO_CHUNK,
+        *(item[2][-1].identity for item in plan.replaced),
+    ):
+        plan.links, plan.sources = [], []
     good = 0
     for link in plan.links:
-        name, record = names.chunk(link.identity), link.record
-        found = _crc_of(storage, name, record.length)
-        if found is None or found != record.crc32c:
-            reason = f"{name} is not as long as its record says, or has another CRC32C"
+        if not _is_stored(storage, names, link):
+            reason = f"{names.chunk(link.identity)} is not as long as its record says, or has another CRC32C"
             break
         good += 1
     links = plan.links[: min((source.first for source in plan.sources if source.last >= good), default=good)]
@@ -145,6 +152,11 @@ def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) ->
     plan.links = links
     plan.sources = [source for source in plan.sources if source.last < len(links)]
     return reason
+
+
+def _is_stored(storage: ChunkStorage, names: ContainerNames, link: ChunkLink) -> bool:
+    found = _crc_of(storage, names.chunk(link.identity), link.record.length)
+    return found is not None and found == link.record.crc32c
 
 
 def _crc_of(storage: ChunkStorage, name: str, length: int) -> int | None:
@@ -168,7 +180,7 @@ def regain(container: OwnedContainer, plan: Regain) -> tuple[SegmentOutcome, ...
     """Commit what can be kept, then say that the repair has ended; what became of it. Raises what commits raise; again: safe."""
     refused: set[int] = set()
     for item in sorted(plan.segments, key=lambda item: not item.delete):
-        for link in item.links:
+        for link in (*item.links, *(link for _, _, new in item.replaced for link in new)):
             container.storage.harden(container.names.chunk(link.identity))  # P6
         names = [item.name, *(source.segment.name for source in item.sources)]
         if not commit_changes(container, names, partial(_keep_segment, item), tables=True):
@@ -208,8 +220,10 @@ def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> bool:
     if segment is None:
         assert plan.final is not None
         segment = _made(changes, plan.final)
+    for start, stop, new in plan.replaced:
+        _replace_again(changes, plan, start, stop, new)
     if plan.links:
-        _take_on(changes, segment, plan)
+        _take_on(changes, changes.segment(plan.name), plan)
     segment = changes.segment(plan.name)
     plan_truncate(changes, plan.name, min(plan.truncate, segment.length))
     if plan.attributes is not None:
@@ -241,6 +255,25 @@ def _made(changes: ChangeSet, final: SegmentRecord) -> SegmentRecord:
     changes.put(segment)
     changes.headers.append((int(OpCode.CREATE), segment.id, segment.name))
     return segment
+
+
+def _replace_again(changes: ChangeSet, plan: SegmentPlan, start: int, stop: int, new: Sequence[ChunkLink]) -> None:
+    """Let the chunks stand for a range that they stood for behind the cut, if it is one of whole chunks here, too: those that it had
+    here are garbage to a former owner."""
+    segment = changes.segment(plan.name)
+    if segment.start_offset < start <= plan.truncate and changes.chunk_at(segment, start)[1] != start:
+        plan_truncate(changes, plan.name, start)
+        segment = changes.segment(plan.name)
+    with suppress(Conflict):
+        run = find_run(changes, segment, start, stop, count_max=segment.chunk_count)
+        records = [link.record for link in new]
+        borders = [Borders((0, record.length), (0, record.crc32c or 0)) for record in records]
+        exchange(
+            changes, segment, run, [NewChunk(link.identity, item) for link, item in zip(new, borders, strict=True)]
+        )
+        for link in new:
+            row = changes.chunk(link.identity)
+            changes.rows[chunk_key(link.identity)] = row._replace(epoch=link.record.epoch)
 
 
 def _take_on(changes: ChangeSet, segment: SegmentRecord, plan: SegmentPlan) -> None:

@@ -39,16 +39,18 @@ _PAUSE_S_MAX: Final = 600.0
 
 
 class Snapshots:
-    """The snapshots of one container. ``former_bytes``: journal bytes of our epochs that have ended."""
+    """The snapshots of one container. ``journal_bytes``: those committed since it was opened."""
 
-    def __init__(self, container: OwnedContainer, former_bytes: Callable[[], int]) -> None:
+    def __init__(self, container: OwnedContainer, journal_bytes: Callable[[], int]) -> None:
         self._container = container
-        self._former_bytes = former_bytes
+        self._journal_bytes = journal_bytes
         self.worker: SnapshotWriter | None = None
         """None: the owner does it itself."""
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
+        self.written_bytes = 0
+        """Of all snapshots that were taken since this store was opened."""
         self._lsn_at_last = container.current.queue.head.lsn
         self._digest_at_last = container.current.store.head().digest
         self._bytes_at_last = 0
@@ -110,6 +112,7 @@ class Snapshots:
         self._digest_at_last = report.digest
         self._bytes_at_last = size_bytes
         self._size_bytes = report.size_bytes
+        self.written_bytes += report.size_bytes
         self._taken_s = runtime.monotonic_s()
         self._wanted = False
         self.failure = ""
@@ -132,10 +135,6 @@ class Snapshots:
         if self._journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
             return True
         return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
-
-    def _journal_bytes(self) -> int:
-        """Journal bytes committed since this store was opened."""
-        return self._former_bytes() + self._container.current.journal.bytes_written
 
     def _replayed_much(self) -> bool:
         """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from chunkstore.errors import Closed, InvalidArgument
 from chunkstore.metadata.index import check_index, rebuild_index
-from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, MetadataView
+from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, MetadataView, Totals
+from chunkstore.metadata.totals import recount
 from chunkstore.testing.metadata_history import History, Segment, World
 
 __all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]
@@ -34,6 +35,15 @@ def compare(view: MetadataView, world: World) -> None:
     assert dict(view.scan(b"", _ROWS_STOP)) == world.history.rows
     assert view.head.position == world.history.position
     assert view.head.digest == world.history.digest
+    segments = world.segments.values()
+    assert recount(view) == view.totals
+    assert view.totals == Totals(
+        segments=len(segments),
+        chunks=sum(len(segment.chunks) for segment in segments),
+        live_bytes=sum(segment.length - segment.start for segment in segments),
+        dead_head_bytes=sum(segment.start - segment.first for segment in segments),
+        garbage_bytes=0,
+    )
     for segment in world.segments.values():
         places = segment.places()
         for offset, chunk in places:
@@ -74,7 +84,7 @@ def _step(world: World, step: Step) -> Commit:
         return world.collect(1 + second % len(world.removed))
     if kind in (10, 11) and count:
         at = second % count
-        return world.replace(segment.id, at, 1 + length % (count - at), 1 + length % 3)
+        return world.replace(segment.id, at, 1 + length % (count - at), 1 + length % 3, leave_head=kind == 11)
     return world.append(segment.id, length)
 
 

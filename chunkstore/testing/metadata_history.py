@@ -188,15 +188,17 @@ class World:
         self.removed += self.segments.pop(segment_id).chunks
         return self._commit((int(OpCode.DELETE), segment_id))
 
-    def replace(self, segment_id: int, first: int, count: int, parts: int) -> Commit:
-        """``count`` chunks from number ``first`` on become ``parts`` new ones with the same bytes."""
+    def replace(self, segment_id: int, first: int, count: int, parts: int, *, leave_head: bool = False) -> Commit:
+        """``count`` chunks from number ``first`` on become ``parts`` new ones with the same bytes; or without those below the start."""
         segment = self.segments[segment_id]
-        places = segment.places()
-        start = places[first][0]
+        start = segment.places()[first][0]
         old = segment.chunks[first : first + count]
         total = sum(chunk.length for chunk in old)
+        if leave_head and start < segment.start:
+            total -= segment.start - start
+            start = segment.first = segment.start
         # A first chunk that is partly truncated stays whole: a part wholly below the start could not be in the list.
-        parts = 1 if places[first][0] < segment.start else min(parts, total)
+        parts = 1 if start < segment.start else min(parts, total)
         lengths = [total // parts] * (parts - 1)
         lengths.append(total - sum(lengths))
         new = [self._new_chunk(segment_id, length) for length in lengths]

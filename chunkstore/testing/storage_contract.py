@@ -28,13 +28,14 @@ from chunkstore.errors import (
     InvalidOffset,
     Unsupported,
 )
-from chunkstore.storage import ChunkHandle, ChunkStorage, ConcatArgument
-from chunkstore.testing.storage_basics import RACERS, StorageBasics, at_once, pattern
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, ConcatArgument
+from chunkstore.testing.storage_basics import RACERS, at_once, pattern
+from chunkstore.testing.storage_composing import StorageComposing
 
 __all__ = ["ChunkStorageContract"]
 
 
-class ChunkStorageContract(StorageBasics):
+class ChunkStorageContract(StorageComposing):
     """Inherit, supply the three methods, and let pytest collect the subclass (named ``Test...``)."""
 
     # Put-if-absent and put
@@ -388,6 +389,7 @@ class ChunkStorageContract(StorageBasics):
             storage.list,
             lambda: storage.stat(handle.name),
             lambda: storage.identity(handle.name),
+            lambda: storage.compose(self.name("new"), [ChunkRange(handle.name, 0, 1)]),
             lambda: storage.concat([ConcatArgument(handle.name, 1), ConcatArgument(self.name("b"), 1)]),
             lambda: storage.truncate(handle, 1),
             lambda: storage.set_read_only(handle, read_only=True),

@@ -1,23 +1,47 @@
 """The methods of an owned container that are about its upkeep, kept apart from those that change segments.
 
-Promises: as ``chunkstore.engine``; nothing here changes a byte of a segment that can be read. Leaves out: who calls them, and when.
+Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
+out: who calls them, and when.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from chunkstore import runtime
+from chunkstore.arguments import check_pin
+from chunkstore.config import RetentionPolicy
+from chunkstore.errors import InvalidArgument
 from chunkstore.journal import SnapshotReport
+from chunkstore.metadata.keys import RETENTION_NAMESPACE
+from chunkstore.metadata.retention import encode_policy, pattern_key
+from chunkstore.names import check_segment_name
+from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
+from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
+from chunkstore.operations.pins import pin, unpin
+from chunkstore.operations.read import ReadContext
+from chunkstore.operations.tables import plan_delete_row, plan_put_row
+from chunkstore.records import Pin, PinRecord
+from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
+from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
+from chunkstore.upkeep.usage import Space
 
 __all__ = ["UpkeepCalls"]
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets ``_container`` and ``_maintenance``."""
+    """Of ``ChunkedSegmentStorage``, which sets what is declared here."""
 
     _container: OwnedContainer
+    _context: ReadContext
+    _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
+    _space: Space
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
@@ -30,11 +54,100 @@ class UpkeepCalls:
         return self._maintenance.snapshots.take()
 
     def collect(self, *, dry_run: bool = False) -> CollectReport:
-        """One synchronous collection: garbage chunks past their grace, then journal records and snapshots that are not needed.
+        """One synchronous collection: pins that have expired, garbage chunks past their grace that no pin keeps, then journal records and
+        snapshots that are not needed.
 
         Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
         ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
         self._container.check_owner()
-        return collect(self._container, dry_run=dry_run)
+        try:
+            return collect(self._container, dry_run=dry_run)
+        finally:
+            if not dry_run:
+                self._space.forget()
+
+    def pin(
+        self,
+        name: str,
+        note: str = "",
+        expires_s: float | None = None,
+        *,
+        offsets: Mapping[str, int] | None = None,
+    ) -> Pin:
+        """Keep what the metadata say now restorable, and with it every chunk that is live now, until ``unpin(name)``.
+
+        ``name``: 1 to 255 bytes of UTF-8, the caller's own. ``expires_s``: it lasts at least so many seconds, counted anew by each owner
+        and each roll; a collection ends it. ``offsets``: by segment, what no retention shall pass; ``truncate`` and ``delete`` are
+        not hindered. A pin is not moved: to go forward, make another one, then remove this.
+
+        Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``SegmentNotFound``,
+        ``SegmentTruncated`` and ``BadOffset`` (of ``offsets``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
+        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the same process; the same call returns the pin that
+        stands, whose ``lsn`` and ``created_at`` say since when.
+        """
+        check_segment_name(name, "name")
+        checked = check_pin(note, expires_s, offsets)
+        who = runtime.identity()
+        lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
+        return pin(self._container, name, PinRecord(0, 0, lasts_ms, f"{who.host}:{who.pid}", note, checked))
+
+    def unpin(self, name: str) -> bool:
+        """Give up a pin; whether there was one. What only it kept goes with the next collection.
+
+        Atomic, durable. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
+        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (it answers False if it had happened), unless somebody
+        makes a new pin of this name meanwhile.
+        """
+        check_segment_name(name, "name")
+        return unpin(self._container, name)
+
+    def set_retention(self, name_or_prefix: str, policy: RetentionPolicy | None) -> None:
+        """Set the policy of a segment, or of all whose names begin with a prefix (``orders-*``); None removes it. Deletes nothing.
+
+        A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
+        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises ``InvalidArgument``,
+        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
+        """
+        key = pattern_key(name_or_prefix)
+        if policy is not None and not isinstance(policy, RetentionPolicy):
+            raise InvalidArgument(f"policy must be a RetentionPolicy or None, not {policy!r}", argument="policy")
+
+        def plan(changes: ChangeSet) -> None:
+            if policy is None:
+                plan_delete_row(changes, RETENTION_NAMESPACE, key, None)
+            else:
+                plan_put_row(changes, RETENTION_NAMESPACE, key, encode_policy(policy), None)
+
+        commit_changes(self._container, (), plan, tables=True)
+
+    def apply_retention(self, *, dry_run: bool = False) -> RetentionReport:
+        """Truncate every segment with a policy at the start of the first chunk that the policy does not give up.
+
+        Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
+        10,000 chunks go by age at once. Raises ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation), ``StorageFull``,
+        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it was.
+        """
+        self._container.check_owner()
+        if dry_run:
+            return apply_all(partial(plan_step, self._context))
+        return apply_all(partial(apply_step, self._container, self._context))
+
+    def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = 86_400.0) -> SweepReport:
+        """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.
+
+        Only chunks of epochs, and of sessions that began, strictly below the present epoch are orphans. ``age_s_min``: by the storage's
+        clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of
+        the container, such as "lost", into which a chunk is copied before it is deleted.
+
+        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
+        ``collect``; ``Damaged`` also where the metadata are damaged, or a repair was interrupted: then nothing was deleted. Retry: safe.
+        """
+        age_s = check_age(age_s_min)
+        self._container.check_owner()
+        report = sweep(
+            self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s
+        )
+        self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
+        return report

@@ -2,9 +2,10 @@
 
 Promises: only streams below our own epoch are touched, because our OPEN has sealed them for ever; an unsealed stream with
 a hole in front would look like an empty one to the next claimant. FORMAT, claims, slot 0 and the SEAL that ends a stream
-are never deleted: they are the fence, and a fence that forgets is none. At least one validated snapshot stays, and every
-record behind the oldest one that is kept. Deleting twice, or at any later time as a zombie, harms nothing.
-Leaves out: chunks and their garbage rows (the engine's upkeep), positions of pins: while anything is pinned, nothing goes.
+are never deleted: they are the fence, and a fence that forgets is none. At least one validated snapshot stays, the newest one at
+or below the lowest pin that lies on history (3.14.7), and every record behind the oldest one that is kept. Deleting twice, or at any
+later time as a zombie, harms nothing: the pins that a collection did not see lie behind its head, and so behind what it keeps.
+Leaves out: chunks and their garbage rows (the engine's upkeep).
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ class Collector:
         self._validated: set[str] = set()
         self._first_epoch = 0
 
-    def run(self, head: Head, published: Sequence[SnapshotLink], *, pinned: bool, dry_run: bool) -> tuple[int, int]:
-        """Collect once. ``published``: snapshots whose note this epoch committed. Returns (objects, bytes) deleted."""
-        if pinned:
-            return 0, 0
+    def run(
+        self, head: Head, published: Sequence[SnapshotLink], *, pinned_lsn: int | None, dry_run: bool
+    ) -> tuple[int, int]:
+        """Collect once. ``published``: snapshots whose note this epoch committed; ``pinned_lsn``: the lowest that a pin names, of all
+        that were committed up to ``head``. Returns (objects, bytes) deleted."""
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
         trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
         trusted = [link for link in trusted if self._storage.exists(link.name)]
@@ -66,6 +68,8 @@ class Collector:
         if self._own.payload.snapshot is not None:
             # Readers start from the snapshot that the newest OPEN names.
             keep_from = min(keep_from, self._own.payload.snapshot.lsn)
+        if pinned_lsn is not None and pinned_lsn < keep_from:
+            keep_from = self._pinned_from(stored, pinned_lsn, dry_run=dry_run)
         objects = size = 0
         for snapshot in stored:
             if snapshot.lsn < keep_from:
@@ -105,6 +109,34 @@ class Collector:
         # No snapshot is older than the horizon: restoring to its beginning replays from further back still.
         inside = self._settings.pitr_horizon_s > 0 and (newer_ms is None or newer_ms >= horizon_ms)
         return 0 if inside else keep_from
+
+    def _pinned_from(self, stored: Sequence[StoredSnapshot], lsn: int, *, dry_run: bool) -> int:
+        """The lsn of the newest good snapshot at or below ``lsn``; 0 where there is none: then everything that is left stays."""
+        for snapshot in reversed(stored):
+            if snapshot.lsn <= lsn and (dry_run or self._is_lasting(snapshot)):
+                return snapshot.lsn
+        return 0
+
+    def _is_lasting(self, snapshot: StoredSnapshot) -> bool:
+        """Whether a restore may rely on a snapshot that only a list shows."""
+        if not self._is_on_history(snapshot) or not self._is_good(snapshot.name):
+            return False
+        try:
+            self._storage.harden(snapshot.name)  # its owner may have died before it was synced (P6)
+        except ChunkNotFound:
+            return False
+        return True
+
+    def _is_on_history(self, snapshot: StoredSnapshot) -> bool:
+        """Whether what its owner had at its lsn was not cut off from history since: said by the OPEN that leads past that owner."""
+        _, writer = self._names.parse_snapshot(snapshot.name) or (0, 0)
+        opened = self._own
+        try:
+            while opened.payload.previous_epoch > writer:
+                opened = self._streams.opened(opened.payload.previous_epoch)
+        except Damaged:
+            return False  # what leads there cannot be read: an older one will do
+        return writer == self._own.epoch or (writer < opened.epoch and snapshot.lsn <= opened.payload.last_lsn)
 
     def _is_good(self, name: str) -> bool:
         """Whether the snapshot can be read to its end. Asked once per name; ours were read back when they were written."""

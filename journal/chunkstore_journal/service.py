@@ -10,7 +10,7 @@ from __future__ import annotations
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
-from chunkstore.metadata.keys import PIN
+from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
@@ -149,14 +149,10 @@ class ContainerJournal(JournalService):
             raise InvalidArgument(
                 f"only the owner of epoch {epoch} may collect, and only streams of former epochs", argument="epoch"
             )
-        return self._collector.run(head, self._published, pinned=self._is_pinned(), dry_run=dry_run)
-
-    def _is_pinned(self) -> bool:
-        if self._storage.list(self._names.pin(""), limit=1).items:
-            return True
         assert self._store is not None
         with self._store.view() as view:
-            return next(iter(view.scan(PIN, bytes((PIN[0] + 1,)))), None) is not None
+            lowest = pinned_lsn(view)
+        return self._collector.run(head, self._published, pinned_lsn=lowest, dry_run=dry_run)
 
     def renew_lease(self, epoch: int, *, released: bool) -> None:
         self._lease_counter += 1

@@ -79,6 +79,8 @@ def test_bad_arguments_leave_nothing_behind(call: Call, root: str, tmp_path: Pat
         ("truncate", "a", "1"),
         ("concat", "a", "b"),
         ("snapshot",),
+        ("gc",),
+        ("gc", "--dry-run"),
     ],
     ids=" ".join,
 )

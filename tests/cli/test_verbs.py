@@ -331,3 +331,43 @@ def test_resume_compares_what_only_the_owner_sees_too(
     resumed = put(call, root, "a", data_file, "--resume")
     assert (resumed["offset"], resumed["length"]) == (5000, len(DATA) - 5000)
     assert call("cat", root, "a").out == DATA
+
+
+def test_usage(call: Call, root: str, data_file: Path) -> None:
+    put(call, root, "a", data_file)
+    put(call, root, "b", data_file)
+    call("truncate", root, "a", "100")
+    used = call("usage", root, "--json").document
+    assert list(used) == list(chunkstore.Usage._fields)
+    assert (used["segments"], used["live_bytes"], used["dead_head_bytes"]) == (2, 2 * len(DATA) - 100, 100)
+    assert used["journal_bytes"] > 0 and used["listed_ms"] > 0 and used["orphan_bytes"] is None
+    one = call("usage", root, "a", "--json").document
+    assert (one["live_bytes"], one["garbage_bytes"]) == (len(DATA) - 100, None)
+    text = call("usage", root, "b").out.decode()
+    assert "live       10.0 KiB" in text and "garbage" not in text
+    assert call("usage", root, "c", "--json", code=1).error["error"] == "SegmentNotFound"
+
+
+def test_retention(call: Call, root: str, data_file: Path) -> None:
+    call("put", root, "orders-0", data_file, "--chunk-size", "4096")
+    assert call("retention", "ls", root, "--json").out == b""
+    of_size = {"name": "orders-*", "size_bytes_max": 3000, "age_s_max": None}
+    arguments = ("retention", "set", root, "orders-*", "--size-bytes-max", "3000", "--json")
+    assert call(*arguments).document == of_size
+    call("retention", "set", root, "other", "--age-s-max", "0.5")
+    of_age = {"name": "other", "size_bytes_max": None, "age_s_max": 0.5}
+    assert call("retention", "ls", root, "--json").lines == [of_size, of_age]
+    assert call("retention", "ls", root).out == b"orders-*\t3000\t\nother\t\t0.5\n"
+    planned = call("retention", "apply", root, "--dry-run", "--json").document
+    assert (planned["bytes"], planned["requests"], planned["segments"], planned["refused"]) == (4096, 1, 1, [])
+    [action] = planned["actions"]
+    assert (action["action"], action["segment"], action["offset"]) == ("truncate", "orders-0", 4096)
+    assert call("stat", root, "orders-0", "--json").document["start_offset"] == 0
+    assert b"would truncate  1 of 1 segments" in call("retention", "apply", root, "--dry-run").out
+    assert call("retention", "apply", root, "--json").document == planned
+    assert call("stat", root, "orders-0", "--json").document["start_offset"] == 4096
+    assert b"truncated  0 of 1 segments" in call("retention", "apply", root).out
+    assert call("retention", "rm", root, "other", "--json").document == {"name": "other", "removed": True}
+    assert call("retention", "ls", root, "--json").lines == [of_size]
+    for wrong in (("set", root, "a"), ("set", root, "a", "--size-bytes-max", "0"), ("rm", root, "")):
+        assert call("retention", *wrong, "--json", code=2).error["error"] == "InvalidArgument"

@@ -98,8 +98,9 @@ class InBadWeather(OverMemory):
 
     def make_storage(self, folder: Path) -> ChunkStorage:
         self.inner = MemoryChunkStorage(f"memory://{folder}", append=self.append)
-        # Nothing tells whether a concat happened, and an append or a cut that did not happen is the caller's to repeat.
-        spared = ("concat",) if self.lost else ("concat", "write", "truncate")
+        # Nothing tells whether a concat happened, or whose a composed chunk is; and an append or a cut that did not happen is
+        # the caller's to repeat.
+        spared = ("compose", "concat", *(() if self.lost else ("write", "truncate")))
         self.flaky = Flaky(self.inner, every=3, lost=self.lost, spared=spared)
         self.made = retrying(self.flaky)
         return self.made

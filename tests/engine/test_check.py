@@ -95,6 +95,9 @@ def test_chunks_of_an_open_session_are_no_orphans(world: World) -> None:
     assert store.check("exists") == []
     store.commit([Attach("a", session.id, (attached,)), EndSession(session.id)])
     session.mark_ended()
+    assert store.check("exists") == [], "of the present epoch, and young"
+    store.close()
+    store = world.open()
     (finding,) = store.check("exists")
     live = next(iter(store.layout("a"))).name
     assert (finding.invariant, finding.severity) == (23, "info")

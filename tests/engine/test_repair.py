@@ -19,6 +19,7 @@ from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.invariants import Finding
 from chunkstore.operations.regain import RepairReport
 from chunkstore.repair import repair
+from tests.support.merging import merge
 
 MODES = ("append", "slot")
 
@@ -304,6 +305,50 @@ def test_every_way_to_change_a_segment_is_made_again(mode: str, tmp_path: Path) 
         store.collect()
         assert broken(store.check("deep")) == []
     place.check_readers()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_chunks_replaced_behind_the_cut_are_replaced_again(mode: str, lost: bool, tmp_path: Path) -> None:
+    """The old ones may be gone by then, for good; where a new one is lost instead, the old ones stay."""
+    place = Place(mode, tmp_path)
+    store = place.open()
+    for name in ("middle", "end", "head"):
+        store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=40))
+        for letter in b"abcdef":
+            store.append(name, bytes([letter]) * 40)
+        store.seal(name)
+    cut = store._container.current.queue.head.lsn
+    store.create("other")
+    store.unseal("end")
+    store.commit([merge(store, "middle", 1, 3)])
+    store.commit([merge(store, "end", 3, 3, parts=2)])
+    store.append("end", b"behind the cut")
+    store.truncate("head", 50)
+    store.commit([merge(store, "head", 0, 3, leave_head=True)])
+    store.commit([merge(store, "head", 0, 2)])
+    names = {name: [chunk.name for chunk in store.layout(name)] for name in ("middle", "end", "head")}
+    contents = {name: store.read(name, store.info(name).start_offset, 999) for name in names}
+    if not lost:
+        assert store.collect().chunks == 3 + 3 + 1 + 3 + 2
+    store.close()
+    if lost:
+        for name in ("middle", "end"):
+            (place.folder / "root" / names[name][-2 if name == "end" else 1]).unlink()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert report.last_lsn == cut
+    assert [item.segment for item in report.segments if item.lost] == ["end"] * lost
+    if lost:
+        contents["end"] = contents["end"][:240]
+    with place.open() as store:
+        assert {name: store.read(name, store.info(name).start_offset, 999) for name in names} == contents
+        assert broken(store.check("deep")) == []
+        if not lost:
+            assert {name: [chunk.name for chunk in store.layout(name)] for name in names} == names
+        store.collect()
+        assert {name: store.read(name, store.info(name).start_offset, 999) for name in names} == contents
+        assert broken(store.check("deep")) == []
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,6 +14,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
 from tests.support.faulty import Dead, Outcome, When
+from tests.support.merging import merge
 
 __all__ = ["LAST_WORDS", "OPENINGS", "OPERATIONS", "Opening", "Operation", "is_opening", "is_record"]
 
@@ -82,6 +83,16 @@ def _session(store: ChunkedSegmentStorage) -> tuple[int, tuple[SessionChunk, ...
 def _attach(store: ChunkedSegmentStorage, prepared: tuple[int, tuple[SessionChunk, ...]]) -> None:
     session_id, chunks = prepared
     store.commit([changes.Attach("log", session_id, chunks, expected_offset=10), changes.EndSession(session_id)])
+
+
+def _merge(store: ChunkedSegmentStorage, prepared: object) -> None:
+    store.commit([merge(store, "log", 0, 3, leave_head=True), changes.Append("log", b"and more")])
+
+
+def _merged(store: ChunkedSegmentStorage) -> None:
+    _sealed(store)
+    store.unseal("log")
+    store.truncate("log", 9)
 
 
 def _mixed(store: ChunkedSegmentStorage, prepared: object) -> None:
@@ -156,6 +167,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("commit", _mixed, _concat, SMALL),
     Operation("session-open", lambda store, _: store.session("another"), _fill),
     Operation("session-attach", _attach, _session),
+    Operation("replace", _merge, _merged, SMALL),
     Operation("snapshot", lambda store, _: store.snapshot(), _garbage, SMALL),
     Operation("collect", lambda store, _: store.collect(), _due_garbage, {**SMALL, "snapshots_kept": 1}),
     Operation("roll", lambda store, _: store.append("log", b"this makes the journal roll"), _chunks, {**SMALL, **ROLL}),

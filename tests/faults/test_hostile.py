@@ -15,7 +15,7 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
 from chunkstore.journal import Batch, OpCode, RecordKind
-from chunkstore.metadata.keys import chunk_key, garbage_key, segment_key, session_key, table_key
+from chunkstore.metadata.keys import chunk_key, garbage_key, pin_key, segment_key, session_key, table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import chunk_id
@@ -245,6 +245,7 @@ def random_row(chance: random.Random) -> RowChange:
             chunk_key(chunk_id((1 << 32) + 1, 1, 1, 0)),
             garbage_key(chance.randrange(9), 0),
             session_key(chance.randrange(9)),
+            pin_key("pin"),
             table_key("rows", b"key"),
         )
     )

@@ -27,6 +27,7 @@ from chunkstore.metadata.keys import (
     chunk_key,
     garbage_key,
     lazy_key,
+    pin_key,
     segment_key,
     session_key,
     table_key,
@@ -37,7 +38,16 @@ from chunkstore.metadata.port import Commit, Op
 from chunkstore.names import ContainerNames, chunk_id, session_chunk_id
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.records import ACTIVE, CLOSED, ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records import (
+    ACTIVE,
+    CLOSED,
+    ChunkRecord,
+    GarbageRecord,
+    PinRecord,
+    SegmentRecord,
+    SessionRecord,
+    TableRecord,
+)
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import create_container, read_format
@@ -108,6 +118,7 @@ def _base_rows() -> tuple[dict[bytes, bytes], list[Op]]:
     rows[garbage_key(1, 0)] = codec.encode_garbage(GarbageRecord(_OLD[0], _OLD[-1], 6, 96, 1, 5, 10))
     rows[garbage_key(1, 1)] = codec.encode_garbage(GarbageRecord(_GONE[0], _GONE[-1], 6, 96, 1, 5, 0))
     rows[session_key(40)] = codec.encode_session(SessionRecord("holder", 1, 2))
+    rows[pin_key("pin")] = codec.encode_pin(PinRecord(1, 5, 1, "holder", "note", {"log": 3}))
     rows[table_key("rows", b"key")] = codec.encode_table(TableRecord(1, b"value"))
     rows[writer_key(10, b"writer")] = codec.encode_table(TableRecord(1, b"\x01\x02"))
     return rows, ops
@@ -334,6 +345,9 @@ _VERBS: Final[tuple[Callable[[ChunkedSegmentStorage], object], ...]] = (
     lambda store: store.read("log", 20, 1 << 10),
     *_each(lambda store, name: store.delete(name)),
     lambda store: store.collect(dry_run=True),
+    lambda store: store.pins(),
+    lambda store: store.pin("another", offsets={"log": 40}),
+    lambda store: store.unpin("pin"),
 )
 
 

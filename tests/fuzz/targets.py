@@ -1,4 +1,4 @@
-"""All decoders that are fuzzed. What has no decoder in this version (pins of outsiders) has no target."""
+"""All decoders that are fuzzed."""
 
 from __future__ import annotations
 

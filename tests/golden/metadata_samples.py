@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkstore.metadata import codec
-from chunkstore.records import ChunkRecord, GarbageRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = ["CHUNK", "DECODERS", "ENCODERS", "GOLDEN", "SAMPLES", "SEGMENT", "U63", "A", "B", "kind_of"]
 
@@ -34,6 +34,8 @@ SAMPLES: dict[str, Any] = {
     "table": TableRecord(1, b"value"),
     "table-empty": TableRecord(U63, b""),
     "session": SessionRecord("spark-1", 1, 2),
+    "pin": PinRecord(77, 1_700_000_000_004, 86_400_000, "host-1:4711", "nightly é", {"a": 0, "orders-0": 123_456_789}),
+    "pin-for-ever": PinRecord(U63, 0, 0, "", "", {}),
 }
 ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "segment": codec.encode_segment,
@@ -41,6 +43,7 @@ ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "garbage": codec.encode_garbage,
     "table": codec.encode_table,
     "session": codec.encode_session,
+    "pin": codec.encode_pin,
 }
 DECODERS: dict[str, Callable[[bytes, bytes], Any]] = {
     "segment": codec.decode_segment,
@@ -48,6 +51,7 @@ DECODERS: dict[str, Callable[[bytes, bytes], Any]] = {
     "garbage": codec.decode_garbage,
     "table": codec.decode_table,
     "session": codec.decode_session,
+    "pin": codec.decode_pin,
 }
 
 

@@ -6,11 +6,18 @@ import logging
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chunkstore.errors import ChunkstoreError, StorageUnavailable
-from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageUnavailable,
+)
+from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.hdfs.model import made, temporaries
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -53,6 +60,82 @@ def test_concat_copies_through_bounded_memory(fake: FakeWebHdfs, storage: HdfsCh
     assert storage.concat([ConcatArgument(*item) for item in items]) == 10 + len(data)
     assert fake.files["/root/f/a"].data == b"start" + data + b"en" + data[:3]
     assert max(int(item.params["length"]) for item in fake.log if item.op == "OPEN") <= 8 << 20
+
+
+# Composing
+
+
+def test_composing_streams_through_bounded_memory(fake: FakeWebHdfs) -> None:
+    """Also where a concat may consume its sources: whatever is whole and in one folder."""
+    storage = made(fake, "?concat=consume")
+    data = bytes(range(256)) * 80_000
+    for name, content in (("f/a", b"start"), ("f/b", data)):
+        storage.create(name, content)
+    made_of = storage.compose(
+        "f/new", [ChunkRange("f/a", 0, 5), ChunkRange("f/b", 0, len(data)), ChunkRange("f/b", 1, 2)]
+    )
+    assert made_of == Composed(7 + len(data), 7 + len(data))
+    assert fake.files["/root/f/new"].data == b"start" + data + data[1:3]
+    assert (fake.files["/root/f/a"].data, fake.files["/root/f/b"].data) == (b"start", data)
+    assert max(int(item.params["length"]) for item in fake.log if item.op == "OPEN") <= 8 << 20
+    assert fake.asked("CONCAT") == 0
+    assert temporaries(fake) == []
+    storage.close()
+
+
+def test_what_cannot_be_composed_moves_no_byte(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    storage.create("f/a", b"aa")
+    storage.create("f/b", b"bb")
+    fake.log.clear()
+    with pytest.raises(ChunkExists):
+        storage.compose("f/b", [ChunkRange("f/a", 0, 2)])
+    with pytest.raises(ChunkNotFound):
+        storage.compose("f/new", [ChunkRange("f/a", 0, 2), ChunkRange("f/none", 0, 2)])
+    with pytest.raises(InvalidArgument, match="'f/b' ends before byte 3"):
+        storage.compose("f/new", [ChunkRange("f/a", 0, 2), ChunkRange("f/b", 1, 2)])
+    assert [item.op for item in fake.log if item.where == "datanode"] == []
+
+
+def test_a_source_that_goes_while_it_is_read_leaves_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
+    storage.create("f/a", b"aa")
+    for name in ("f/cut", "f/gone"):
+        storage.create(name, bytes(20 << 20))
+    fake.cut_after("/root/f/cut", 9 << 20, reads=1)
+    real: Any = storage.do_read
+
+    def read(name: str, offset: int, length: int) -> bytes:
+        if offset and name == "f/gone":
+            fake.files.pop("/root/f/gone", None)
+        data: bytes = real(name, offset, length)
+        return data
+
+    storage.do_read = read  # type: ignore[method-assign]
+    for name, kind in (("f/gone", ChunkNotFound), ("f/cut", InvalidArgument)):
+        with pytest.raises(kind):
+            storage.compose("f/new", [ChunkRange("f/a", 0, 2), ChunkRange(name, 0, 20 << 20)])
+        assert temporaries(fake) == []
+        assert not storage.exists("f/new")
+
+
+def test_a_composed_chunk_whose_rename_has_no_answer_is_recognised(
+    fake: FakeWebHdfs, storage: HdfsChunkStorage
+) -> None:
+    storage.create("f/a", b"aa")
+    lost = fake.lose_reply("RENAME")
+    assert storage.compose("f/new", [ChunkRange("f/a", 1, 1), ChunkRange("f/a", 0, 2)]).length == 3
+    assert lost.fired == 1
+    assert fake.files["/root/f/new"].data == b"aaa"
+    # Somebody else's, of the same bytes: it is the file's number that tells them apart.
+    fake.lose_request("RENAME")
+    real = storage._atomic.place
+
+    def place(*arguments: Any, **options: Any) -> bool:
+        made(fake).create("f/newer", b"aaa")
+        return real(*arguments, **options)
+
+    storage._atomic.place = place  # type: ignore[method-assign]
+    with pytest.raises(ChunkExists):
+        storage.compose("f/newer", [ChunkRange("f/new", 0, 3)])
 
 
 # Who asks, and secrets

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import Batch, RecordKind
+from chunkstore.metadata.codec import encode_pin
+from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore.metadata.port import Commit
+from chunkstore.records import PinRecord
+from chunkstore_journal.pin_check import check_pinned
 from tests.journal.world import Process, World
+from tests.support.past import rows_at, rows_of
 
 
 def settings(world: World, kept: int) -> Settings:
@@ -101,13 +108,132 @@ def test_what_another_collector_has_deleted_is_no_error(world: World) -> None:
     assert world.process().open().keys() == owner.keys()
 
 
-def test_pins_stop_the_collector(world: World) -> None:
-    owner = epochs(world, 6, 1)
-    world.storage.put(world.names.pin("1234"), b"somebody's")
+def pin(process: Process, name: str, lsn: int = 0) -> int:
+    """Commit a pin, of the record's own lsn unless it shall lie."""
+    previous, old = process.journal.head, process.store.head().digest
+    lsn = lsn or previous.lsn + 1
+    value = encode_pin(PinRecord(lsn, 0, 0, "somebody", "", {}))
+    digest = (old + row_digest(pin_key(name), value)) % DIGEST_MODULUS
+    batch = Batch(RecordKind.PIN, [], [(pin_key(name), value)], digest, 0, (name,))
+    position = process.journal.append(batch)
+    assert process.store.apply([Commit(position, previous.hash, digest, [], batch.rows)], verify=True)
+    return lsn
+
+
+def unpin(process: Process, name: str) -> None:
+    previous, value = process.journal.head, process.store.get(pin_key(name))
+    assert value is not None
+    digest = (process.store.head().digest - row_digest(pin_key(name), value)) % DIGEST_MODULUS
+    batch = Batch(RecordKind.UNPIN, [], [(pin_key(name), None)], digest, 0, (name,))
+    position = process.journal.append(batch)
+    assert process.store.apply([Commit(position, previous.hash, digest, [], batch.rows)], verify=True)
+
+
+def snapshots_of(world: World) -> list[int]:
+    return [found[0] for name in sorted(names(world)) if (found := world.names.parse_snapshot(name))]
+
+
+def test_a_pin_keeps_what_leads_to_it(world: World) -> None:
+    """The newest snapshot at or below it, and every record from there on; the older ones go."""
+    epochs(world, 3, 1)
+    owner = world.process(settings=settings(world, 1)).open()
+    owner.put("before")
+    first = pin(owner, "first")
+    there = rows_of(owner.store)
+    owner.put("behind")
+    owner.snapshot()
+    for _ in range(3):
+        owner = world.process(settings=settings(world, 1)).open()
+        owner.put("later")
+        owner.snapshot()
+    second = pin(owner, "second")
+    below = max(lsn for lsn in snapshots_of(world) if lsn <= first)
+    before = names(world)
+    foretold = collect(owner, dry_run=True)
+    assert collect(owner) == foretold and foretold[0] == len(before - names(world)) > 0
+    assert min(snapshots_of(world)) == below and rows_at(world.storage, world.names, first) == there
+    assert [*check_pinned(world.streams, first)] == [*check_pinned(world.streams, second)] == []
+    if world.mode == "slot":
+        lost = world.names.slot(4, 1)
+        data = world.whole(lost)
+        world.storage.delete(lost)
+        assert [found.object for found in check_pinned(world.streams, first)] == [world.names.stream(4)]
+        world.storage.create(lost, data)
+    unpin(owner, "first")
+    assert collect(owner)[0] > 0 and min(snapshots_of(world)) > first
+    assert [*check_pinned(world.streams, second)] == []
+    assert {found.invariant for found in check_pinned(world.streams, first)} == {39}, "and nobody is told otherwise"
+    heir = world.process().open()
+    assert heir.keys() == owner.keys()
+
+
+def test_a_pin_without_a_snapshot_below_keeps_everything(world: World) -> None:
+    first = world.process().open()
+    lsn = pin(first, "p")
+    there = rows_of(first.store)
+    owner = epochs(world, 4, 1)
+    assert collect(owner, dry_run=True) == collect(owner) == (0, 0)
+    assert rows_at(world.storage, world.names, lsn) == there
+
+
+def test_a_pin_whose_lsn_nobody_knows_keeps_everything(world: World) -> None:
+    owner = epochs(world, 4, 1)
+    value = b"\xc0"
+    previous, digest = (
+        owner.journal.head,
+        (owner.store.head().digest + row_digest(pin_key("p"), b"\xc0")) % DIGEST_MODULUS,
+    )
+    position = owner.journal.append(Batch(RecordKind.PIN, [], [(pin_key("p"), value)], digest, 0, ("p",)))
+    assert owner.store.apply([Commit(position, previous.hash, digest, [], [(pin_key("p"), value)])], verify=True)
     assert collect(owner) == (0, 0)
-    world.storage.delete(world.names.pin("1234"))
-    owner.journal.append(Batch(RecordKind.HEARTBEAT, [], [], owner.store.head().digest, 0))
-    assert collect(owner)[0] > 0
+
+
+def test_a_pin_does_not_rely_on_a_broken_snapshot(world: World) -> None:
+    owner = epochs(world, 3, 1)
+    world.overwrite(max(name for name in names(world) if name.endswith(".sn")), b"broken")
+    owner = world.process(settings=settings(world, 1)).open()
+    lsn = pin(owner, "p")
+    there = rows_of(owner.store)
+    owner.put("behind")
+    owner.snapshot()
+    owner = epochs(world, 2, 1)
+    collect(owner)
+    assert len(snapshots_of(world)) >= 4 and rows_at(world.storage, world.names, lsn) == there
+
+
+def test_a_pin_does_not_rely_on_a_snapshot_that_was_cut_off(world: World) -> None:
+    """It was not there when a repair cut history in front of it, and comes back."""
+    first = world.process().open()
+    first.put("a")
+    first.snapshot()
+    damaged = first.put("b")
+    for key in "cd":
+        first.put(key)
+    name = first.snapshot()
+    data = world.whole(name)
+    world.storage.delete(name)
+    if world.mode == "slot":
+        world.overwrite(world.names.slot(1, damaged.index - 1), b"broken")
+    else:
+        log = bytearray(world.whole(world.names.log(1)))
+        log[damaged.end - 1] ^= 1
+        world.overwrite(world.names.log(1), bytes(log))
+    owner = world.process(settings=settings(world, 1))
+    owner.ownership = owner.service.mend(from_epoch=1)
+    world.storage.create(name, data)  # a disk remembers it, or a request arrives late
+    for key in "efgh":
+        owner.put(key)
+    lsn = pin(owner, "p")
+    there = rows_of(owner.store)
+    kept, cut_off = snapshots_of(world)
+    assert kept < damaged.lsn < cut_off < lsn
+    for _ in range(3):
+        owner.put("x")
+        owner.snapshot()
+        owner = world.process(settings=settings(world, 1)).open()
+    collect(owner)
+    assert min(snapshots_of(world)) == kept and rows_at(world.storage, world.names, lsn) == there
+    assert [*check_pinned(world.streams, lsn)] == []
 
 
 def test_the_horizon_keeps_what_time_travel_needs(world: World) -> None:

@@ -67,7 +67,7 @@ ANOMALIES: Final = {
     "wrong-refusal": "a call was refused for a reason that did not exist",
     "two-owners": "two processes were told that they own the same epoch",
 }
-_UPKEEP: Final = frozenset((14,))
+_UPKEEP: Final = frozenset((14, 15))
 """Operations of the owner itself, which change nothing that is shown."""
 _BY_KIND: Final = {
     "create": 1, "append": 2, "append_many": 2, "write": 2, "seal": 3, "unseal": 4, "delete": 5, "truncate": 6, "concat": 7,

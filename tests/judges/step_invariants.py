@@ -79,6 +79,7 @@ class StepInvariants:
         self._offers: dict[tuple[str, str], bytes] = {}
         self._chunks: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
+        self._stored_snapshots: dict[str, int] = {}
         self._epochs: dict[str, dict[int, None]] = defaultdict(dict)
         self._owner_of: dict[int, str] = {}
         self._moment = 0
@@ -131,7 +132,8 @@ class StepInvariants:
         if name.startswith(names.epoch_prefix()):
             claim = names.parse_epoch(name)
             return _Name("other") if claim is None else _Name("claim", claim)
-        return _Name("snapshot") if names.parse_snapshot(name) is not None else _Name("other")
+        snapshot = names.parse_snapshot(name)
+        return _Name("other") if snapshot is None else _Name("snapshot", snapshot[1], snapshot[0])
 
     # Storage calls that took effect
 
@@ -151,6 +153,8 @@ class StepInvariants:
             self._put_claim(process, name, what)
         elif what.kind == "log":
             self._write_log(process, name, what, data or b"")
+        elif what.kind == "snapshot":
+            self._stored_snapshots[name] = what.index
 
     def write(self, process: str, name: str, data: bytes) -> None:
         """Bytes were appended to an object."""
@@ -259,6 +263,16 @@ class StepInvariants:
                 self._report(
                     11, f"{process} deleted {name}, whose lsn {lsn} no snapshot covers that is noted and there"
                 )
+            lowest = min(history.pins.values(), default=0)
+            if (
+                lsn
+                and lowest
+                and not any(
+                    lowest >= covered >= lsn and self._content(snapshot) is not None
+                    for snapshot, covered in reversed(self._stored_snapshots.items())
+                )
+            ):
+                self._report(39, f"{process} deleted {name}: without lsn {lsn} the pin at {lowest} cannot be restored")
 
     def _takes_back(self, process: str, what: _Name) -> bool:
         """Whether a claimant removes its own log, in which nothing is and which no OPEN has made a stream."""
@@ -294,6 +308,9 @@ class StepInvariants:
         removed = history.removed.get(what.identity)
         if removed is not None:
             self._deletion = max(self._deletion, history.point(removed))
+            lowest = min(history.pins.values(), default=removed)
+            if removed > lowest:
+                self._report(39, f"{process} deleted {name}, removed at lsn {removed}: a pin is at {lowest}")
         elif chunk_key(what.identity) in history.rows:
             self._report(21, f"{process} deleted {name}, which lsn {history.lsn} refers to")
         elif what.epoch >= max(self._epochs[process], default=0):

@@ -20,6 +20,7 @@ from tests.judges.stored_records import (
     CHUNK_FIELDS,
     GARBAGE_FIELDS,
     OPEN,
+    PIN_FIELDS,
     SEAL,
     TABLE_FIELDS,
     Claim,
@@ -42,6 +43,7 @@ _OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "_append", "_content", "_re
 _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
+_REPLACE: Final = 15
 _TABLES: Final = (10, 11)
 _MODULUS: Final = 1 << 256
 
@@ -107,6 +109,8 @@ class StoredHistory:
         self.entries: list[Entry] = []
         self.rows: dict[bytes, bytes] = {}
         self.snapshots: dict[str, int] = {}
+        self.pins: dict[bytes, int] = {}
+        """The lsn of each pin, by its row's key."""
         """Snapshots that H notes, or that an OPEN names, with their lsn."""
         self.open_lsns: dict[int, int] = {}
         """Lsn of each OPEN in H."""
@@ -344,6 +348,8 @@ class StoredHistory:
             if source in self._tails:
                 start, chunk = self._tails[source]
                 self._put(self._tails, target, (offset + start, chunk))
+        if op[0] == _REPLACE and op[2] <= self._tails[op[1]][0] < op[3]:
+            self._put(self._tails, op[1], tuple(op[4][-1]))
         if op[0] not in _APPENDING:
             return None
         _, segment, offset, length, chunks = op[:5]
@@ -376,6 +382,8 @@ class StoredHistory:
         for key, value in rows:
             if key[:1] == b"G" and value is not None:
                 self._remove(value, lsn)
+            elif key[:1] == b"P":
+                self._put(self.pins, key, _MISSING if value is None else decode_row(value, PIN_FIELDS)[0])
 
     def _remove(self, value: bytes, lsn: int) -> None:
         identity, _, count = decode_row(value, GARBAGE_FIELDS)[:3]

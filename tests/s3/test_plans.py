@@ -6,83 +6,99 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chunkstore_bindings.s3.concat import Part, Span, plan_parts
+from chunkstore_bindings.s3.joining import Part, Span, plan_parts
 from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX
 
 MIB = 1 << 20
 
 
-def check(lengths: list[int], parts: list[Part], part_min: int, part_max: int, parts_max: int) -> None:
+Ranges = list[tuple[int, int]]
+"""Where each begins in its source, and its length."""
+
+
+def spans(ranges: Ranges) -> list[Span]:
+    return [Span(source, start, start + length) for source, (start, length) in enumerate(ranges)]
+
+
+def whole(lengths: list[int]) -> list[Span]:
+    return spans([(0, length) for length in lengths])
+
+
+def check(wanted: list[Span], parts: list[Part], part_min: int, part_max: int, parts_max: int) -> None:
     assert len(parts) <= parts_max
-    joined = [span for part in parts for span in part.spans]
-    # In order, without holes: each source from its start to its end.
-    position = dict.fromkeys(range(len(lengths)), 0)
+    # In order, without holes: each range from its start to its end.
+    position = {span.source: span.start for span in wanted}
     last = 0
-    for span in joined:
+    for span in [span for part in parts for span in part.spans]:
         assert span.source >= last
         assert span.start == position[span.source]
         assert span.stop > span.start
         position[span.source], last = span.stop, span.source
-    assert [position[source] for source in range(len(lengths))] == lengths
+    assert position == {span.source: span.stop for span in wanted}
     for number, part in enumerate(parts):
         assert part.length <= part_max or not part.copied
         assert part.length >= part_min or number == len(parts) - 1
         assert len(part.spans) == 1 or not part.copied
 
 
-@given(st.lists(st.integers(0, 60), max_size=40), st.integers(10, 20), st.integers(10, 40))
-@example([9, 10, 9, 10], 20, 10)
-@example([25, 1], 40, 10)
+def ranges(min_size: int, max_size: int) -> st.SearchStrategy[Ranges]:
+    return st.lists(st.tuples(st.integers(0, 30), st.integers(0, 60)), min_size=min_size, max_size=max_size)
+
+
+@given(ranges(0, 40), st.integers(10, 20), st.integers(10, 40))
+@example([(0, 9), (3, 10), (0, 9), (1, 10)], 20, 10)
+@example([(0, 25), (7, 1)], 40, 10)
 @settings(max_examples=500, deadline=None)
-def test_small_scopes(lengths: list[int], part_max: int, carried: int) -> None:
+def test_small_scopes(wanted: Ranges, part_max: int, carried: int) -> None:
     part_min, parts_max = 5, 10_000
-    parts = plan_parts(lengths, part_min=part_min, part_max=part_max, carried=carried)
-    check(lengths, parts, part_min, part_max, parts_max)
+    parts = plan_parts(spans(wanted), part_min=part_min, part_max=part_max, carried=carried)
+    check(spans(wanted), parts, part_min, part_max, parts_max)
 
 
-@given(st.lists(st.integers(0, 60), min_size=30, max_size=300))
+@given(ranges(30, 300))
 @settings(max_examples=200, deadline=None)
-def test_few_parts_allowed(lengths: list[int]) -> None:
-    check(lengths, plan_parts(lengths, part_min=5, part_max=10_000, parts_max=20, carried=10), 5, 10_000, 20)
+def test_few_parts_allowed(wanted: Ranges) -> None:
+    parts = plan_parts(spans(wanted), part_min=5, part_max=10_000, parts_max=20, carried=10)
+    check(spans(wanted), parts, 5, 10_000, 20)
 
 
 def test_large_sources_are_copied_whole() -> None:
-    parts = plan_parts([5 * MIB] * 100)
+    parts = plan_parts(whole([5 * MIB] * 100))
     assert parts == [Part((Span(source, 0, 5 * MIB),), copied=True) for source in range(100)]
 
 
 def test_small_neighbours_are_carried_together() -> None:
-    parts = plan_parts([64 << 10] * 1000)
+    parts = plan_parts(whole([64 << 10] * 1000))
     assert all(not part.copied for part in parts)
     assert len(parts) == 4
     assert sum(part.length for part in parts) == 1000 * (64 << 10)
 
 
 def test_what_lacks_is_taken_from_the_large_neighbour_and_no_more() -> None:
-    parts = plan_parts([MIB, 100 * MIB, 2 * MIB])
+    parts = plan_parts(spans([(0, MIB), (7, 100 * MIB), (MIB, 2 * MIB)]))
     assert parts == [
-        Part((Span(0, 0, MIB), Span(1, 0, 4 * MIB)), copied=False),
-        Part((Span(1, 4 * MIB, 100 * MIB),), copied=True),
-        Part((Span(2, 0, 2 * MIB),), copied=False),
+        Part((Span(0, 0, MIB), Span(1, 7, 7 + 4 * MIB)), copied=False),
+        Part((Span(1, 7 + 4 * MIB, 7 + 100 * MIB),), copied=True),
+        Part((Span(2, MIB, 3 * MIB),), copied=False),
     ]
 
 
 def test_the_largest_source_is_split() -> None:
-    parts = plan_parts([12 << 30])
+    parts = plan_parts(whole([12 << 30]))
     assert [part.length for part in parts] == [4 << 30] * 3
     assert all(part.copied for part in parts)
 
 
 def test_very_many_sources_share_parts() -> None:
-    lengths = [5 * MIB] * 25_000
-    parts = plan_parts(lengths)
-    check(lengths, parts, PART_BYTES_MIN, COPY_BYTES_MAX, PARTS_MAX)
+    wanted = whole([5 * MIB] * 25_000)
+    parts = plan_parts(wanted)
+    check(wanted, parts, PART_BYTES_MIN, COPY_BYTES_MAX, PARTS_MAX)
 
 
 def test_more_than_an_object_can_hold() -> None:
     with pytest.raises(ValueError, match="do not fit"):
-        plan_parts([COPY_BYTES_MAX] * (PARTS_MAX + 1))
+        plan_parts(whole([COPY_BYTES_MAX] * (PARTS_MAX + 1)))
 
 
 def test_nothing() -> None:
-    assert plan_parts([]) == plan_parts([0, 0]) == []
+    assert plan_parts([]) == plan_parts(whole([0, 0])) == []

@@ -23,7 +23,7 @@ from chunkstore.errors import (
 )
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ConcatArgument, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument, ReadRange
 from chunkstore.testing.storage_basics import pattern
 from chunkstore_bindings.probe import PROBE_RACERS, confirm_storage, probe_storage
 from chunkstore_journal.container import read_format
@@ -136,6 +136,40 @@ def test_concat_on_the_server(server: S3Server, connect: Connect) -> None:
     with pytest.raises(InvalidArgument):
         storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/2", 6 * MIB + 1)])
     assert storage.read(ChunkHandle("c/1", False), 0, 1000) == contents[1]
+    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
+
+
+def test_composing_on_the_server(server: S3Server, connect: Connect) -> None:
+    storage = connect(server)
+    sizes = [5 * MIB + 1, 100, 11 * MIB, 7]
+    contents = [random.Random(size).randbytes(size) for size in sizes]
+    for number, content in enumerate(contents):
+        storage.create(f"c/{number}", content)
+    ranges = [
+        ChunkRange("c/0", 1, 5 * MIB),
+        ChunkRange("c/1", 10, 80),
+        ChunkRange("c/2", 3, 11 * MIB - 3),
+        ChunkRange("c/0", 0, 5 * MIB + 1),
+        ChunkRange("c/3", 2, 5),
+    ]
+    expected = b"".join(contents[int(item.name[2:])][item.offset : item.offset + item.length] for item in ranges)
+    assert storage.compose("c/new", ranges) == Composed(len(expected), 5 * MIB + 5)
+    assert storage.read(ChunkHandle("c/new", False), 0, 1 << 30) == expected
+    for number, content in enumerate(contents):
+        assert storage.read(ChunkHandle(f"c/{number}", False), 0, 1 << 30) == content
+    with pytest.raises(ChunkExists):
+        storage.compose("c/new", ranges)
+    with pytest.raises(ChunkNotFound) as caught:
+        storage.compose("c/newer", [*ranges, ChunkRange("c/none", 0, 6 * MIB)])
+    assert caught.value.chunk == "c/none"
+    for beyond in (
+        ChunkRange("c/2", 6 * MIB, 5 * MIB + 1),
+        ChunkRange("c/2", 12 * MIB, 5 * MIB),
+        ChunkRange("c/3", 7, 1),
+    ):
+        with pytest.raises(InvalidArgument, match=beyond.name):
+            storage.compose("c/newer", [*ranges, beyond, *ranges])
+    assert not storage.exists("c/newer")
     assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
 
 

@@ -7,11 +7,11 @@ from multiprocessing.process import BaseProcess
 
 import chunkstore
 from chunkstore.config import Settings
-from chunkstore.storage import ConcatArgument
+from chunkstore.storage import ChunkRange
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 
-__all__ = ["append_twice", "concat", "large", "run", "settings"]
+__all__ = ["append_twice", "compose", "large", "run", "settings"]
 
 MIB = 1 << 20
 _processes = get_context("forkserver")
@@ -42,6 +42,6 @@ def append_twice(root: str, folder: str, tag: str) -> None:
     store.append("s", large(tag))
 
 
-def concat(root: str, names: list[str], length: int) -> None:
-    """Join objects of this length on the server."""
-    S3ChunkStorage(parse_root(root)).concat([ConcatArgument(name, length) for name in names])
+def compose(root: str, name: str, sources: list[str], length: int) -> None:
+    """Make a new object of objects of this length, on the server."""
+    S3ChunkStorage(parse_root(root)).compose(name, [ChunkRange(source, 0, length) for source in sources])

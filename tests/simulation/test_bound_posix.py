@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from chunkstore.errors import ChunkNotFound, StorageFull, StorageUnavailable
+from chunkstore.storage import ChunkRange
 from chunkstore_bindings.filesystem import posix
 from tests.simulator import Process, World
 from tests.simulator.bound_posix import BoundPosixBackend
@@ -42,6 +43,7 @@ def test_what_the_binding_has_acknowledged_survives_every_power_cut() -> None:
                 handle = storage.create("c/other/log")
                 storage.write(handle, 0, b"0123456789" * 20)
                 storage.sync(["c/other/log"])
+                storage.compose("c/joined/chunk", [ChunkRange("c/other/log", 5, 150), ChunkRange("c/new/hint", 0, 5)])
 
             z.run(body)
             world.machine().power_cut()
@@ -49,6 +51,30 @@ def test_what_the_binding_has_acknowledged_survives_every_power_cut() -> None:
             assert backend.content("c/new/deep/claim") == b"mine"
             assert backend.content("c/new/hint") == b"there"
             assert backend.content("c/other/log") == b"0123456789" * 20
+            assert backend.content("c/joined/chunk") == (b"0123456789" * 20)[5:155] + b"there"
+
+
+@pytest.mark.parametrize("weather", [Weather(), Weather(short_write=0.3)], ids=["fine", "short"])
+def test_a_power_cut_in_the_midst_of_composing_leaves_all_of_the_chunk_or_nothing(weather: Weather) -> None:
+    parts = [b"one" * 40, b"two" * 40]
+    found: set[bytes | None] = set()
+    ended = 0
+    for step in range(40):
+        with World(step, "posix", bindings=True, weather=weather) as world:
+            z = world.process("z")
+            for number, part in enumerate(parts):
+                z.run(partial(z.storage.create_if_absent, f"c/{number}", part))
+            ranges = [ChunkRange(f"c/{number}", 3, 100) for number in range(2)]
+            world.faults.active = True
+            gate = z.gate(skip=step)
+            job = z.start(partial(z.storage.compose, "c/new", ranges))
+            world.run_until(lambda gate=gate, job=job: gate.call is not None or job.done)  # type: ignore[misc]
+            world.machine().power_cut()
+            found.add(world.backend.content("c/new"))
+            assert [world.backend.content(f"c/{number}") for number in range(2)] == parts
+            ended += gate.call is None
+    assert found == {None, b"".join(part[3:103] for part in parts)}
+    assert 0 < ended < 35  # the others were cut off
 
 
 def test_short_reads_and_short_writes_are_gone_on_with() -> None:

@@ -16,6 +16,7 @@ from chunkstore_bindings.filesystem import (
     FilesystemChunkStorage,
     atomic,
     chunk_files,
+    copying,
     file_cache,
     folders,
     held,
@@ -34,7 +35,7 @@ from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 __all__ = ["BoundPosixBackend"]
 
 _ROOT: Final = "/simulated"
-_MODULES: Final = (atomic, chunk_files, file_cache, folders, held, mounts, posix, storage, tree)
+_MODULES: Final = (atomic, chunk_files, copying, file_cache, folders, held, mounts, posix, storage, tree)
 _CLOSING: Final = (held.Held, file_cache.OpenFile)
 """Classes that keep the system's ``close`` for their end."""
 _OF_STEPS: Final = {"fsync": "sync", "fsync-folder": "sync"}
@@ -54,6 +55,7 @@ class BoundPosixBackend(PosixFaults):
             append=True,
             append_journal=local,
             create_if_absent=True,
+            compose="storage",
             concat=True,
             truncate=True,
             set_read_only=True,

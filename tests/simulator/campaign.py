@@ -36,6 +36,7 @@ SOURCES: Final = (
     ("chunkstore", "*.py"),
     ("chunkstore.metadata", "**/*.py"),
     ("chunkstore.operations", "**/*.py"),
+    ("chunkstore.upkeep", "**/*.py"),
     ("chunkstore_journal", "**/*.py"),
     ("chunkstore_bindings", "*.py"),
     ("chunkstore_bindings.wrappers", "**/*.py"),

@@ -13,9 +13,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore.metadata.keys import CHUNK
+from chunkstore.metadata.keys import CHUNK, chunk_key
+from chunkstore.names import chunk_epoch
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
+from chunkstore.storage import iter_listing
 from tests.judges.checker import check_history
 from tests.judges.events import Event
 from tests.judges.stored_history import StoredHistory
@@ -68,7 +70,7 @@ class Checks:
         if self._watch.rotten:
             return
         with self._world.scheduler.atomic(), store._container.current.store.view() as view:
-            findings = list(check(store._context, view, "quick", epoch=store.epoch))
+            findings = list(check(store._context, view, "quick", epoch=store.epoch, orphans=store._space.found_orphans))
         for finding in findings:
             if finding.severity in _WRONG and finding.invariant not in self._watch.forgiven:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")
@@ -109,6 +111,16 @@ class Checks:
             world.fail(f"invariant 9: contents changed without a change: {self._final} -> {found}")
         self._final = found
         return self._finals(store, found) if early else []
+
+    def swept(self, store: ChunkedSegmentStorage) -> None:
+        """One sweep leaves nothing that no row names, but for what the heir itself may have left behind (invariant 23)."""
+        patiently(lambda: store.sweep(delete=True, age_s_min=0))
+        owned = store._container
+        with owned.current.store.view() as view:
+            for info in iter_listing(owned.storage, owned.names.data_prefix()):
+                identity = owned.names.parse_chunk(info.name)
+                if identity is None or (chunk_epoch(identity) < store.epoch and view.get(chunk_key(identity)) is None):
+                    self._world.fail(f"invariant 23: a sweep has left {info.name}, {info.length} bytes")
 
     def _finals(self, store: ChunkedSegmentStorage, found: ContainerContents) -> list[Event]:
         """What the heir was told, as events: segments one by one, which there are, and rows."""

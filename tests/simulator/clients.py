@@ -39,6 +39,7 @@ from tests.judges.causes import hidden_cause
 from tests.judges.events import Event, error_fields
 from tests.simulator.drawing import Plan
 from tests.simulator.world import World
+from tests.support.merging import merge
 
 __all__ = ["KEYS", "TABLE", "Client", "EventWriter", "Recorder", "follow"]
 
@@ -432,6 +433,28 @@ class Client:
     def do_collect(self, store: ChunkedSegmentStorage) -> None:
         with self._judged("collect"):
             store.collect()
+
+    def do_merge(self, store: ChunkedSegmentStorage) -> None:
+        """Some chunks become one or two, if they are still there when those are written."""
+        segment, random = self.segment(), self._random
+        with self._judged("merge"):
+            chunks = len([*store.layout(segment)])
+            if chunks:
+                first, count = random.randrange(chunks), random.choice((1, 3, 100))
+                store.commit([merge(store, segment, first, count, parts=random.choice((1, 1, 2)), leave_head=True)])
+
+    def do_pin(self, store: ChunkedSegmentStorage) -> None:
+        expires_s = self._random.choice((None, self._plan.latency_s * 30))
+        with self._judged("pin"):
+            store.pin(f"p{self._random.randrange(2)}", expires_s=expires_s)
+
+    def do_unpin(self, store: ChunkedSegmentStorage) -> None:
+        with self._judged("unpin"):
+            store.unpin(f"p{self._random.randrange(2)}")
+
+    def do_sweep(self, store: ChunkedSegmentStorage) -> None:
+        with self._judged("sweep"):
+            store.sweep(delete=True, keep_in=self._random.choice((None, None, "lost")), age_s_min=0)
 
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
         """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""

@@ -104,10 +104,11 @@ def draw_plan(
     storage: StorageKind | None = None,
     bindings: bool | None = None,
     distrust: Iterable[str] = ENABLED,
+    merges: bool = True,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
-    ``distrust``: the classes of that name that may be drawn.
+    ``distrust``: the classes of that name that may be drawn. ``merges``: chunks may be merged.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -152,7 +153,12 @@ def draw_plan(
         bindings=bindings or kind == "hdfs",
         retrying=remote and random.random() < 0.5,
         lmdb=lmdb,
-        mix=_draw_mix(random),
+        # Of chances of their own, too.
+        mix=(
+            *_draw_mix(random),
+            *(() if lies or not merges else _draw_merges(seed)),
+            *((("sweep", 2),) if Random(f"sweep {seed}").random() < 0.4 else ()),
+        ),
         distrust=lies,
     )
 
@@ -193,6 +199,12 @@ def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weathe
     return Weather(**chances)
 
 
+def _draw_merges(seed: int) -> tuple[tuple[str, int], ...]:
+    """The weight of merges of chunks, of its own chance, too. (Where bytes rot a copy of them would be damage without a cause.)"""
+    random = Random(f"merge {seed}")
+    return (("merge", random.choice((2, 10))),) if random.random() < 0.4 else ()
+
+
 def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:
     """Weights of the clients' verbs; some are left out, appends and reads never."""
     weights = {"append": random.choice((5, 20, 40)), "read": random.choice((2, 5, 20)), "info": 2, "create": 3}
@@ -217,4 +229,6 @@ def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:
     for name, weight in optional.items():
         if random.random() < 0.6:
             weights[name] = weight * random.choice((1, 1, 3))
+    if "collect" in weights and random.random() < 0.4:
+        weights |= {"pin": 1, "unpin": 2}  # while there is a pin, little is deleted
     return tuple(weights.items())

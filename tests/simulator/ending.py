@@ -38,6 +38,7 @@ def judge(run: RootRun) -> None:
     world.advance(float(run.plan.timeout_s) * 1200)
     if world.failures:
         return
+    _calmly(run, lambda: run.checks.swept(store), heir)
     _calmly(run, lambda: run.checks.at_the_end(store, early=False), heir)
     _calmly(run, store.close, heir)
     follower = run.process("follower", f"host-of-the-follower{run.side}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chunkstore.checksum import BytesLike
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ListPage
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ListPage
 
 __all__ = ["FolderStorage"]
 
@@ -68,6 +68,11 @@ class FolderStorage(BaseChunkStorage):
 
     def do_stat(self, name: str) -> ChunkInfo:
         return self._own(self._inner.do_stat(self._folder + name))
+
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        return self._inner.do_compose(
+            self._folder + name, [item._replace(name=self._folder + item.name) for item in ranges]
+        )
 
     def do_identity(self, name: str) -> bytes:
         return self._inner.do_identity(self._folder + name)

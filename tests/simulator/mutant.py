@@ -44,9 +44,9 @@ class Mutant(NamedTuple):
     def plan(self, seed: int, claims: int) -> Plan:
         """The run of a seed in which the bug is hunted."""
         if not self.bound:
-            return draw_plan(seed, claims=claims, lmdb="rotten_rows" in self.needs)
+            return draw_plan(seed, claims=claims, lmdb="rotten_rows" in self.needs, merges=False)
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
-        return draw_plan(seed, claims=claims, lmdb=False, bindings=True, storage=storage)
+        return draw_plan(seed, claims=claims, lmdb=False, merges=False, bindings=True, storage=storage)
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""

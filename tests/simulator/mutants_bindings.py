@@ -17,6 +17,7 @@ _ON_FILES: Final = (
     "tests/unit/test_filesystem_held.py",
     "tests/unit/test_filesystem_file_cache.py",
     "tests/unit/test_filesystem.py",
+    "tests/unit/test_filesystem_compose.py",
 )
 _ON_S3: Final = (
     "tests/simulation/test_bound_servers.py",
@@ -24,11 +25,13 @@ _ON_S3: Final = (
     "tests/s3/test_doubt.py",
     "tests/s3/test_hostile.py",
     "tests/s3/test_nonsense.py",
+    "tests/s3/test_composing.py",
     "tests/s3/test_faults.py",
 )
 _ON_HDFS: Final = (
     "tests/simulation/test_bound_servers.py",
     "tests/hdfs/test_creating.py",
+    "tests/hdfs/test_joining_and_asking.py",
     "tests/hdfs/test_lost_replies.py",
     "tests/hdfs/test_doubts.py",
     "tests/hdfs/test_reading.py",
@@ -302,10 +305,52 @@ BINDING_MUTANTS: Final = (
             f"{_S3}.listing:list_page", "return ListPage(tuple(items), after)", "return ListPage(tuple(items), None)"
         ),
     ),
+    _file(
+        "file-short-copy",
+        "a copy that the kernel ends early counts as whole",
+        Patch(f"{_FILES}.posix:copy_range", "while done < length:", "while not done:"),
+        Patch(f"{_FILES}.copying:Copier.copy", "BaseChunkStorage.check_covered(item, item.offset + done)", "pass"),
+    ),
+    _file(
+        "file-cut-source-unnoticed",
+        "a source that ends before its range does is composed as far as it goes",
+        Patch(f"{_FILES}.copying:Copier.copy", "BaseChunkStorage.check_covered(item, item.offset + done)", "pass"),
+    ),
+    _file(
+        "file-composed-in-place",
+        "what is composed is written under its name, and not under a temporary's",
+        Patch(
+            f"{_FILES}.storage:FilesystemChunkStorage.do_compose",
+            "if not self._atomic.create_if_absent(name, lambda file: carried.append(self._copier.copy(ranges, file, 0))):"
+            "\n        raise ChunkExists(name)",
+            "self.do_create(name, None)\n"
+            "    carried.append(self._copier.copy(ranges, self._open[name].fd, 0))\n    self.do_sync([name])",
+        ),
+        needs=("power_cut",),
+    ),
+    _s3(
+        "s3-compose-replaces",
+        "an upload in parts is completed without its condition",
+        Patch(f"{_S3}.multipart:_complete", '{"IfNoneMatch": "*"} if upload.exclusive else {}', "{}"),
+    ),
+    _s3(
+        "s3-parts-unchecked",
+        "an upload is completed whatever the server has copied",
+        Patch(f"{_S3}.multipart:in_parts", "if check is not None:", "if False:"),
+    ),
+    _s3(
+        "s3-range-from-start",
+        "a part is copied from its source's beginning",
+        Patch(
+            f"{_S3}.joining:_copy",
+            "bytes={span.start}-{span.stop - 1}",
+            "bytes=0-{span.stop - span.start - 1}",
+        ),
+    ),
     _s3(
         "s3-completed-blindly",
         "a completion without answer counts as done when the upload is gone",
-        Patch(f"{_S3}.multipart:complete", "if in_doubt and _landed(client, upload, length):", "if in_doubt:"),
+        Patch(f"{_S3}.multipart:_complete", "if in_doubt and _landed(client, upload, length):", "if in_doubt:"),
     ),
     _hdfs(
         "hdfs-length-unchecked",
@@ -321,6 +366,21 @@ BINDING_MUTANTS: Final = (
         "a file is created by a rename that replaces what has the name",
         Patch(
             f"{_HDFS}.atomic:AtomicCreates.place", 'option = "OVERWRITE" if replace else "NONE"', 'option = "OVERWRITE"'
+        ),
+    ),
+    _hdfs(
+        "hdfs-compose-from-start",
+        "a range is copied from its chunk's beginning",
+        Patch(f"{_HDFS}.storage:HdfsChunkStorage._copied", "range(item.offset, end,", "range(0, item.length,"),
+        Patch(f"{_HDFS}.storage:HdfsChunkStorage._copied", "end - start", "item.length - start"),
+    ),
+    _hdfs(
+        "hdfs-compose-replaces",
+        "what is composed replaces what has the name",
+        Patch(
+            f"{_HDFS}.storage:HdfsChunkStorage.do_compose",
+            "if not self._atomic.create(name, pieces, deadline):\n            raise ChunkExists(name)",
+            "self._atomic.put(name, pieces, deadline)",
         ),
     ),
     _hdfs(

@@ -103,6 +103,27 @@ ENGINE_MUTANTS: Final = (
         "                    raise",
     ),
     single(
+        "sweep-own-epoch",
+        "a sweep takes what its own epoch writes for orphans",
+        EVERYWHERE,
+        "chunkstore.operations.orphans:_standing",
+        "if own < epoch else",
+        "if own <= epoch else",
+    ),
+    Mutant(
+        "unknown-session-ended",
+        "a session that the sweeper's rows do not know counts as ended, whenever it began",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.orphans:_standing",
+                "else session_epoch(session)",
+                "else 1",
+            ),
+        ),
+        tests=("tests/unit/test_orphans.py", "tests/engine/test_sweep.py"),
+    ),
+    single(
         "foreign-tail",
         "an owner appends to the chunk of an owner before it",
         POSIX,
@@ -277,5 +298,26 @@ ENGINE_MUTANTS: Final = (
             _GO_ON_WHEN_FULL,
         ),
         needs=("disk_full",),
+    ),
+    single(
+        "gc-pinned-chunks",
+        "a collection does not look at pins",
+        EVERYWHERE,
+        "chunkstore.operations.collect:_find",
+        "if lowest is not None and garbage.lsn > lowest:",
+        "if False:",
+    ),
+    Mutant(
+        "gc-pin-off-by-one",
+        "what the record right behind a pin has removed counts as removed in front of it",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.collect:_find",
+                "garbage.lsn > lowest:",
+                "garbage.lsn > lowest + 1:",
+            ),
+        ),
+        tests=("tests/engine/test_pins.py",),
     ),
 )

@@ -288,4 +288,30 @@ JOURNAL_MUTANTS: Final = (
         "if opened.header.lsn + index <= keep_from]",
         "if opened.header.lsn + index <= keep_from + 10_000]",
     ),
+    Mutant(
+        "gc-pinned-records",
+        "the collector of the journal does not look at pins",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.collect:Collector.run",
+                "if pinned_lsn is not None and pinned_lsn < keep_from:",
+                "if False:",
+            ),
+        ),
+        tests=("tests/journal/test_collect.py",),
+    ),
+    Mutant(
+        "gc-pinned-snapshot",
+        "the collector of the journal keeps the oldest snapshot behind a pin for it, not the newest one in front",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.collect:Collector._pinned_from",
+                "    for snapshot in reversed(stored):\n        if snapshot.lsn <= lsn and",
+                "    for snapshot in stored:\n        if snapshot.lsn >= lsn and",
+            ),
+        ),
+        tests=("tests/journal/test_collect.py",),
+    ),
 )

@@ -302,6 +302,11 @@ class SystemCalls:
         effect = Write(self._file(fd), offset, body, self._kernel.now)
         return int(self._call("pwrite", self._open[fd].name, effect, data=body))
 
+    def copy_file_range(self, src: int, dst: int, count: int, offset_src: int, offset_dst: int) -> int:
+        """A write, whose bytes come from a file: what goes wrong with writes goes wrong with it."""
+        data = bytes(self._file(src).data[offset_src : offset_src + count])
+        return self.pwrite(dst, data, offset_dst) if data else 0
+
     def ftruncate(self, fd: int, length: int) -> None:
         file = self._file(fd)
         self._call("truncate", self._open[fd].name, lambda: file.cut(length, self._kernel.now()))

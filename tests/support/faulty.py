@@ -22,8 +22,10 @@ __all__ = ["Call", "Dead", "Faults", "FaultyChunkStorage", "Outcome", "When", "h
 T = TypeVar("T")
 When = Callable[[str, str], bool]
 
-_CHANGING = frozenset(("create", "create_if_absent", "put", "write", "sync", "harden", "delete", "truncate", "concat"))
-_FILLING = frozenset(("create", "create_if_absent", "put", "write"))
+_CHANGING = frozenset(
+    ("create", "create_if_absent", "put", "write", "sync", "harden", "delete", "truncate", "compose", "concat")
+)
+_FILLING = frozenset(("create", "create_if_absent", "put", "write", "compose"))
 
 
 class Dead(BaseException):

@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from chunkstore.checksum import BytesLike
-from chunkstore.storage import Capabilities, ChunkHandle, ChunkInfo, ChunkStorage, ConcatArgument, ListPage, ReadRange
+from chunkstore.storage import (
+    Capabilities,
+    ChunkHandle,
+    ChunkInfo,
+    ChunkRange,
+    ChunkStorage,
+    Composed,
+    ConcatArgument,
+    ListPage,
+    ReadRange,
+)
 
 T = TypeVar("T")
 Pieces: TypeAlias = list[bytes]
@@ -91,6 +101,9 @@ class Forwarding(ChunkStorage):
     def identity(self, name: str) -> bytes:
         return self.around("identity", (name,), lambda: self.at(name).identity(name))
 
+    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        return self.around("compose", (name,), lambda: self.at(name).compose(name, ranges))
+
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         return self.around(
             "concat",
@@ -121,6 +134,15 @@ class Hooked(Forwarding):
         result = call()
         self.after(operation, names)
         return result
+
+
+class Carrying(Forwarding):
+    """Says that so many bytes of whatever it composes went through the client."""
+
+    carried_bytes = 0
+
+    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        return super().compose(name, ranges)._replace(carried_bytes=self.carried_bytes)
 
 
 def _names(handle: object) -> tuple[str, ...]:

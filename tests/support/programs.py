@@ -47,10 +47,12 @@ from chunkstore.errors import (
 )
 from chunkstore.handles import SegmentHandle
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore.metadata.totals import recount
 from chunkstore.reading import ReadableContainer
 from chunkstore.replica import Replica
 from chunkstore.sessions import SessionWriter
 from tests.support.data import problems
+from tests.support.merging import merge
 from tests.support.segment_model import (
     KEYS,
     NAMES,
@@ -327,6 +329,38 @@ class Program(RuleBasedStateMachine):
         self.commit_all([EndSession(session)])
         self.commit_all([EndSession(session)])
 
+    # Merging chunks
+
+    @rule(
+        name=names,
+        data=st.data(),
+        parts=st.integers(1, 3),
+        leave_head=st.booleans(),
+        others=st.lists(changes(), max_size=2),
+    )
+    def merge_chunks(self, name: str, data: st.DataObject, parts: int, leave_head: bool, others: list[Change]) -> None:
+        """Any run of a segment, unless its last chunk is still active; the journal may roll before it is committed."""
+        chunks = [*self.store.layout(name)] if name in self.state.segments else []
+        if not chunks:
+            return
+        first = data.draw(st.integers(0, len(chunks) - 1))
+        run = chunks[first : first + data.draw(st.integers(1, 6))]
+        epoch = self.store.epoch
+        program: list[Change] = [merge(self.store, name, first, len(run), parts=parts, leave_head=leave_head), *others]
+        planned, expected = apply_all(self.state, program)
+        unfit = run[-1].state == "active"
+        try:
+            self.store.commit(program)
+        except ChunkstoreError as error:
+            self.litter = True
+            unfit |= self.store.epoch != epoch
+            assert type(error) is expected or refused_at_once(program) or (unfit and type(error) is Conflict), repr(
+                error
+            )
+        else:
+            assert expected is None and not unfit
+            self.state = planned
+
     # Reading
 
     @rule(name=names, offset=st.integers(0, 60), length=st.integers(0, 60))
@@ -471,6 +505,13 @@ class Program(RuleBasedStateMachine):
         assert list(found) == sorted(found)
         for name, model in models.items():
             assert store.read(name, model.start, EVERYTHING) == model.data[model.start :]
+        with store._context.store().view() as view:
+            assert view.totals == recount(view)
+        used = store.usage()
+        assert (used.segments, used.live_bytes) == (
+            len(models),
+            sum(len(model.data) - model.start for model in models.values()),
+        )
         rows = store.table(TABLE) if isinstance(store, (ChunkedSegmentStorage, Replica)) else None
         assert rows is not None
         assert {entry.key: entry.value for entry in rows.scan()} == self.state.rows

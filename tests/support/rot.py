@@ -54,7 +54,7 @@ def stored_borders(store: ChunkedSegmentStorage) -> dict[bytes, dict[int, int]]:
             row = decode_table(key, raw).value
             start, step = int.from_bytes(row[1:9], "big"), int.from_bytes(row[9:17], "big")
             crcs = [crc for (crc,) in iter_unpack(">I", row[17:])]
-            assert row[0] == 1 and len(crcs) <= 64 and start + len(crcs) * step <= stop
+            assert row[0] == 1 and len(crcs) <= 64 and start + (len(crcs) - 1) * step < stop
             for number, crc in enumerate(crcs):
                 assert start + number * step not in found.setdefault(identity, {})
                 found[identity][start + number * step] = crc

@@ -22,6 +22,7 @@ from chunkstore.changes import (
     Create,
     Delete,
     EndSession,
+    Replace,
     Seal,
     TableDelete,
     TablePut,
@@ -105,6 +106,8 @@ def apply(state: State, change: Change) -> Failure:
                 return Conflict
         case Concat(target, source, offset):
             return _concat(state.segments, target, source, offset)
+        case Replace():
+            pass  # the same bytes
         case _:
             return _change_one(state, change)
     return None

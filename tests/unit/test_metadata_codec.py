@@ -18,6 +18,7 @@ from chunkstore.metadata.lmdb import store as lmdb_store
 from chunkstore.records import (
     ChunkRecord,
     GarbageRecord,
+    PinRecord,
     SegmentRecord,
     SessionRecord,
     TableRecord,
@@ -33,6 +34,7 @@ FIELDS = {
     "garbage": codec.GARBAGE_FIELDS,
     "table": codec.TABLE_FIELDS,
     "session": codec.SESSION_FIELDS,
+    "pin": codec.PIN_FIELDS,
 }
 RECORDS: dict[str, Any] = {
     "segment": SegmentRecord,
@@ -40,6 +42,7 @@ RECORDS: dict[str, Any] = {
     "garbage": GarbageRecord,
     "table": TableRecord,
     "session": SessionRecord,
+    "pin": PinRecord,
 }
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from chunkstore.errors import ChunkNotFound, Unsupported
 from chunkstore.metrics import LATENCY_BOUNDS_S, storage_collector, total_of
-from chunkstore.storage import ConcatArgument, ReadRange
+from chunkstore.storage import ChunkRange, Composed, ConcatArgument, ReadRange
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.clock import StoppedClock, stopped_clock
-from tests.support.forwarding import Hooked
+from tests.support.forwarding import Carrying, Hooked
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_everything_is_counted(binding: MemoryChunkStorage) -> None:
     storage.truncate(handle, 7)
     storage.set_read_only(handle, read_only=False)
     storage.concat([ConcatArgument("a", 7), ConcatArgument("b", 0)])
+    storage.compose("e", [ChunkRange("a", 1, 5)])
     storage.delete("d")
     with pytest.raises(ChunkNotFound):
         storage.stat("d")
@@ -60,13 +61,24 @@ def test_everything_is_counted(binding: MemoryChunkStorage) -> None:
         "read": (3, 0, 0, 6 + 4 + 3),
         "stat": (2, 1, 0, 0),
         **dict.fromkeys(("exists", "list", "open_read", "open_write", "sync", "harden"), once),
-        **dict.fromkeys(("truncate", "set_read_only", "concat", "delete"), once),
+        **dict.fromkeys(("truncate", "set_read_only", "compose", "concat", "delete"), once),
     }
     total = total_of(storage.snapshot())
-    assert total[:4] == (20, 1, 13, 13)
-    assert sum(total.latency_buckets) == 20
+    assert total[:4] == (21, 1, 13, 13)
+    assert sum(total.latency_buckets) == 21
     storage.reset()
     assert storage.snapshot() == {}
+
+
+def test_what_composing_carries_is_counted_each_way(binding: MemoryChunkStorage) -> None:
+    binding.create("a", b"0123456789")
+    carrying = Carrying(binding)
+    storage = MeteredChunkStorage(carrying)
+    carrying.carried_bytes = 6
+    assert storage.compose("b", [ChunkRange("a", 0, 10)]) == Composed(10, 6)
+    with pytest.raises(ChunkNotFound):
+        storage.compose("c", [ChunkRange("none", 0, 10)])
+    assert storage.snapshot()["compose"][:4] == (2, 1, 6, 6)
 
 
 def test_what_a_block_costs(binding: MemoryChunkStorage) -> None:

@@ -23,7 +23,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.storage import ChunkHandle, ChunkStorage, ConcatArgument, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, ConcatArgument, ReadRange
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.retrying import RetryCounts, RetryingChunkStorage, RetryPolicy
@@ -369,6 +369,18 @@ def test_concat_is_not_repeated(made: Set) -> None:
         made.storage.concat([ConcatArgument("a", 1), ConcatArgument("b", 1)])
     assert made.script.calls == ["concat"]
     assert made.content("a") == b"ab"
+
+
+def test_composing_is_not_repeated(made: Set) -> None:
+    """Not even where nothing happened: behind a lost reply "exists" may be our own chunk or somebody else's."""
+    made.binding.create("a", b"abc")
+    for number, (what, there) in enumerate([(AFTER, b"bc"), (BEFORE, None)]):
+        made.fail(what)
+        with pytest.raises(StorageUnavailable):
+            made.storage.compose(f"n{number}", [ChunkRange("a", 1, 2)])
+        assert made.script.calls == ["compose"]
+        assert made.binding.exists(f"n{number}") is (there is not None)
+    assert made.content("n0") == b"bc"
 
 
 def test_sync_only_where_a_server_answers_for_it(made: Set, tmp_path: object) -> None:

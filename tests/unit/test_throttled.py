@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from chunkstore import runtime
 from chunkstore.deadline import until
 from chunkstore.errors import DeadlineExceeded, InvalidArgument
-from chunkstore.storage import ChunkHandle, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkRange, ReadRange
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits, TokenBucket
 from tests.simulator import World
 from tests.support.clock import stopped_clock
+from tests.support.forwarding import Carrying
 from tests.support.hooked import wait_for
 
 
@@ -267,3 +269,29 @@ def test_the_operation_under_way_sets_an_end(binding: MemoryChunkStorage) -> Non
         storage.put("b", b"x")
     assert time.monotonic() - began_s < 40  # hopeless is said at once
     assert storage.read(ChunkHandle("a", False), 0, 1) == b"\0"
+
+
+def test_what_composing_carries_is_paid_for_behind_it() -> None:
+    """It goes in and out again; what the storage copies by itself costs a request and no more."""
+    inner = Carrying(MemoryChunkStorage("memory://composed"))
+    inner.create("a", bytes(1000))
+    limits = ThrottleLimits(read_bytes_per_s=100, write_bytes_per_s=200)
+    with stopped_clock() as clock:
+        storage = ThrottledChunkStorage(inner, limits, wait_s_max=0)
+        storage.compose("b", [ChunkRange("a", 0, 1000)])
+        storage.compose("c", [ChunkRange("a", 0, 1000)])
+        storage.stat("c")
+        inner.carried_bytes = 1000
+        storage.compose("d", [ChunkRange("a", 0, 1000)])
+        # A second's worth was there.
+        writing, reading = partial(storage.put, "hint", b""), partial(storage.stat, "a")
+        for passes_s, is_due, call in (
+            (3.99, False, writing),
+            (0.02, True, writing),
+            (4.97, False, reading),
+            (0.04, True, reading),
+        ):
+            clock.now_s += passes_s
+            with nullcontext() if is_due else pytest.raises(DeadlineExceeded):
+                call()
+    forget_memory("memory://composed")

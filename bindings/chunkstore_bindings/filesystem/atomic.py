@@ -51,13 +51,13 @@ class AtomicFiles:
         self._medium = medium
         self._swept = False
 
-    def create_if_absent(self, name: str, data: BytesLike) -> bool:
-        """As the port says. The folder is synced also when the name was taken: "taken" must still be true after a power
-        cut."""
+    def create_if_absent(self, name: str, fill: Callable[[int], object]) -> bool:
+        """As the port says, with what ``fill`` writes to the descriptor that it is given. The folder is synced also when the
+        name was taken: "taken" must still be true after a power cut. Raises also what ``fill`` raises."""
         folder = name.rpartition("/")[0]
         self._folders.check(name)
         self._folders.make(folder)
-        root, temporary, fd = self._write_temporary(name, data)
+        root, temporary, fd = self._write_temporary(name, fill)
         try:
             created = self._link(name, root, temporary, fd)
         finally:
@@ -73,7 +73,7 @@ class AtomicFiles:
         folder = name.rpartition("/")[0]
         self._folders.check(name)
         self._folders.make(folder)
-        root, temporary, fd = self._write_temporary(name, data)
+        root, temporary, fd = self._write_temporary(name, lambda file: posix.write_all(file, data, 0))
         os.close(fd)
         try:
             held, rest = self._folders.directory(name)
@@ -123,8 +123,8 @@ class AtomicFiles:
             raise posix.translate(error, name, "linking") from error
         return True
 
-    def _write_temporary(self, name: str, data: BytesLike) -> tuple[Held, str, int]:
-        """A synced temporary with ``data``, still open: the root, its path there, and its descriptor."""
+    def _write_temporary(self, name: str, fill: Callable[[int], object]) -> tuple[Held, str, int]:
+        """A synced temporary that ``fill`` has written, still open: the root, its path there, and its descriptor."""
         self._sweep()
         root = self._folders.held.root()
         temporary = f"{TEMPORARY_FOLDER}/{runtime.token(12).hex()}"
@@ -140,12 +140,14 @@ class AtomicFiles:
                 raise StorageUnavailable(f"{self._root}/{TEMPORARY_FOLDER} vanished; retry", object=name) from error
             raise posix.translate(error, name, "writing") from error
         try:
-            posix.write_all(fd, data, 0)
+            fill(fd)
             posix.sync_all(fd)
-        except OSError as error:
+        except BaseException as error:
             os.close(fd)
             remove_quietly(root, temporary)
-            raise posix.translate(error, name, "writing") from error
+            if isinstance(error, OSError):
+                raise posix.translate(error, name, "writing") from error
+            raise
         return root, temporary, fd
 
     def _sweep(self) -> None:

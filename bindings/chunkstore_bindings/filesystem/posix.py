@@ -152,17 +152,17 @@ def fill(fd: int, buffer: bytearray | memoryview, offset: int, done: int) -> int
     return done
 
 
-def copy_range(source: int, target: int, length: int, target_offset: int) -> int:
-    """Copy the first ``length`` bytes of ``source`` to ``target`` at ``target_offset``; returns the bytes copied.
+def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> tuple[int, int]:
+    """Copy ``length`` bytes; returns the bytes copied, and how many of them went through this process.
 
     Inside the kernel where it can, else through a buffer. Short only if ``source`` is shorter. Raises ``OSError``.
     """
-    done = 0
+    done = carried = 0
     in_kernel = hasattr(os, "copy_file_range")
     while done < length:
         if in_kernel:
             try:
-                step = os.copy_file_range(source, target, length - done, done, target_offset + done)
+                step = os.copy_file_range(source, target, length - done, source_offset + done, target_offset + done)
             except OSError as error:
                 if error.errno not in _NO_COPY_RANGE:
                     raise
@@ -173,12 +173,13 @@ def copy_range(source: int, target: int, length: int, target_offset: int) -> int
                 in_kernel = False
                 continue
         else:
-            data = os.pread(source, min(_COPY_BYTES, length - done), done)
+            data = os.pread(source, min(_COPY_BYTES, length - done), source_offset + done)
             if not data:
                 break
             step = write_all(target, data, target_offset + done)
+            carried += step
         done += step
-    return done
+    return done, carried
 
 
 def translate(error: OSError, name: str, doing: str) -> ChunkstoreError:

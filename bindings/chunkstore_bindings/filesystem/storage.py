@@ -1,8 +1,9 @@
 """Chunks as files in a directory tree: local disks (journal appended) and network file systems (journal in slots).
 
 Promises
-* ``create_if_absent`` is atomic in name and content and durable, also against a crash at any point: a temporary is
-  written and synced, linked to the name, the directory synced. No link(2): ``Unsupported``. Its answer is durable both ways.
+* ``create_if_absent`` and ``compose`` are atomic in name and content and durable, also against a crash at any point: a temporary is
+  written (copied inside the kernel, where it can) and synced, linked to the name, the directory synced. No link(2): ``Unsupported``.
+  The answer of the first is durable both ways.
 * ``write`` compares the offset with the file's size and writes there with pwrite, one writer of a chunk at a time.
 * ``sync`` makes content and name durable. When it fails, the chunk is in doubt for ever: later ``write`` and ``sync`` of
   that name raise ``StorageUnavailable`` at once, because a second sync of lost pages would report success.
@@ -33,10 +34,11 @@ from urllib.parse import quote
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument, ListPage
 from chunkstore_bindings.filesystem import mounts, posix
 from chunkstore_bindings.filesystem.atomic import AtomicFiles, remove_quietly
 from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
+from chunkstore_bindings.filesystem.copying import Copier
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders, kind_of
 from chunkstore_bindings.filesystem.held import HeldFolders
@@ -94,6 +96,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
             append=True,
             append_journal=local,
             create_if_absent=True,
+            compose="storage",
             concat=True,
             truncate=True,
             set_read_only=True,
@@ -106,6 +109,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         self._folders = Folders(held, self._pool, self._make_room, make_root=create_root)
         self._files = ChunkFiles(self._folders, self._cache, self._make_room, coherent=local)
         self._open = self._files.open
+        self._copier = Copier(self._folders, self._files)
         self._atomic = AtomicFiles(self._folders, self._files.open_fd, self._make_room, medium=kind)
         self._identities: dict[str, bytes] = {}
         # Names created here whose directory entry has not been synced yet, and names whose sync has failed.
@@ -236,7 +240,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
     # Creating atomically ---------------------------------------------------------------------------------------------
 
     def do_create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self._atomic.create_if_absent(name, data)
+        return self._atomic.create_if_absent(name, lambda file: posix.write_all(file, data, 0))
 
     def do_put(self, name: str, data: BytesLike) -> None:
         self._atomic.put(name, data)
@@ -426,13 +430,20 @@ class FilesystemChunkStorage(BaseChunkStorage):
         held, rest = self._folders.inside(folder)
         return posix.open_directory(rest, self._make_room, held.fd)
 
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        if self._look(name) is not None:
+            raise ChunkExists(name)
+        carried: list[int] = []
+        if not self._atomic.create_if_absent(name, lambda file: carried.append(self._copier.copy(ranges, file, 0))):
+            raise ChunkExists(name)
+        return Composed(sum(item.length for item in ranges), carried[0])
+
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         """Not atomic: after an error the target may be cut or longer. Durable after ``sync`` of the target. Sources stay."""
-        for item in arguments:
-            size = self._must_look(item.name).st_size
-            if item.length > size:
-                raise InvalidArgument(f"chunk {item.name!r} has {size} bytes, not {item.length}", argument="arguments")
-        name, end = arguments[0]
+        ranges = [ChunkRange(item.name, 0, item.length) for item in arguments]
+        for item in ranges:
+            self.check_covered(item, self._must_look(item.name).st_size)
+        name, _, end = ranges[0]
         while True:
             file = self._writable(name)
             try:
@@ -441,22 +452,12 @@ class FilesystemChunkStorage(BaseChunkStorage):
                         continue
                     file.dirty = True
                     os.ftruncate(file.fd, end)
-                    for source, length in arguments[1:]:
-                        self._append_copy(source, length, file.fd, end)
-                        end += length
-                    return end
+                    self._copier.copy(ranges[1:], file.fd, end)
+                    return sum(item.length for item in ranges)
             except OSError as error:
                 raise posix.translate(error, name, "joining chunks into") from error
             finally:
                 del file
-
-    def _append_copy(self, source: str, length: int, target_fd: int, target_offset: int) -> None:
-        file = self._files.readable(source)
-        try:
-            if posix.copy_range(file.fd, target_fd, length, target_offset) != length:
-                raise StorageUnavailable(f"chunk {source!r} became shorter while it was copied; retry", object=source)
-        finally:
-            del file
 
     def do_truncate(self, name: str, length: int) -> None:
         while True:

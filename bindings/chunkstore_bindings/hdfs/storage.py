@@ -15,8 +15,8 @@ Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c`` (``names``); temporaries li
 never listed. A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: high availability (a root names one name node), Kerberos, HttpFS and other gateways: they may work and are not
-tested. ``concat`` copies and leaves its sources alone, because they may be referred to. HDFS could join whole files of
-one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows it that.
+tested. ``compose`` and ``concat`` copy and leave their sources alone, because they may be referred to. HDFS could join whole files of
+one folder without moving a byte, but it takes the sources away; only ``concat=consume`` in the root allows ``concat`` that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.deadline import left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
+from chunkstore.storage import (
+    BaseChunkStorage,
+    Capabilities,
+    ChunkInfo,
+    ChunkRange,
+    Composed,
+    ConcatArgument,
+    ListPage,
+    ReadRange,
+)
 from chunkstore_bindings.hdfs.atomic import AtomicCreates, pauses
 from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
 from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
@@ -310,14 +319,55 @@ class HdfsChunkStorage(BaseChunkStorage):
         permission = _READ_ONLY if read_only else WRITABLE
         self._change(name, "PUT", "SETPERMISSION", deadline, "marking", permission=permission)
 
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        # One end for all of it: the reads, too, which come from within the request that writes.
+        with until(runtime.monotonic_s() + self._deadline_s):
+            deadline = self._deadline()
+            if self._files.status(name, deadline) is not None:
+                raise ChunkExists(name)
+            # Before a byte is moved: the request says how many there will be.
+            names = list(dict.fromkeys(item.name for item in ranges))
+            statuses = self._pool.run_all([partial(self._files.must_have, source, deadline) for source in names])
+            lengths = {source: int(status["length"]) for source, status in zip(names, statuses, strict=True)}
+            for item in ranges:
+                self.check_covered(item, lengths[item.name])
+            pieces = self._pieces(ranges)
+            if not self._atomic.create(name, pieces, deadline):
+                raise ChunkExists(name)
+        return Composed(pieces.size, pieces.size)
+
+    def _pieces(self, ranges: Sequence[ChunkRange]) -> Pieces:
+        """Their bytes, read when they are asked for."""
+        return Pieces(sum(item.length for item in ranges), lambda: self._copied(ranges))
+
+    def _copied(self, ranges: Sequence[ChunkRange]) -> Iterator[bytes]:
+        """At most 8 MiB are in memory; small ranges are read several at once."""
+        calls: list[Callable[[], bytes]] = []
+        size = 0
+        for item in ranges:
+            end = item.offset + item.length
+            for start in range(item.offset, end, _COPY_BYTES):
+                length = min(_COPY_BYTES, end - start)
+                if size + length > _COPY_BYTES:
+                    yield from self._pool.run_all(calls)
+                    calls, size = [], 0
+                calls.append(partial(self._read_all, item, start, length))
+                size += length
+        if calls:
+            yield from self._pool.run_all(calls)
+
+    def _read_all(self, item: ChunkRange, start: int, length: int) -> bytes:
+        data = self.do_read(item.name, start, length)
+        if len(data) < length:
+            self.check_covered(item, start + len(data))
+        return data
+
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
         deadline = self._deadline()
+        ranges = [ChunkRange(item.name, 0, item.length) for item in arguments]
         statuses = [self._files.must_have(item.name, deadline) for item in arguments]
-        for item, status in zip(arguments, statuses, strict=True):
-            if item.length > status["length"]:
-                raise InvalidArgument(
-                    f"chunk {item.name!r} has {status['length']} bytes, not {item.length}", argument="arguments"
-                )
+        for item, status in zip(ranges, statuses, strict=True):
+            self.check_covered(item, status["length"])
         target, name = arguments[0], arguments[0].name
         if not is_writable(statuses[0]):
             raise InvalidArgument(f"chunk {name!r} is read-only; nothing can be joined to it", argument="arguments")
@@ -330,10 +380,8 @@ class HdfsChunkStorage(BaseChunkStorage):
         if not sources and target.length == statuses[0]["length"]:
             return total
         allowed = self._root.concat_consumes and whole and together and different
-        if allowed and self._concat_natively(name, sources, statuses, deadline):
-            return total
-        joined = Pieces(total, lambda: (piece for item in arguments for piece in self._copied(item)))
-        self._atomic.put(name, joined, deadline)
+        if not (allowed and self._concat_natively(name, sources, statuses, deadline)):
+            self._atomic.put(name, self._pieces(ranges), deadline)
         return total
 
     def _concat_natively(
@@ -353,14 +401,6 @@ class HdfsChunkStorage(BaseChunkStorage):
         except Lost as lost:
             self._files.fail(lost, name, "joining")
         return True
-
-    def _copied(self, item: ConcatArgument) -> Iterator[bytes]:
-        for start in range(0, item.length, _COPY_BYTES):
-            size = min(_COPY_BYTES, item.length - start)
-            data = self.do_read(item.name, start, size)
-            if len(data) != size:
-                raise StorageUnavailable(f"{item.name!r} became shorter while it was joined; retry", object=item.name)
-            yield data
 
     def do_close(self) -> None:
         self._pool.close()

@@ -2,6 +2,6 @@
 
 * ``options``: what a root says. ``session``: the SDK, wired. ``client``: requests, deadlines, pacing, counts.
 * ``answers``: whether it is S3 that answers. ``refusals``: what answers mean.
-* ``sending``: put-if-absent and puts. ``multipart``, ``concat``: large and joined objects. ``reading``, ``listing``.
+* ``sending``: put-if-absent and puts. ``multipart``, ``joining``: large and joined objects. ``reading``, ``listing``.
 * ``lifecycle``: the bucket's own rules. ``storage``: all of it behind the port.
 """

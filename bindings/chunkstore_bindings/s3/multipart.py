@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
@@ -29,7 +29,7 @@ from chunkstore_bindings.s3.options import PARTS_MAX
 from chunkstore_bindings.s3.reading import exists, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 
-__all__ = ["Upload", "aborted_on_failure", "begin", "complete", "send_part", "sweep", "upload"]
+__all__ = ["Upload", "in_parts", "refuse_taken", "send_part", "sweep", "upload"]
 
 _ABORT_TRIES: Final = 3
 _SWEEP_PAGES_MAX: Final = 100
@@ -44,6 +44,9 @@ class Upload(NamedTuple):
     exclusive: bool
 
 
+Send: TypeAlias = Callable[[Upload, int], dict[str, Any]]
+
+
 def upload(
     client: S3Client, integrity: Integrity, name: str, data: BytesLike, pool: runtime.Pool, *, exclusive: bool = True
 ) -> None:
@@ -52,36 +55,66 @@ def upload(
         size = max(client.options.part_size_bytes, -(-len(view) // PARTS_MAX))
         slices = [view[start : start + size] for start in range(0, len(view), size)]
         try:
-            if exclusive and exists(client, name):
-                raise Refusal(Kind.TAKEN, "the name exists", status=412)
+            if exclusive:
+                refuse_taken(client, name)
             # The whole CRC is needed first: an object's metadata is fixed when its upload begins.
             whole_crc = crc32c_extend(0, view)
-            under_way = begin(client, integrity, name, whole_crc, exclusive=exclusive)
-            with aborted_on_failure(client, under_way):
-                stop = runtime.event()
-                calls = [
-                    partial(_unless_stopped, stop, send_part, client, integrity, under_way, number, part)
-                    for number, part in enumerate(slices, 1)
-                ]
-                parts = pool.run_all(calls)
-                complete(client, under_way, parts, len(view))
+            sends = [partial(send_part, client, integrity, view=part) for part in slices]
+            in_parts(client, integrity, name, whole_crc, sends, len(view), pool, exclusive=exclusive)
         finally:
             for part in slices:
                 part.release()
 
 
-def _unless_stopped(stop: runtime.Event, call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """One part's work, not begun any more when another part has failed."""
-    if stop.is_set():
-        raise Refusal(Kind.UNSENT, "another part failed")
+def refuse_taken(client: S3Client, name: str) -> None:
+    """Raise ``Refusal`` (``TAKEN``) if there is such an object: servers before 2025 do not look when an upload is completed."""
+    if exists(client, name):
+        raise Refusal(Kind.TAKEN, "the name exists", status=412)
+
+
+def in_parts(
+    client: S3Client,
+    integrity: Integrity,
+    name: str,
+    crc: int | None,
+    sends: Sequence[Send],
+    length: int,
+    pool: runtime.Pool,
+    *,
+    exclusive: bool,
+    check: Callable[[Upload], None] | None = None,
+) -> None:
+    """Write ``name``, of ``length`` bytes with this CRC if it is known, in parts that ``sends`` make: each is given the upload and
+    its part's number, and returns what completion has to say. ``check`` is called before the object appears.
+
+    Raises ``Refusal`` (``TAKEN``: the name exists), and what the calls raise; then nothing of it is left, or it is stale.
+    """
+    under_way = _begin(client, integrity, name, crc, exclusive=exclusive)
+    with _aborted_on_failure(client, under_way):
+        failures: list[BaseException] = []
+        calls = [partial(_unless_failed, failures, send, under_way, number) for number, send in enumerate(sends, 1)]
+        try:
+            parts = pool.run_all(calls)
+        finally:
+            # Or an error would hold itself, and with it the caller's buffer, until some collection.
+            failures.clear()
+        if check is not None:
+            check(under_way)
+        _complete(client, under_way, parts, length)
+
+
+def _unless_failed(failures: list[BaseException], send: Send, upload: Upload, number: int) -> dict[str, Any]:
+    """One part's work, not begun any more when another part has failed; then what that one met is raised."""
+    if failures:
+        raise failures[0]
     try:
-        return call(*arguments)
-    except BaseException:
-        stop.set()
+        return send(upload, number)
+    except BaseException as error:
+        failures.append(error)
         raise
 
 
-def begin(client: S3Client, integrity: Integrity, name: str, crc: int | None, *, exclusive: bool) -> Upload:
+def _begin(client: S3Client, integrity: Integrity, name: str, crc: int | None, *, exclusive: bool) -> Upload:
     """Begin an upload. ``crc``: the whole object's, where it is known already. Raises ``Refusal``."""
     token = new_token()
     more: dict[str, Any] = {}
@@ -118,7 +151,7 @@ def send_part(client: S3Client, integrity: Integrity, upload: Upload, number: in
 
 
 @contextlib.contextmanager
-def aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
+def _aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
     """Abort the upload if the block fails. A failing abort changes nothing about the error; ``sweep`` finds the rest."""
     try:
         yield
@@ -133,7 +166,7 @@ def aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
         raise
 
 
-def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], length: int) -> None:
+def _complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], length: int) -> None:
     """Let the object appear. Raises ``Refusal``; ``TAKEN`` when the name exists and the upload is exclusive."""
     patience = client.patience()
     condition: dict[str, Any] = {"IfNoneMatch": "*"} if upload.exclusive else {}

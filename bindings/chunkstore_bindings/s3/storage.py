@@ -21,10 +21,19 @@ from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkstoreError, Unsupported
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ConcatArgument, ListPage, ReadRange
+from chunkstore.storage import (
+    BaseChunkStorage,
+    Capabilities,
+    ChunkInfo,
+    ChunkRange,
+    Composed,
+    ConcatArgument,
+    ListPage,
+    ReadRange,
+)
 from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
-from chunkstore_bindings.s3.concat import join
+from chunkstore_bindings.s3.joining import join
 from chunkstore_bindings.s3.lifecycle import check_lifecycle
 from chunkstore_bindings.s3.listing import list_page
 from chunkstore_bindings.s3.multipart import sweep, upload
@@ -46,6 +55,7 @@ _CAPABILITIES: Final = Capabilities(
     append=False,
     append_journal=False,
     create_if_absent=True,
+    compose="storage",
     concat=True,
     sync_repeatable=True,
     remote=True,
@@ -189,9 +199,20 @@ class S3ChunkStorage(BaseChunkStorage):
         found = self._do(name, lambda: head(self._client, name))
         return ChunkInfo(name, found.length, found.modified_ms)
 
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        return self._join(name, ranges, exclusive=True)
+
     def do_concat(self, arguments: Sequence[ConcatArgument]) -> int:
-        names, lengths = [item.name for item in arguments], [item.length for item in arguments]
-        return self._do(names[0], lambda: join(self._client, self._integrity, names, lengths, self._pool))
+        ranges = [ChunkRange(item.name, 0, item.length) for item in arguments]
+        return self._join(ranges[0].name, ranges, exclusive=False).length
+
+    def _join(self, name: str, ranges: Sequence[ChunkRange], *, exclusive: bool) -> Composed:
+        made = self._do(
+            name, lambda: join(self._client, self._integrity, name, ranges, self._pool, exclusive=exclusive)
+        )
+        if made.length >= self.options.multipart_bytes_min:
+            self._sweep_once()
+        return made
 
     def do_close(self) -> None:
         self._pool.close()

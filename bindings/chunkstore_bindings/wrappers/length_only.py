@@ -21,7 +21,16 @@ from dataclasses import replace
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkHandle, ChunkInfo, ChunkStorage, ListPage
+from chunkstore.storage import (
+    BaseChunkStorage,
+    Capabilities,
+    ChunkHandle,
+    ChunkInfo,
+    ChunkRange,
+    ChunkStorage,
+    Composed,
+    ListPage,
+)
 
 __all__ = ["LengthOnlyChunkStorage"]
 
@@ -196,6 +205,16 @@ class LengthOnlyChunkStorage(BaseChunkStorage):
 
     def do_stat(self, name: str) -> ChunkInfo:
         return ChunkInfo(name, self._length(name)) if self.counts(name) else self._inner.stat(name)
+
+    def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        if not self.counts(name):
+            return super().do_compose(name, ranges)
+        for item in ranges:
+            self.check_covered(item, self.do_stat(item.name).length)
+        length = sum(item.length for item in ranges)
+        if not self._insert(name, length):
+            raise ChunkExists(name)
+        return Composed(length, 0)
 
     def do_identity(self, name: str) -> bytes:
         return super().do_identity(name) if self.counts(name) else self._inner.identity(name)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from chunkstore import runtime
 from chunkstore.metrics import LATENCY_BOUNDS_S, NO_CALLS, CallCounts, total_of
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.wrappers.wrapping import OPERATIONS, WrappingChunkStorage, bytes_read
+from chunkstore_bindings.wrappers.wrapping import OPERATIONS, WrappingChunkStorage, bytes_carried, bytes_read
 
 __all__ = ["Counting", "MeteredChunkStorage"]
 
@@ -102,12 +102,14 @@ class MeteredChunkStorage(WrappingChunkStorage):
     def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         began_s = runtime.monotonic_s()
         failed = True
-        received_bytes = 0
+        received_bytes = carried_bytes = 0
         try:
             answer = call()
             failed = False
             if operation == "read":
                 received_bytes = bytes_read(answer)
+            elif operation == "compose":
+                carried_bytes = bytes_carried(answer)
             return answer
         finally:
             took_s = runtime.monotonic_s() - began_s
@@ -116,7 +118,7 @@ class MeteredChunkStorage(WrappingChunkStorage):
                 meter = self._meters[operation]
                 meter.requests += 1
                 meter.errors += failed
-                meter.sent_bytes += size_bytes
-                meter.received_bytes += received_bytes
+                meter.sent_bytes += size_bytes + carried_bytes
+                meter.received_bytes += received_bytes + carried_bytes
                 meter.seconds += took_s
                 meter.buckets[bucket] += 1

@@ -10,7 +10,8 @@ Promises
 * *Appending and cutting* are never sent twice, because the first may still arrive (protocol A2). The length is looked up
   instead: exactly right, with our bytes at its end, means that only the reply was lost; anything else is the error. Above
   a page cache (``append`` without ``sync_repeatable``) not even that: bytes that can be read there may never reach the disk.
-* ``concat`` is not repeated: nothing cheap tells whether it happened.
+* ``concat`` is not repeated: nothing cheap tells whether it happened. Nor is ``compose``: behind a lost reply "exists" may mean
+  our own chunk or somebody else's, and only reading all of it would tell. Whoever composes takes another name instead.
 * It gives up when the budget of tries or seconds is used up, or when the operation under way (``chunkstore.deadline``) has no
   time left; the last error is raised, and means "may have happened" for changing calls.
 
@@ -39,7 +40,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.names import check_object_name
-from chunkstore.storage import ChunkHandle, ChunkStorage, ConcatArgument
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, Composed, ConcatArgument
 from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage, size_of
 
 __all__ = ["RetryCounts", "RetryPolicy", "RetryingChunkStorage"]
@@ -235,6 +236,9 @@ class RetryingChunkStorage(WrappingChunkStorage):
         except _TRANSIENT:
             if not self._is_so("truncate", "stat", lambda: self.inner.stat(handle.name).length == length):
                 raise
+
+    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        return self.inner.compose(name, ranges)
 
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         return self.inner.concat(arguments)

@@ -2,7 +2,8 @@
 
 Promises
 * In the long run no limit is exceeded; for a moment by at most a burst (one second's worth) and one request. A request
-  goes whole, however large: the calls behind it wait for it. What a read brings is known only afterwards and is paid then.
+  goes whole, however large: the calls behind it wait for it. What a read brings, and what a ``compose`` carries in and out
+  again, is known only afterwards and is paid then.
 * First come, first served: no call overtakes another within reads, or within writes.
 * Limits can be changed at any time, also while calls wait for them.
 * A call whose turn cannot come before ``wait_s_max``, or before the operation under way ends (``chunkstore.deadline``), gets
@@ -21,7 +22,7 @@ from chunkstore import runtime
 from chunkstore.deadline import left_s
 from chunkstore.errors import DeadlineExceeded, InvalidArgument
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.wrappers.wrapping import READING, WrappingChunkStorage, bytes_read
+from chunkstore_bindings.wrappers.wrapping import READING, WrappingChunkStorage, bytes_carried, bytes_read
 
 __all__ = ["ThrottleLimits", "ThrottledChunkStorage", "TokenBucket"]
 
@@ -167,6 +168,9 @@ class ThrottledChunkStorage(WrappingChunkStorage):
         answer = call()
         if reading and operation == "read":
             volume.pay(bytes_read(answer))
+        elif operation == "compose":
+            self._read_bytes.pay(bytes_carried(answer))
+            self._write_bytes.pay(bytes_carried(answer))
         return answer
 
 

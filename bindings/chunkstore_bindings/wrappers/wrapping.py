@@ -12,9 +12,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from chunkstore.checksum import BytesLike
-from chunkstore.storage import Capabilities, ChunkHandle, ChunkInfo, ChunkStorage, ConcatArgument, ListPage, ReadRange
+from chunkstore.storage import (
+    Capabilities,
+    ChunkHandle,
+    ChunkInfo,
+    ChunkRange,
+    ChunkStorage,
+    Composed,
+    ConcatArgument,
+    ListPage,
+    ReadRange,
+)
 
-__all__ = ["OPERATIONS", "READING", "WRITING", "WrappingChunkStorage", "bytes_read", "layers", "size_of"]
+__all__ = [
+    "OPERATIONS",
+    "READING",
+    "WRITING",
+    "WrappingChunkStorage",
+    "bytes_carried",
+    "bytes_read",
+    "layers",
+    "size_of",
+]
 
 T = TypeVar("T")
 _Pieces: TypeAlias = list[bytes]
@@ -30,6 +49,7 @@ WRITING: Final = (
     "sync",
     "harden",
     "delete",
+    "compose",
     "concat",
     "truncate",
     "set_read_only",
@@ -52,6 +72,11 @@ def bytes_read(answer: object) -> int:
     return sum(len(item) for item in answer) if isinstance(answer, list) else 0
 
 
+def bytes_carried(answer: object) -> int:
+    """Bytes that ``compose`` read and sent again."""
+    return answer.carried_bytes if isinstance(answer, Composed) else 0
+
+
 def layers(storage: ChunkStorage) -> Iterator[ChunkStorage]:
     """The storage, what it wraps, and so on down to the binding."""
     while True:
@@ -70,7 +95,8 @@ class WrappingChunkStorage(ChunkStorage):
     @abstractmethod
     def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
         """Perform ``call``. ``operation`` is one of ``OPERATIONS``; ``size_bytes`` is what is sent; bytes that come back
-        are in the answer (bytes, a list of bytes, or the count that ``read_into`` returns)."""
+        are in the answer (bytes, a list of bytes, or the count that ``read_into`` returns). What ``compose`` carried, in and out
+        again, is in its answer."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -131,6 +157,9 @@ class WrappingChunkStorage(ChunkStorage):
 
     def identity(self, name: str) -> bytes:
         return self.around("identity", (name,), 0, lambda: self.inner.identity(name))
+
+    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
+        return self.around("compose", (name,), 0, lambda: self.inner.compose(name, ranges))
 
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         names = tuple(item.name for item in arguments if isinstance(item, ConcatArgument))

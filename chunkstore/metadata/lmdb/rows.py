@@ -7,14 +7,16 @@ Leaves out: what follows from damage (``environment``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import lmdb
 
 from chunkstore.checksum import crc32c_of_bytes
+from chunkstore.metadata.port import NO_TOTALS, Totals
+from chunkstore.metadata.totals import COUNTED, RowPair, changed
 
-__all__ = ["RESIDUE", "SEAL_BYTES", "SUM_MODULUS", "RowDamaged", "Tally", "sealed", "tally", "unsealed"]
+__all__ = ["NOTHING", "RESIDUE", "SEAL_BYTES", "SUM_MODULUS", "RowDamaged", "Tally", "sealed", "tally", "unsealed"]
 
 SEAL_BYTES: Final = 4
 RESIDUE: Final = 0x48674BC7
@@ -30,14 +32,14 @@ class RowDamaged(lmdb.CorruptedError):
 
 
 class Tally(NamedTuple):
-    """How many entries there are, and the sum of their CRCs modulo 2**64."""
+    """How many entries there are, the sum of their CRCs modulo 2**64, and the totals over rows."""
 
     entries: int
     crc_sum: int
+    totals: Totals = NO_TOTALS
 
-    def plus(self, other: Tally) -> Tally:
-        """That of the entries of both."""
-        return Tally(self.entries + other.entries, (self.crc_sum + other.crc_sum) % SUM_MODULUS)
+
+NOTHING: Final = Tally(0, 0)
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
@@ -52,13 +54,24 @@ def unsealed(key: bytes, raw: bytes) -> bytes:
     return raw[:-SEAL_BYTES]
 
 
-def tally(items: Iterable[tuple[bytes, bytes]], get: Callable[[bytes], bytes | None] | None = None) -> Tally:
-    """The tally of stored entries, each of which is checked. With ``get``, a look-up has to lead to each as well: a page above it
-    may be damaged in a way that only look-ups meet. Raises ``RowDamaged``."""
-    entries = crcs = 0
-    for key, raw in items:
-        if crc32c_of_bytes(key + raw) != RESIDUE or (get is not None and get(key) != raw):
-            raise RowDamaged(key)
-        entries += 1
-        crcs += int.from_bytes(raw[-SEAL_BYTES:], "little")
-    return Tally(entries, crcs % SUM_MODULUS)
+def tally(
+    items: Iterable[tuple[bytes, bytes]],
+    get: Callable[[bytes], bytes | None] | None = None,
+    before: Tally = NOTHING,
+) -> Tally:
+    """The tally of stored entries, each of which is checked, and of those in ``before``. With ``get``, a look-up has to lead to each
+    as well: a page above it may be damaged in a way that only look-ups meet. Raises ``RowDamaged``."""
+    entries, crcs, totals = before
+
+    def counted() -> Iterator[RowPair]:
+        nonlocal entries, crcs
+        for key, raw in items:
+            if crc32c_of_bytes(key + raw) != RESIDUE or (get is not None and get(key) != raw):
+                raise RowDamaged(key)
+            entries += 1
+            crcs += int.from_bytes(raw[-SEAL_BYTES:], "little")
+            if key[0] in COUNTED:
+                yield key[0], None, raw[:-SEAL_BYTES]
+
+    totals = changed(totals, counted())
+    return Tally(entries, crcs % SUM_MODULUS, totals)

@@ -21,8 +21,19 @@ from chunkstore.metadata.cachedir import translate_os
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
 from chunkstore.metadata.lmdb.environment import Environment, release
-from chunkstore.metadata.lmdb.rows import RESIDUE, SEAL_BYTES, SUM_MODULUS, RowDamaged, Tally, sealed, tally, unsealed
-from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position
+from chunkstore.metadata.lmdb.rows import (
+    NOTHING,
+    RESIDUE,
+    SEAL_BYTES,
+    SUM_MODULUS,
+    RowDamaged,
+    Tally,
+    sealed,
+    tally,
+    unsealed,
+)
+from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position, Totals
+from chunkstore.metadata.totals import COUNTED, RowPair, changed, grown
 
 __all__ = ["HEAD_KEY", "LmdbMetadataStore", "LmdbMetadataView", "pack_head"]
 
@@ -30,18 +41,19 @@ T = TypeVar("T")
 
 HEAD_KEY = b"\0head"
 _FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
-_HEAD = Struct(">B16sQ16sQQQ32sQQ")
-_HEAD_VERSION = 2
-_EMPTY = Tally(0, 0)
+_HEAD = Struct(">B16sQ16sQQQ32sQQQQQQQ")
+_HEAD_VERSION = 3
 _LOAD_PAIRS = 32_768
 _LOAD_BYTES = 8 * MIB
 
 
-def pack_head(container_uuid: bytes, head: Head, entries: Tally) -> bytes:
+def pack_head(container_uuid: bytes, head: Head, tallied: Tally) -> bytes:
     """The head row as it is stored (FORMAT.md of the metadata folder)."""
     lsn, record_hash, epoch, index, end = head.position
+    entries, crc_sum, totals = tallied
+    digest = head.digest.to_bytes(32, "big")
     value = _HEAD.pack(
-        _HEAD_VERSION, container_uuid, lsn, record_hash, epoch, index, end, head.digest.to_bytes(32, "big"), *entries
+        _HEAD_VERSION, container_uuid, lsn, record_hash, epoch, index, end, digest, entries, crc_sum, *totals
     )
     return value + crc32c_of_bytes(HEAD_KEY + value).to_bytes(SEAL_BYTES, "little")
 
@@ -53,8 +65,9 @@ def _read_head(txn: lmdb.Transaction[bytes], container_uuid: bytes) -> tuple[Hea
     value = unsealed(HEAD_KEY, raw)
     if len(value) != _HEAD.size or value[0] != _HEAD_VERSION or value[1:17] != container_uuid:
         raise StorageUnavailable("the metadata cache is not of this container or version; delete it", object="head")
-    _, _, lsn, record_hash, epoch, index, end, digest, *entries = _HEAD.unpack(value)
-    return Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big")), Tally(*entries)
+    _, _, lsn, record_hash, epoch, index, end, digest, entries, crc_sum, *totals = _HEAD.unpack(value)
+    head = Head(Position(lsn, record_hash, epoch, index, end), int.from_bytes(digest, "big"))
+    return head, Tally(entries, crc_sum, Totals(*totals))
 
 
 def _sound(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
@@ -83,14 +96,17 @@ def _scan(txn: lmdb.Transaction[bytes], start: bytes, stop: bytes) -> Iterator[t
 
 
 class _WriteTransaction:
-    """LMDB's transaction as the index and the fold want it. ``entries`` and ``crcs``: what it adds to the tally."""
+    """LMDB's transaction as the index and the fold want it. ``entries`` and ``crcs``: what it adds to the tally; ``counted``: the rows
+    that totals are made of, each as it was and as it is, if ``counts``."""
 
-    __slots__ = ("_cursor", "_pop", "_read", "_replace", "_txn", "crcs", "entries")
+    __slots__ = ("_cursor", "_pop", "_read", "_replace", "_txn", "counted", "counts", "crcs", "entries")
 
-    def __init__(self, txn: lmdb.Transaction[bytes]) -> None:
+    def __init__(self, txn: lmdb.Transaction[bytes], *, counts: bool) -> None:
         self._txn = txn
         self._cursor: lmdb.Cursor[bytes] | None = None
         self.crcs = self.entries = 0
+        self.counts = counts
+        self.counted: list[RowPair] = []
         self._read: Callable[[bytes], bytes | None] = txn.get
         self._replace: Callable[[bytes, bytes], bytes | None] = txn.replace
         self._pop: Callable[[bytes], bytes | None] = txn.pop
@@ -110,13 +126,17 @@ class _WriteTransaction:
             raise RowDamaged(key)
         else:
             self.crcs -= int.from_bytes(old[-SEAL_BYTES:], "little")
+        if self.counts and key[0] in COUNTED:
+            self.counted.append((key[0], None if old is None else old[:-SEAL_BYTES], value))
 
     def delete(self, key: bytes) -> None:
         old = self._pop(key)
         if old is not None:
-            unsealed(key, old)
+            value = unsealed(key, old)
             self.entries -= 1
             self.crcs -= int.from_bytes(old[-SEAL_BYTES:], "little")
+            if self.counts and key[0] in COUNTED:
+                self.counted.append((key[0], value, None))
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         if self._cursor is None:
@@ -130,7 +150,7 @@ class _WriteTransaction:
 class LmdbMetadataView(MetadataView):
     """One read transaction; opened as ``_OpenView``."""
 
-    __slots__ = ("_cursor", "_environment", "_head", "_txn", "_uuid")
+    __slots__ = ("_cursor", "_environment", "_head", "_tallied", "_txn", "_uuid")
 
     def __init__(self, environment: Environment, container_uuid: bytes) -> None:
         self._environment = environment
@@ -139,6 +159,7 @@ class LmdbMetadataView(MetadataView):
         self._uuid = container_uuid
         self._cursor: lmdb.Cursor[bytes] | None = None
         self._head: Head | None = None
+        self._tallied = NOTHING
 
     def _error(self, error: Exception) -> ChunkstoreError:
         if self._txn is None:
@@ -151,10 +172,15 @@ class LmdbMetadataView(MetadataView):
     def head(self) -> Head:
         if self._head is None:
             try:
-                self._head, _ = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
+                self._head, self._tallied = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
             except (AttributeError, lmdb.Error) as error:
                 raise self._error(error) from error
         return self._head
+
+    @property
+    def totals(self) -> Totals:
+        assert self.head  # read with them
+        return self._tallied.totals
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -225,8 +251,8 @@ class LmdbMetadataStore(MetadataStore):
         self._writes = writes
         self._deadline_s = deadline_s
         self._open = True
-        self._last_head: tuple[bytes, Head | None, Tally] = (b"", None, _EMPTY)
-        self._loaded = _EMPTY
+        self._last_head: tuple[bytes, Head | None, Tally] = (b"", None, NOTHING)
+        self._loaded = NOTHING
 
     @property
     def environment(self) -> Environment:
@@ -265,27 +291,31 @@ class LmdbMetadataStore(MetadataStore):
     def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
             # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
-            raw, head, entries = self._last_head
+            raw, head, tallied = self._last_head
             if head is None or txn.get(HEAD_KEY) != raw:
-                head, entries = _read_head(txn, self._uuid)
+                head, tallied = _read_head(txn, self._uuid)
             if not may_follow(head, commits):
                 return False
-            changes = _WriteTransaction(txn)
+            entries, crc_sum, totals = tallied
+            # Records of others may say one thing in their headers and another in their rows: replays count rows.
+            after = None if verify or len(commits) > 1 else grown(totals, commits[0].ops)
+            changes = _WriteTransaction(txn, counts=after is None)
             head = fold(changes, head, commits, verify=verify)
-            entries = Tally(entries.entries + changes.entries, (entries.crc_sum + changes.crcs) % SUM_MODULUS)
-            raw = pack_head(self._uuid, head, entries)
+            totals = changed(totals, changes.counted) if after is None else after
+            tallied = Tally(entries + changes.entries, (crc_sum + changes.crcs) % SUM_MODULUS, totals)
+            raw = pack_head(self._uuid, head, tallied)
             txn.put(HEAD_KEY, raw)
-            self._last_head = raw, head, entries
+            self._last_head = raw, head, tallied
             return True
 
         return self._write(body) if commits else True
 
     def jump(self, position: Position, digest: int) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head, entries = _read_head(txn, self._uuid)
+            head, tallied = _read_head(txn, self._uuid)
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
-            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position), entries))
+            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position), tallied))
             return True
 
         return self._write(body)
@@ -312,7 +342,7 @@ class LmdbMetadataStore(MetadataStore):
                 )
 
         self._write(body)
-        self._loaded = self._loaded.plus(tally(batch))
+        self._loaded = tally(batch, before=self._loaded)
 
     def finish_load(self, head: Head) -> None:
         self._write(lambda txn: txn.put(HEAD_KEY, pack_head(self._uuid, head, self._loaded)))

@@ -1,13 +1,13 @@
-"""Joining objects on the server: copies of ranges where they are large enough, memory only for what is too small to copy.
+"""Joining ranges of objects on the server: copies where they are large enough, memory only for what is too small to copy.
 
 Promises
-* ``plan_parts`` is pure: parts in order, each at least 5 MiB but the last, at most 5 GiB, at most 10,000 of them. A source
+* ``plan_parts`` is pure: parts in order, each at least 5 MiB but the last, at most 5 GiB, at most 10,000 of them. A range
   of 5 MiB or more is copied by the server; smaller neighbours are carried through memory together, and take just as many
   bytes from a large neighbour as they lack.
-* One upload; the target is replaced in one step when it is completed, by this upload or not at all. At most
-  ``concurrency`` carried parts are in memory.
+* One upload (one PUT, where all of it is one carried part); the target appears, or is replaced, in one step when it is
+  completed, by this upload or not at all. At most ``concurrency`` carried parts are in memory.
 
-Leaves out: removing the sources; a CRC of the result (it was not read; the engine keeps one).
+Leaves out: removing the sources; a CRC of what was joined in parts (it was not read; the engine keeps one).
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.storage import ChunkRange, Composed
 from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
-from chunkstore_bindings.s3.multipart import Upload, aborted_on_failure, begin, complete, send_part
+from chunkstore_bindings.s3.multipart import Upload, in_parts, refuse_taken, send_part
 from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX
 from chunkstore_bindings.s3.reading import get_range, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
-from chunkstore_bindings.s3.sending import put_object
+from chunkstore_bindings.s3.sending import put_if_absent, put_object
 
 __all__ = ["Part", "Span", "join", "plan_parts"]
 
 _CARRIED_BYTES: Final = 16 << 20
 """Where a carried part is long enough: small ones share a request, and memory stays bounded."""
 _SPARE_PARTS: Final = 100
+_OBJECT_BYTES_MAX: Final = COPY_BYTES_MAX * PARTS_MAX
 
 
 class Span(NamedTuple):
@@ -58,18 +60,18 @@ class Part(NamedTuple):
 
 
 def plan_parts(
-    lengths: Sequence[int],
+    spans: Sequence[Span],
     *,
     part_min: int = PART_BYTES_MIN,
     part_max: int = COPY_BYTES_MAX,
     parts_max: int = PARTS_MAX,
     carried: int = _CARRIED_BYTES,
 ) -> list[Part]:
-    """The parts that make sources of these lengths (in bytes) one object, in order.
+    """The parts that make these spans one object, in order; empty spans are passed over.
 
     Raises ``ValueError`` where no such plan exists: more bytes than ``parts_max`` parts can have.
     """
-    total = sum(lengths)
+    total = sum(span.length for span in spans)
     if total > part_max * parts_max:
         raise ValueError(f"{total} bytes do not fit into {parts_max} parts of {part_max}")
     # With very many sources even large ones have to share parts, or there would be too many parts.
@@ -77,8 +79,8 @@ def plan_parts(
     if least > part_max:
         raise ValueError(f"{total} bytes leave no choice of parts of at most {part_max}")
     planner = _Planner(least, part_max, max(carried, least))
-    for source, length in enumerate(lengths):
-        planner.add(Span(source, 0, length))
+    for span in spans:
+        planner.add(span)
     return planner.end()
 
 
@@ -136,51 +138,62 @@ class _Planner:
 
 
 def join(
-    client: S3Client, integrity: Integrity, names: Sequence[str], lengths: Sequence[int], pool: runtime.Pool
-) -> int:
-    """Make the first object the first ``lengths[i]`` bytes of each, in order; its new length. Raises ``Refusal``.
+    client: S3Client,
+    integrity: Integrity,
+    target: str,
+    ranges: Sequence[ChunkRange],
+    pool: runtime.Pool,
+    *,
+    exclusive: bool,
+) -> Composed:
+    """Make ``target`` the bytes of these ranges, in order; it may be one of the sources unless it is made exclusively.
 
-    A length beyond its object is ``BEYOND_END``, a missing object ``NOT_FOUND``, and nothing was changed then.
+    Raises ``Refusal``: ``TAKEN`` (the target exists, and this is exclusive), ``BEYOND_END`` (a range beyond its object),
+    ``NOT_FOUND``; then nothing was changed.
     """
-    total = sum(lengths)
-    for name in names:
+    names = [item.name for item in ranges]
+    for name in (target, *names):
         client.options.key(name)  # a name that cannot be is refused before anything is asked
-    for name, length in zip(names, lengths, strict=True):
-        if not length:
-            head(client, name)  # nothing else checks that it exists
+    for item in ranges:
+        if item.offset + item.length > _OBJECT_BYTES_MAX:
+            raise _shorter(item.name, f"no object has {item.offset + item.length} bytes")
+        if not item.length:
+            head(client, item.name)  # nothing else checks that it exists
+    spans = [Span(number, item.offset, item.offset + item.length) for number, item in enumerate(ranges)]
     try:
-        parts = plan_parts(lengths)
+        parts = plan_parts(spans)
     except ValueError as error:
         raise Refusal(Kind.INVALID, str(error)) from error
+    length = sum(span.length for span in spans)
     if len(parts) <= 1 and not any(part.copied for part in parts):
         # All of it fits into memory: one plain PUT.
         data = _carry(client, names, parts[0], pool) if parts else b""
-        put_object(client, integrity, names[0], data)
-        return total
-    upload = begin(client, integrity, names[0], None, exclusive=False)
-    with aborted_on_failure(client, upload):
-        made = pool.run_all(
-            [
-                partial(_make, client, integrity, upload, names, part, number, pool)
-                for number, part in enumerate(parts, 1)
-            ]
-        )
-        # Before anything is replaced: a server that clips a range at its source's end must not shorten the result.
-        _check_sizes(client, upload, parts)
-        complete(client, upload, made, total)
-    return total
+        if not exclusive:
+            put_object(client, integrity, target, data)
+        elif not put_if_absent(client, integrity, target, data):
+            raise Refusal(Kind.TAKEN, "the name exists", status=412)
+        return Composed(length, length)
+    if exclusive:
+        refuse_taken(client, target)
+    carried: list[int] = []
+    sends = [partial(_make, client, integrity, names, part, pool, carried) for part in parts]
+    # Sizes before anything appears: a server that clips a range at its source's end must not shorten the result.
+    check = partial(_check_sizes, client, names, parts)
+    in_parts(client, integrity, target, None, sends, length, pool, exclusive=exclusive, check=check)
+    return Composed(length, sum(carried))
 
 
 def _make(
     client: S3Client,
     integrity: Integrity,
-    upload: Upload,
     names: Sequence[str],
     part: Part,
-    number: int,
     pool: runtime.Pool,
+    carried: list[int],
+    upload: Upload,
+    number: int,
 ) -> dict[str, Any]:
-    """One part; what completion has to say about it."""
+    """One part; what completion has to say about it. What went through memory is noted in ``carried``."""
     if part.copied:
         try:
             return _copy(client, upload, names, part.spans[0], number)
@@ -190,6 +203,7 @@ def _make(
             if refusal.kind not in (Kind.INVALID, Kind.UNSUPPORTED) or part.length > 2 * _CARRIED_BYTES:
                 raise
     data = _carry(client, names, part, pool)
+    carried.append(len(data))
     return send_part(client, integrity, upload, number, memoryview(data))
 
 
@@ -216,14 +230,13 @@ def _carry(client: S3Client, names: Sequence[str], part: Part, pool: runtime.Poo
     def fetch(span: Span) -> bytes:
         data = get_range(client, names[span.source], span.start, span.length).data
         if len(data) != span.length:
-            text = f"{names[span.source]!r} has {span.start + len(data)} bytes, not {span.stop}"
-            raise Refusal(Kind.BEYOND_END, text, status=416)
+            raise _shorter(names[span.source], f"it ends before byte {span.stop}")
         return data
 
     return b"".join(pool.run_all([partial(fetch, span) for span in part.spans]))
 
 
-def _check_sizes(client: S3Client, upload: Upload, parts: Sequence[Part]) -> None:
+def _check_sizes(client: S3Client, names: Sequence[str], parts: Sequence[Part], upload: Upload) -> None:
     """Compare what the server has of every part with the plan. Raises ``Refusal``."""
     marker = 0
     found: dict[int, int] = {}
@@ -239,5 +252,11 @@ def _check_sizes(client: S3Client, upload: Upload, parts: Sequence[Part]) -> Non
             raise nonsense("a list of parts that goes round")
     for number, part in enumerate(parts, 1):
         if found.get(number) != part.length:
-            text = f"part {number} of the joined object has {found.get(number)} bytes, not {part.length}: a source is shorter"
-            raise Refusal(Kind.BEYOND_END, text, status=416)
+            text = f"as part {number} it has {found.get(number)} bytes, not {part.length}"
+            raise _shorter(names[part.spans[0].source], text)
+
+
+def _shorter(name: str, text: str) -> Refusal:
+    refusal = Refusal(Kind.BEYOND_END, text, status=416)
+    refusal.name = name
+    return refusal

@@ -1,0 +1,100 @@
+"""Verbs about pins: ``pins ls``, ``pins add``, ``pins rm``.
+
+Promises: ``ls`` never claims; the others do, as every verb that changes. ``add`` answers once the pin is committed: what the metadata
+say at its ``lsn`` is restorable from then on. Leaves out: what a pin keeps (``operations.pins``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from chunkstore.cli import access, options
+from chunkstore.cli.output import human_time, print_facts, print_json, print_table
+from chunkstore.errors import ChunkstoreError
+from chunkstore.records import Pin
+
+__all__ = ["add", "ls", "rm"]
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.", show_default=False)]
+
+
+class NoSuchPin(ChunkstoreError):
+    """``pins rm``: nothing of this name is pinned. Python's ``unpin`` answers False."""
+
+    fields = ("pin",)
+
+    def __init__(self, pin: str) -> None:
+        super().__init__(f"no pin {pin!r} here; pins ls shows what is pinned")
+        self.pin = pin
+
+
+def ls(
+    root: options.Root,
+    *,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List what is pinned, by name."""
+    with access.replica(root, container, cache_dir) as store:
+        pins = store.pins()
+    if as_json:
+        for pin in pins:
+            print_json(pin)
+        return
+    print_table(("pin", "lsn", "created", "expires", "holder", "note"), map(_row, pins), right=("lsn",))
+
+
+def _row(pin: Pin) -> tuple[object, ...]:
+    expires = "" if pin.expires_at is None else human_time(pin.expires_at)
+    return (pin.name, pin.lsn, human_time(pin.created_at), expires, pin.holder, pin.note)
+
+
+def add(
+    root: options.Root,
+    name: _Name,
+    *,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is for.")] = "",
+    expires_s: Annotated[
+        float | None,
+        typer.Option("--expires-s", metavar="N", help="It lasts at least N seconds.", show_default="until pins rm"),
+    ] = None,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Keep the present state restorable: no collection deletes what it needs."""
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
+        pin = store.pin(name, note, expires_s)
+    if as_json:
+        print_json(pin)
+    else:
+        print_facts({"pin": pin.name, "lsn": pin.lsn, "expires": _row(pin)[3] or "never"})
+
+
+def rm(
+    root: options.Root,
+    name: _Name,
+    *,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Give up a pin: what only it kept goes with the next collection."""
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
+        if not store.unpin(name):
+            raise NoSuchPin(name)
+    if as_json:
+        print_json({"pin": name, "removed": True})
+    else:
+        print_facts({"removed": name})

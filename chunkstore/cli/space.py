@@ -1,0 +1,119 @@
+"""Verbs about space: ``gc``.
+
+Promises: nothing is deleted that no removal has made garbage, but with ``--orphans --delete``; ``--dry-run`` claims nothing.
+Leaves out: what garbage and orphans are (``operations.collect``, ``upkeep.sweep``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from chunkstore.cli import access, options
+from chunkstore.cli.output import human_bytes, print_facts, print_json
+from chunkstore.errors import InvalidArgument
+from chunkstore.upkeep.sweep import SweepReport, SweptKind
+
+__all__ = ["gc"]
+
+_DAY_S = 86_400.0
+
+
+def gc(
+    root: options.Root,
+    *,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Also look for chunks that crashes have left behind: lists all.")
+    ] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="With --orphans: delete them.")] = False,
+    keep_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --delete: first copy them into this folder of the container, such as 'lost'.",
+            show_default=False,
+        ),
+    ] = None,
+    age_s: Annotated[
+        float, typer.Option("--age-s", metavar="N", help="With --orphans: only what is at least N seconds old.")
+    ] = _DAY_S,
+    grace_s: Annotated[
+        float | None,
+        typer.Option(
+            "--grace-s",
+            metavar="N",
+            help="How long removed chunks stay for readers, from the removal, or from this claim if that is later. "
+            "Default 3600; 0 deletes them now.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: options.DryRun = False,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete what was removed once its grace is over, and journal and snapshots that are not needed.
+
+    With --orphans --delete also chunks that crashes have left behind.
+    """
+    if (delete or keep_in is not None) and not orphans:
+        raise InvalidArgument("--delete and --keep-in are about orphans: say --orphans, too", argument="--delete")
+    if keep_in is not None and not delete:
+        raise InvalidArgument("--keep-in copies what --delete deletes: say --delete, too", argument="--keep-in")
+    if dry_run:
+        with access.replica(root, container, cache_dir) as replica:
+            garbage = replica.garbage()
+            lost = replica.orphans(age_s_min=age_s) if orphans else None
+        _print_plan(garbage, lost, as_json=as_json)
+        return
+    with access.owner(
+        root,
+        container,
+        cache_dir,
+        take_over=take_over,
+        accept_rollback=accept_rollback,
+        quiet=as_json,
+        gc_grace_s=grace_s,
+    ) as store:
+        collected = store.collect()
+        swept = store.sweep(delete=delete, keep_in=keep_in, age_s_min=age_s) if orphans else None
+    if as_json:
+        print_json({**collected._asdict(), "orphans": swept})
+        return
+    facts: dict[str, object] = {
+        "collected": f"{collected.chunks} chunks, {human_bytes(collected.chunk_bytes)}",
+        "in their grace": f"{collected.waiting} chunks",
+        "refused": f"{collected.refused} rows" if collected.refused else "",
+        "journal": f"{collected.journal_objects} objects, {human_bytes(collected.journal_bytes)}",
+    }
+    print_facts({name: value for name, value in {**facts, **_facts_of(swept)}.items() if value})
+
+
+def _facts_of(swept: SweepReport | None) -> dict[str, object]:
+    if swept is None:
+        return {}
+    return {
+        "orphans": f"{swept.orphans}, {human_bytes(swept.orphan_bytes)}",
+        "orphans deleted": f"{swept.deleted}, {human_bytes(swept.deleted_bytes)}",
+        "too young yet": f"{swept.waiting}, {human_bytes(swept.waiting_bytes)}",
+        "strange names": swept.strangers,
+        "uploads aborted": swept.uploads if swept.uploads is not None else "unknown: the server does not list them",
+    }
+
+
+def _print_plan(garbage: SweptKind, lost: SweepReport | None, *, as_json: bool) -> None:
+    """What it would do; ``requests`` are deletions. Garbage counts whether its grace is over or not."""
+    parts = {"collect": garbage}
+    if lost is not None:
+        parts["sweep"] = SweptKind(lost.orphans, lost.orphan_bytes)
+    if as_json:
+        actions = [{"action": what, "chunks": part.objects, "bytes": part.size_bytes} for what, part in parts.items()]
+        size = sum(part.size_bytes for part in parts.values())
+        print_json({"actions": actions, "bytes": size, "requests": sum(part.objects for part in parts.values())})
+        return
+    print_facts(
+        {f"would {what}": f"{part.objects} chunks, {human_bytes(part.size_bytes)}" for what, part in parts.items()}
+    )

@@ -1,0 +1,64 @@
+"""What the rows of pins say together: which position is the lowest that has to stay restorable (protocol 3.14.7).
+
+Promises: read from one view; a pin whose row cannot be read may mean any position and any offset, so it counts as the lowest: who looks
+for something to delete finds nothing. Leaves out: making and ending pins (``operations.pins``), what stays for one (the collections
+of chunks and of the journal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chunkstore.errors import Damaged
+from chunkstore.metadata.codec import decode_pin
+from chunkstore.metadata.keys import PIN
+from chunkstore.metadata.port import MetadataView
+from chunkstore.records import Pin, PinRecord
+
+__all__ = ["pin_of", "pinned_lsn", "pinned_offset", "read_pins", "scan_pins"]
+
+
+def scan_pins(view: MetadataView) -> Iterator[tuple[str, PinRecord | Damaged]]:
+    """Every pin by its name, in order of the names' UTF-8 bytes: its record, or why its row cannot be read."""
+    for key, raw in view.scan(PIN, bytes((PIN[0] + 1,))):
+        name = key[1:].decode("utf-8", "replace")
+        try:
+            yield name, decode_pin(key, raw)
+        except Damaged as damage:
+            yield name, damage
+
+
+def pinned_lsn(view: MetadataView) -> int | None:
+    """The lowest lsn that a pin names; 0 where one cannot be read, None where there is none."""
+    found = (record.lsn if isinstance(record, PinRecord) else 0 for _, record in scan_pins(view))
+    return min(found, default=None)
+
+
+def pinned_offset(view: MetadataView, segment: str) -> int | None:
+    """The lowest offset of a segment that a pin names, which no retention may pass; None where none does.
+
+    0 where a pin cannot be read.
+    """
+    offsets = []
+    for _, record in scan_pins(view):
+        if not isinstance(record, PinRecord):
+            return 0
+        if segment in record.offsets:
+            offsets.append(record.offsets[segment])
+    return min(offsets, default=None)
+
+
+def read_pins(view: MetadataView) -> list[Pin]:
+    """Every pin, by name. Raises ``Damaged``."""
+    pins = []
+    for name, record in scan_pins(view):
+        if isinstance(record, Damaged):
+            raise record
+        pins.append(pin_of(name, record))
+    return pins
+
+
+def pin_of(name: str, record: PinRecord) -> Pin:
+    """The public face of a pin's record."""
+    expires_at = record.time_ms + record.lasts_ms if record.lasts_ms else None
+    return Pin(name, record.lsn, record.holder, record.note, record.time_ms, expires_at, dict(record.offsets))

@@ -1,0 +1,104 @@
+"""Chunks that were written before the commit that takes them into a list: sessions' chunks, and those that replace others.
+
+Promises: a chunk enters metadata once, and only if the storage has it in its length. Leaves out: where in a list (``attach``, ``replace``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from chunkstore.blocks import Borders, borders_inside
+from chunkstore.changes import NewChunk
+from chunkstore.errors import ChunkNotFound, Conflict, InvalidArgument
+from chunkstore.metadata.blocks import border_rows
+from chunkstore.metadata.keys import chunk_key, session_key
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord
+from chunkstore.sessions import SessionChunk
+
+__all__ = ["chunks_of_session", "link_chunks", "require_fresh", "require_session"]
+
+_BYTES_LIKE_A_CHUNK = 150
+"""So many bytes of block rows count as one chunk more in a commit."""
+
+
+def require_session(changes: ChangeSet, session_id: int) -> None:
+    """Check that the session is open, and keep it so until this commit is decided. Raises ``Conflict``."""
+    key = session_key(session_id)
+    present = changes.is_present(key)
+    changes.table_keys.append(key)
+    if not present:
+        raise Conflict(f"session {session_id:x}", expected="open", found="ended, or never opened")
+
+
+def chunks_of_session(chunks: Sequence[SessionChunk]) -> list[NewChunk]:
+    """The same with the places of their borders."""
+    found = []
+    for item in chunks:
+        inside = borders_inside(item.length) if item.border_crcs else ()
+        found.append(NewChunk(item.id, Borders([0, *inside, item.length], [0, *item.border_crcs, item.crc32c])))
+    return found
+
+
+def require_fresh(container: OwnedContainer, changes: ChangeSet, chunks: Sequence[NewChunk], *, shared: bool) -> None:
+    """Check that no chunk is in the metadata, and then that every one is in the storage in its length: one without a row may have
+    been taken in, removed and collected before, and its object was deleted before its row.
+
+    ``shared``: others than the holder of the segment's lock may take them in. Raises ``InvalidArgument``, and what the storage raises.
+    """
+    for position, item in enumerate(chunks):
+        key = chunk_key(item.id)
+        known = changes.settled(key) if shared else changes.view.get(key)
+        if known is not None or key in changes.rows:
+            raise InvalidArgument(f"chunk {position} is attached already", argument="chunks")
+    found = container.pool.run_all([partial(_stored_length, container, item.id) for item in chunks])
+    for position, (item, length) in enumerate(zip(chunks, found, strict=True)):
+        if length is None:
+            raise InvalidArgument(
+                f"chunk {position} is not in the storage: it was never written here, or was attached, removed and collected",
+                argument="chunks",
+            )
+        if length != item.borders.at[-1]:
+            what = f"chunk {position} has {length} bytes in the storage, not {item.borders.at[-1]}"
+            raise InvalidArgument(what, argument="chunks")
+
+
+def _stored_length(container: OwnedContainer, identity: bytes) -> int | None:
+    try:
+        return container.storage.stat(container.names.chunk(identity)).length
+    except ChunkNotFound:
+        return None
+
+
+def link_chunks(
+    changes: ChangeSet, segment_id: int, chunks: Sequence[NewChunk], offset: int, before: bytes, after: bytes
+) -> tuple[tuple[int, bytes], ...]:
+    """Plan the rows of ``chunks`` from ``offset`` on, between the chunks ``before`` and ``after``, whose rows are the caller's matter.
+
+    Returns the offset and id of each. Raises ``InvalidArgument`` where they are too many for one commit.
+    """
+    added: list[tuple[int, bytes]] = []
+    following = [*(item.id for item in chunks[1:]), after]
+    for (identity, borders), follower in zip(chunks, following, strict=True):
+        length = borders.at[-1]
+        changes.rows[chunk_key(identity)] = ChunkRecord(
+            "",
+            0,
+            length,
+            borders.crcs[-1],
+            before,
+            follower,
+            segment_id,
+            changes.owned.epoch,
+            CLOSED,
+            KIND_OBJECT,
+            changes.now_ms,
+        )
+        rows = border_rows(identity, borders)
+        changes.rows.update(rows)
+        changes.count_chunks(1 + sum(len(key) + len(row.value) for key, row in rows.items()) // _BYTES_LIKE_A_CHUNK)
+        added.append((offset, identity))
+        before, offset = identity, offset + length
+    return tuple(added)

@@ -1,0 +1,239 @@
+"""Retention: which segments are to be truncated, and where, by the policies of their names.
+
+Promises: a cut is an ordinary truncation at the start of a chunk (or, of a sealed segment, at its end): never below the start
+offset, never beyond the last chunk of a segment that may grow, never beyond what a pin holds. What a policy does not give up
+stays: at least ``size_bytes_max`` bytes, and every byte that is not proven to be older than ``age_s_max``. Planning changes nothing.
+A step looks at 256 segments at most, reads 10,000 chunk rows of each at most, and ends after the one with which it has read so
+many. A segment that is damaged stays as it is, and stops nothing; a policy of a prefix that is damaged stops everything.
+
+Age: chunks carry the label of when they were made, and no label of when they were last written. So a chunk is old when a chunk
+behind it, made when all before it was written, is old: one that the segment itself made, or one of a later epoch than all before
+(others came by a concat, and may be older than what they stand behind). Everything is old when the segment has not changed since.
+A label of the future makes its chunk, and all behind it, young. Clocks are believed otherwise.
+Leaves out: when to apply (the caller), deleting chunks (the collector).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.config import LIMITS, RetentionPolicy
+from chunkstore.errors import Damaged, SegmentNotFound
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.index import walk
+from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.pins import pinned_offset
+from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.retention import Policies
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.read import ReadContext
+from chunkstore.operations.truncate import plan_truncate
+from chunkstore.records import SegmentRecord
+
+__all__ = [
+    "ChunkLabel",
+    "RetentionCut",
+    "RetentionReport",
+    "RetentionStep",
+    "apply_all",
+    "apply_step",
+    "plan_cut",
+    "plan_step",
+]
+
+
+class ChunkLabel(NamedTuple):
+    """One chunk of a list: the segment offset of its first byte, when it was made, and whether all before it was written then."""
+
+    offset: int
+    created_ms: int
+    proves: bool
+
+
+class RetentionCut(NamedTuple):
+    """One truncation: what is below ``offset`` goes; ``chunks`` become garbage."""
+
+    segment: str
+    segment_id: int
+    start_offset: int
+    offset: int
+    chunks: int
+
+
+class RetentionStep(NamedTuple):
+    """What one step found. ``looked``: segments with a policy that it came to, of which ``refused`` are damaged, or their policy is.
+    ``position``: the last name it came to; None: no more are behind it."""
+
+    cuts: tuple[RetentionCut, ...]
+    looked: int
+    refused: tuple[str, ...]
+    position: str | None
+
+
+class RetentionReport(NamedTuple):
+    """What ``apply_retention`` truncated, or as a dry run would. ``segments``: how many with a policy it looked at; those that are
+    ``refused`` are damaged, or their policy is: ``check`` tells of the former."""
+
+    cuts: tuple[RetentionCut, ...]
+    segments: int
+    refused: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that can be read no more."""
+        return sum(cut.offset - cut.start_offset for cut in self.cuts)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that are garbage now."""
+        return sum(cut.chunks for cut in self.cuts)
+
+
+def plan_cut(
+    segment: SegmentRecord,
+    policy: RetentionPolicy,
+    *,
+    now_ms: int,
+    chunk_start: Callable[[int], int],
+    labels: Iterable[ChunkLabel],
+    not_beyond: int | None = None,
+) -> int | None:
+    """Where to truncate a segment, or None. Pure.
+
+    ``chunk_start``: where the chunk begins that holds an offset of the segment. ``labels``: of its chunks in order, as far as they are to
+    be looked at; asked for only where ages count. ``not_beyond``: what lies behind this offset is held, whatever the policy says.
+    """
+    start, length = segment.start_offset, segment.length
+    if not segment.chunk_count:
+        return None
+    offset = start
+    if policy.size_bytes_max is not None and length - policy.size_bytes_max > start:
+        offset = chunk_start(length - policy.size_bytes_max)
+    if policy.age_ms_max is not None:
+        offset = max(offset, _aged(segment, now_ms - policy.age_ms_max, labels))
+    if not segment.sealed:
+        offset = min(offset, segment.last_chunk_offset)
+    if not_beyond is not None and not_beyond < offset:
+        offset = chunk_start(not_beyond) if not_beyond > start else start
+    return offset if offset > start else None
+
+
+def _aged(segment: SegmentRecord, time_ms: int, labels: Iterable[ChunkLabel]) -> int:
+    """The greatest offset below which everything was written at ``time_ms`` or before, as far as is proven."""
+    offset = segment.start_offset
+    count = 0
+    for label in labels:
+        if label.created_ms > time_ms:
+            return offset
+        if label.proves:
+            offset = max(offset, label.offset)
+        count += 1
+    return segment.length if count == segment.chunk_count and segment.modified_ms <= time_ms else offset
+
+
+def plan_step(context: ReadContext, after: str | None) -> RetentionStep:
+    """Plan the cuts of the next segments, by name, above ``after``. Raises what looking raises; ``Damaged``: a policy, or a list."""
+    now_ms = runtime.now_ms()
+    return context.look(lambda view: _step(view, None if after is None else after.encode(), now_ms))
+
+
+def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep:
+    policies = Policies(view)
+    cuts: list[RetentionCut] = []
+    refused: list[str] = []
+    looked = names = read = 0
+    for name in policies.names(after):
+        if names == LIMITS.retention_names_max or read >= LIMITS.retention_chunks_max:
+            assert after is not None
+            return RetentionStep(tuple(cuts), looked, tuple(refused), after.decode())
+        names += 1
+        after = name
+        raw = view.get(SEGMENT + name)
+        if raw is None:
+            continue
+        looked += 1
+        text = name.decode()
+        try:
+            segment = decode_segment(text, raw)
+            labels = _Labels(view, segment)
+            offset = plan_cut(
+                segment,
+                policies.of(name),
+                now_ms=now_ms,
+                chunk_start=_chunk_starts(view, segment),
+                labels=labels,
+                not_beyond=pinned_offset(view, text),
+            )
+            read += labels.read
+            if offset is not None:
+                dropped = view.count_chunks(segment.id, segment.start_offset - segment.first_chunk_skip, offset)
+                read += dropped
+                cuts.append(RetentionCut(text, segment.id, segment.start_offset, offset, dropped))
+        except Damaged:
+            refused.append(text)
+    return RetentionStep(tuple(cuts), looked, tuple(refused), None)
+
+
+def apply_step(container: OwnedContainer, context: ReadContext, after: str | None) -> RetentionStep:
+    """Plan a step and truncate, segment by segment: each is atomic and durable, and none needs another. Raises as ``plan_step``, and
+    what commits raise. Retry: safe."""
+    step = plan_step(context, after)
+    return step._replace(cuts=tuple(cut for cut in step.cuts if _truncate(container, cut)))
+
+
+def _truncate(container: OwnedContainer, cut: RetentionCut) -> bool:
+    name, offset, identity = cut.segment, cut.offset, cut.segment_id
+    try:
+        return commit_changes(container, (name,), lambda changes: plan_truncate(changes, name, offset, identity))
+    except SegmentNotFound:
+        return False  # deleted since, or now a part of another
+
+
+def _chunk_starts(view: MetadataView, segment: SegmentRecord) -> Callable[[int], int]:
+    def chunk_start(offset: int) -> int:
+        if offset >= segment.last_chunk_offset:
+            return segment.last_chunk_offset
+        found = view.locate(segment.id, offset)
+        if found is None:
+            what = "the offset index has no entry; run check"
+            raise Damaged(what, object=f"segment {segment.name}", position=offset)
+        return found[1]
+
+    return chunk_start
+
+
+class _Labels:
+    """The labels of a segment's first chunks, read as they are asked for."""
+
+    def __init__(self, view: MetadataView, segment: SegmentRecord) -> None:
+        self._view = view
+        self._segment = segment
+        self.read = 0
+
+    def __iter__(self) -> Iterator[ChunkLabel]:
+        epoch = 0
+        for offset, _, record in islice(walk(self._view.get, self._segment), LIMITS.retention_chunks_max):
+            self.read += 1
+            own = record.segment_id == self._segment.id
+            yield ChunkLabel(offset, record.created_ms, own or record.epoch > epoch)
+            epoch = max(epoch, record.epoch)
+
+
+def apply_all(step: Callable[[str | None], RetentionStep]) -> RetentionReport:
+    """Do steps, each behind the former one's position, to the end."""
+    cuts: list[RetentionCut] = []
+    refused: list[str] = []
+    segments = 0
+    after: str | None = None
+    while True:
+        found = step(after)
+        cuts += found.cuts
+        refused += found.refused
+        segments += found.looked
+        after = found.position
+        if after is None:
+            return RetentionReport(tuple(cuts), segments, tuple(refused))

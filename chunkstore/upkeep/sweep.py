@@ -1,0 +1,252 @@
+"""The sweep of orphans: deleting chunks that nothing refers to and nobody can refer to any more (protocol 3.14.4, A9).
+
+Promises: LIST first, the rows behind it, the fence behind them, and only then a deletion. What may go is of an epoch, or of a
+session that began, strictly below the epoch that the sweeper had before its LIST (``orphans.judge``): so a sweeper that was deposed
+meanwhile, or a LIST that lags, harms nothing at any delay, and what an undecided commit may refer to stays. Ages are a margin only.
+A cache that does not hold what was written, rows that contradict each other, and a repair that was interrupted stop it before
+anything is deleted. It can be stopped anywhere and begun again.
+Leaves out: the journal's own objects, which ``collect`` deletes: an unfinished snapshot goes as soon as newer ones stand behind it,
+and the log of an epoch that never opened is empty, for records follow its OPEN. Temporaries of files and HDFS, which their
+bindings delete after a day.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.deadline import until
+from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
+from chunkstore.metadata.codec import decode_garbage
+from chunkstore.metadata.keys import GARBAGE, REPAIR_KEY
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import check_kept_folder, chunk_session
+from chunkstore.operations.check import check
+from chunkstore.operations.collect import delete_objects
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.orphans import judge, list_suspects
+from chunkstore.operations.read import ReadContext
+from chunkstore.storage import ChunkInfo, ChunkRange, ChunkStorage, iter_listing
+
+__all__ = ["Found", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]
+
+_STEP: Final = 256
+"""Objects between two looks at the fence."""
+_TEMPORARY_MS: Final = 24 * 3_600_000
+"""A temporary belongs to no epoch: it goes at this age, whatever is asked for, or its writer may still need it."""
+
+
+class SweptKind(NamedTuple):
+    """Objects of one kind, and their bytes."""
+
+    objects: int
+    size_bytes: int
+
+
+class SweepReport(NamedTuple):
+    """What a sweep found and did. ``orphans`` may go. ``waiting``: referenced by nothing, and young, or of the present epoch.
+    ``strangers`` have no names of ours, and stay. ``deleted``, and ``uploads`` (unfinished ones, aborted; None: the server would not
+    list them), are 0 unless it was told to delete. ``by_kind``: the orphans by "chunk", "session chunk", "temporary"."""
+
+    orphans: int
+    orphan_bytes: int
+    deleted: int
+    deleted_bytes: int
+    waiting: int
+    waiting_bytes: int
+    strangers: int
+    uploads: int | None
+    by_kind: dict[str, SweptKind]
+
+
+class _Orphan(NamedTuple):
+    kind: str
+    identity: bytes
+    info: ChunkInfo
+
+
+class Found(NamedTuple):
+    """What a LIST and the rows behind it say."""
+
+    orphans: list[_Orphan]
+    waiting: list[ChunkInfo]
+    strangers: int
+
+    def report(self, deleted: Sequence[_Orphan] = (), uploads: int | None = 0) -> SweepReport:
+        """In numbers."""
+        kinds: dict[str, SweptKind] = defaultdict(lambda: SweptKind(0, 0))
+        for item in self.orphans:
+            before = kinds[item.kind]
+            kinds[item.kind] = SweptKind(before.objects + 1, before.size_bytes + item.info.length)
+        return SweepReport(
+            len(self.orphans),
+            sum(item.info.length for item in self.orphans),
+            len(deleted),
+            sum(item.info.length for item in deleted),
+            len(self.waiting),
+            sum(info.length for info in self.waiting),
+            self.strangers,
+            uploads,
+            dict(kinds),
+        )
+
+
+def check_age(age_s_min: object) -> float:
+    """Seconds that an orphan must be old. Raises ``InvalidArgument``."""
+    if not isinstance(age_s_min, (int, float)) or isinstance(age_s_min, bool) or not 0 <= age_s_min <= 1e9:
+        raise InvalidArgument(f"age_s_min must be from 0 to 1e9 seconds, not {age_s_min!r}", argument="age_s_min")
+    return float(age_s_min)
+
+
+def sweep(
+    container: OwnedContainer,
+    context: ReadContext,
+    unfinished: Callable[[], int],
+    *,
+    delete: bool,
+    keep_in: str | None,
+    age_s_min: float,
+) -> SweepReport:
+    """Find orphans, and delete them if told to; one sweep or collection at a time. ``unfinished`` aborts what never became an object.
+
+    Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner``, ``Damaged`` (nothing was deleted), and what the storage raises.
+    """
+    if keep_in is not None:
+        check_kept_folder(keep_in)
+
+    def begin() -> SweepReport:
+        epoch = container.serving(container.deadline()).epoch
+        found = find_orphans(context, epoch, age_s_min, strict=delete)
+        if not delete:
+            return found.report()
+        deleted: list[_Orphan] = []
+        for step in _steps(found.orphans):
+            _delete_step(container, context, step, keep_in)
+            deleted += step
+        return found.report(deleted, _aborted(unfinished))
+
+    return container.alone(container.collecting, "collection or sweep", begin)
+
+
+def _delete_step(container: OwnedContainer, context: ReadContext, step: list[_Orphan], keep_in: str | None) -> None:
+    if keep_in is not None:
+        for item in step:
+            with container.bounded(container.deadline()):
+                _keep(context, item, keep_in)
+    # Behind everything that was looked at; a deletion that is late all the same meets nothing of a successor's.
+    container.check_fence()
+    delete_objects(container, [item.info.name for item in step])
+
+
+def _aborted(unfinished: Callable[[], int]) -> int | None:
+    # They cost money, not safety; a server may not list them, or not for us.
+    try:
+        return unfinished()
+    except ChunkstoreError:
+        return None
+
+
+def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: bool = False) -> Found:
+    """LIST, then look. ``epoch``: the present one, known before. ``strict``: something is deleted by it.
+
+    Raises what the storage raises; where ``strict``, ``Damaged`` for metadata by which nothing should be deleted.
+    """
+    suspects, strangers = list_suspects(context)
+    temporaries = list(iter_listing(context.storage, context.names.temporary("")))
+    context.recheck()
+
+    def decide(view: MetadataView) -> dict[bytes, str]:
+        if strict:
+            _require_sound(context, view)
+        return {**judge(view, context.names, suspects, epoch=epoch)}
+
+    standings = context.look(decide) if suspects else {}
+    candidates: list[_Orphan] = []
+    waiting: list[ChunkInfo] = []
+    for identity, info in suspects:
+        standing = standings[identity]
+        if standing == "orphan":
+            kind = "chunk" if chunk_session(identity) is None else "session chunk"
+            candidates.append(_Orphan(kind, identity, info))
+        elif standing != "wanted":
+            waiting.append(info)
+    candidates += [_Orphan("temporary", b"", info) for info in temporaries]
+    orphans: list[_Orphan] = []
+    now_ms = runtime.now_ms()
+    for item in _present(context, candidates):
+        if _is_old(item, now_ms, age_s_min):
+            orphans.append(item)
+        else:
+            waiting.append(item.info)
+    return Found(orphans, waiting, len(strangers))
+
+
+def count_garbage(view: MetadataView) -> SweptKind:
+    """What garbage rows say of chunks and bytes; those that cannot be read are left out."""
+    chunks = size_bytes = 0
+    for key, raw in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
+        with suppress(Damaged):
+            garbage = decode_garbage(repr(key), raw)
+            chunks, size_bytes = chunks + garbage.count, size_bytes + garbage.size_bytes
+    return SweptKind(chunks, size_bytes)
+
+
+def _require_sound(context: ReadContext, view: MetadataView) -> None:
+    """Rows that are hidden, cut off or not there yet make orphans of what is wanted. Raises ``CacheDamaged``, ``Damaged``."""
+    view.audit()
+    if view.get(REPAIR_KEY) is not None:
+        raise Damaged(
+            "a repair was interrupted, and may want chunks that nothing refers to: run it again", object="repair"
+        )
+    for finding in check(context, view, "quick", epoch=view.head.position.epoch, orphans=lambda _: None):
+        if finding.severity == "damage":
+            what = f"nothing is swept by damaged metadata ({finding.message}); run check"
+            raise Damaged(what, object=finding.object, position=finding.position)
+
+
+def _is_old(item: _Orphan, now_ms: int, age_s_min: float) -> bool:
+    modified_ms = item.info.modified_ms
+    if item.kind == "temporary":
+        return modified_ms is not None and now_ms - modified_ms >= max(_TEMPORARY_MS, age_s_min * 1000)
+    if modified_ms is None:
+        return age_s_min == 0
+    return max(0, now_ms - modified_ms) >= age_s_min * 1000
+
+
+def _steps(items: list[_Orphan]) -> Iterator[list[_Orphan]]:
+    for begin in range(0, len(items), _STEP):
+        yield items[begin : begin + _STEP]
+
+
+def _present(context: ReadContext, items: list[_Orphan]) -> Iterator[_Orphan]:
+    """Those that are there, as they are now: a LIST may show what was deleted, or the length that something had."""
+    for step in _steps(items):
+        remote = context.storage.capabilities.remote
+        with until(runtime.monotonic_s() + context.op_deadline_s) if remote else nullcontext():
+            infos = context.pool.run_all([partial(_stat, context.storage, item.info.name) for item in step])
+        for item, info in zip(step, infos, strict=True):
+            if info is not None:
+                yield item._replace(info=info)
+
+
+def _stat(storage: ChunkStorage, name: str) -> ChunkInfo | None:
+    try:
+        return storage.stat(name)
+    except ChunkNotFound:
+        return None
+
+
+def _keep(context: ReadContext, item: _Orphan, folder: str) -> None:
+    """Copy a chunk into ``folder`` of the container. A copy that was made before a crash is made again."""
+    if not item.identity:
+        return
+    if item.info.length == 0:
+        return
+    kept = context.names.kept(folder, item.identity)
+    # Chunks never change, and their names are never used again: a copy of this length is the one that a crash left here.
+    with suppress(ChunkNotFound, ChunkExists):
+        context.storage.compose(kept, [ChunkRange(item.info.name, 0, item.info.length)])

@@ -1,0 +1,26 @@
+"""How many bytes journal and snapshots take up, by LIST.
+
+Promises: reads only. Names that are not ours count for nothing. Leaves out: claims and hints, which are small.
+"""
+
+from __future__ import annotations
+
+from chunkstore.names import ContainerNames
+from chunkstore.storage import ChunkStorage, iter_listing
+from chunkstore_journal.snapshot import list_snapshots
+
+__all__ = ["stored_sizes"]
+
+
+def stored_sizes(storage: ChunkStorage, names: ContainerNames, epoch: int | None) -> tuple[int, int]:
+    """(bytes of records, bytes of snapshots). With ``epoch``, only the first record of each stream from that epoch on counts.
+
+    Raises what ``list`` raises. Retry: safe.
+    """
+    journal_bytes = 0
+    for info in iter_listing(storage, names.journal_prefix()):
+        slot = names.parse_slot(info.name)
+        stream, index = slot if slot is not None else (names.parse_log(info.name), 1)
+        if stream is not None and (epoch is None or stream < epoch or index == 0):
+            journal_bytes += info.length
+    return journal_bytes, sum(snapshot.size for snapshot in list_snapshots(storage, names))

@@ -1,0 +1,381 @@
+"""Replacing a run of chunks: what it commits, and everything that may have happened to the run since it was copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chunkstore.blocks import Borders
+from chunkstore.changes import (
+    Append,
+    Concat,
+    Create,
+    Delete,
+    EndSession,
+    NewChunk,
+    Replace,
+    Seal,
+    Truncate,
+    concerns_tables,
+)
+from chunkstore.config import RollingPolicy
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.metadata.codec import decode_garbage
+from chunkstore.metadata.keys import is_row
+from chunkstore.names import chunk_id, session_chunk_id
+from chunkstore.operations.replace import replace as commit_replace
+from tests.support.data import pattern, problems, refused
+from tests.support.forwarding import Hooked
+from tests.support.hooked import is_commit, open_hooked
+from tests.support.merging import merge
+from tests.support.rot import flip
+from tests.support.worlds import World
+
+FIVE = RollingPolicy(chunk_size_bytes_max=5)
+
+
+def filled(store: ChunkedSegmentStorage, name: str = "a") -> None:
+    """Ten chunks of five bytes, and one of one byte, which is active where chunks grow."""
+    store.create(name, rolling=FIVE)
+    for offset in range(0, 50, 5):
+        store.append(name, pattern(offset, 5))
+    store.append(name, pattern(50, 1))
+
+
+def rows(store: ChunkedSegmentStorage) -> dict[bytes, bytes]:
+    with store._container.current.store.view() as view:
+        return {key: raw for key, raw in view.scan(b"\x01", b"\xff") if is_row(key)}
+
+
+def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
+    return [chunk.length for chunk in store.layout(name)]
+
+
+@pytest.mark.parametrize(("first", "count", "parts"), [(0, 4, 1), (3, 1, 1), (3, 7, 1), (2, 7, 3), (4, 1, 5)])
+def test_a_run_becomes_other_chunks(world: World, first: int, count: int, parts: int) -> None:
+    """Five rows and one for each further chunk, one range of garbage; the same bytes for all who read, here and elsewhere."""
+    store = world.open(gc_grace_s=0)
+    world.still(store)
+    filled(store)
+    replica = world.replica()
+    before, old = rows(store), lengths(store)
+    assert store.commit([merge(store, "a", first, count, parts=parts)]) == [None]
+    after = rows(store)
+    changed = {key[:1] for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    assert changed == {b"S", b"C", b"G"}
+    assert sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()) == 4 + parts - (first == 0)
+    assert sum(key[:1] == b"G" for key in after) == 1
+    assert [*lengths(store)[:first], *lengths(store)[first + parts :]] == [*old[:first], *old[first + count :]]
+    for _ in range(2):
+        assert store.read("a", 0, 99) == pattern(0, 51)
+        assert store.read("a", 17, 9) == pattern(17, 9)
+        assert problems(store.check("deep")) == []
+        world.forget_cache()
+        store.close()
+        store = world.open(gc_grace_s=0)
+    replica.refresh()
+    assert replica.read("a", 0, 99) == pattern(0, 51)
+    store.append("a", pattern(51, 20))
+    report = store.collect()
+    assert (report.chunks, report.chunk_bytes) == (count, 5 * count)
+    assert len(world.chunks()) == len(lengths(store))
+    assert store.read("a", 0, 99) == pattern(0, 71)
+    assert problems(store.check("deep")) == []
+
+
+def test_all_of_a_sealed_segment_and_what_comes_behind(world: World) -> None:
+    store = world.open()
+    filled(store)
+    store.seal("a")
+    store.commit([merge(store, "a", 0, 11)])
+    assert lengths(store) == [51]
+    store.create("b")
+    store.commit([Concat("b", "a"), Append("b", pattern(51, 5))])
+    assert store.read("b", 0, 99) == pattern(0, 56)
+    # One commit sees its own changes: two runs, an append behind them, and a truncation into the first new chunk.
+    filled(store)
+    runs = [merge(store, "a", 1, 3), merge(store, "a", 4, 2, parts=2)]
+    store.commit([*runs, Truncate("a", 7), Append("a", pattern(51, 3))])
+    assert store.read("a", 7, 99) == pattern(7, 47)
+    assert problems(store.check("deep")) == []
+
+
+def test_the_active_chunk_goes_on_growing_behind_a_run(world: World) -> None:
+    store = world.open()
+    filled(store)
+    if world.appends:
+        refused(Conflict, lambda: store.commit([merge(store, "a", 8, 3)]))
+    run = merge(store, "a", 8, 2)
+    store.append("a", pattern(51, 2))
+    store.commit([run])
+    store.append("a", pattern(53, 9))
+    assert store.read("a", 0, 99) == pattern(0, 62)
+    assert problems(store.check("deep")) == []
+    world.crash(store)
+    store = world.open()
+    # Of an earlier epoch: nothing is active any more.
+    store.commit([merge(store, "a", 0, len(lengths(store)))])
+    assert lengths(store) == [62] and store.read("a", 0, 99) == pattern(0, 62)
+
+
+@pytest.mark.parametrize(
+    ("cut", "later", "skip"), [(3, 3, 0), (3, 4, 1), (5, 5, 0), (8, 8, 0), (8, 9, 1), (8, 10, None)]
+)
+def test_the_dead_head_is_left_out(world: World, cut: int, later: int, skip: int | None) -> None:
+    """The new run begins at the start offset as it was; what was truncated since is skipped in it, while its first old chunk is there."""
+    store = world.open(gc_grace_s=0)
+    filled(store)
+    store.truncate("a", cut)
+    head = cut % 5
+    run = merge(store, "a", 0, 4, leave_head=True)
+    assert run.start == cut
+    store.truncate("a", later)
+    if skip is None:
+        refused(Conflict, lambda: store.commit([run]))
+        return
+    store.commit([run])
+    first, *_ = store.layout("a")
+    assert (first.offset, first.length) == (cut, 20 - head)
+    assert store.info("a").start_offset == later == first.offset + skip
+    assert store.read("a", later, 99) == pattern(later, 51 - later)
+    assert problems(store.check("deep")) == []
+    *_, removed = [decode_garbage(repr(key), raw) for key, raw in rows(store).items() if key[:1] == b"G"]
+    assert (removed.count, removed.size_bytes) == (4, 20)
+    assert store.collect().chunk_bytes == 20 + cut - head
+    store.truncate("a", 12)
+    store.commit([merge(store, "a", 0, 1)])
+    assert store.read("a", 12, 99) == pattern(12, 39)
+    assert problems(store.check("deep")) == []
+
+
+def test_a_start_offset_behind_the_first_new_chunk(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    store.append("a", pattern(0, 40))
+    store.seal("a")
+    run = merge(store, "a", 0, 1, parts=4)
+    store.truncate("a", 9)
+    store.commit([run])
+    assert store.read("a", 9, 99) == pattern(9, 31)
+    run = merge(store, "a", 0, 1, parts=2)
+    late = merge(store, "a", 0, 1, parts=2, leave_head=True)
+    assert late.start == 9 and late.stop == 10
+    store.commit([Truncate("a", 9), late])
+    refused(Conflict, lambda: store.commit([run]))
+    assert lengths(store) == [1, 10, 10, 10] and problems(store.check("deep")) == []
+
+
+def _into_another(store: ChunkedSegmentStorage) -> None:
+    store.seal("a")
+    store.create("b")
+    store.commit([Concat("b", "a"), Create("a", FIVE), Append("a", pattern(0, 51))])
+
+
+def _away(store: ChunkedSegmentStorage) -> None:
+    store.commit([Seal("a"), Create("b"), Concat("b", "a")])
+
+
+def _again(store: ChunkedSegmentStorage) -> None:
+    store.delete("a")
+    filled(store)
+
+
+def _another_epoch(store: ChunkedSegmentStorage) -> None:
+    """A take-over from ourselves, as after an error, or for a roll."""
+    store._container.current.end(Damaged("for the test", object="journal"))
+    store.append("a", b"")
+    store.append("a", pattern(51, 1))
+
+
+MEANWHILE: dict[str, Callable[[ChunkedSegmentStorage], object]] = {
+    "truncated": lambda store: store.truncate("a", 21),
+    "all truncated": lambda store: store.truncate("a", 51),
+    "moved": _into_another,
+    "deleted and made again": _again,
+    "replaced": lambda store: store.commit([merge(store, "a", 3, 4)]),
+    "overlapped below": lambda store: store.commit([merge(store, "a", 2, 2)]),
+    "overlapped above": lambda store: store.commit([merge(store, "a", 6, 2)]),
+    "replaced inside, the same lengths": lambda store: store.commit([merge(store, "a", 4, 2, parts=2)]),
+    "another epoch": _another_epoch,
+}
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_the_list_says_something_else_by_now(world: World, meanwhile: str) -> None:
+    """The copy of chunks 3 to 6 is not committed, nor what stands beside it in a commit."""
+    store = world.open()
+    world.still(store)
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    MEANWHILE[meanwhile](store)
+    before = rows(store)
+    refused(Conflict, lambda: store.commit([run]), lambda: commit_replace(store._container, run))
+    refused(Conflict, lambda: store.commit([Create("c"), Append("a", b"x"), run]))
+    assert rows(store) == before
+    assert problems(store.check("deep")) == []
+
+
+def test_the_segment_is_gone(world: World) -> None:
+    store = world.open()
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    refused(SegmentNotFound, lambda: store.commit([Delete("a"), run]))
+    refused(Conflict, lambda: store.commit([Truncate("a", 51), run]))
+    _away(store)
+    refused(SegmentNotFound, lambda: store.commit([run]))
+    # The run is there, under another name and the same ids; its copy was made for the segment that is gone.
+    refused(Conflict, lambda: store.commit([replace(run, name="b")]))
+
+
+def test_what_does_not_touch_the_run(world: World) -> None:
+    store = world.open()
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    store.append("a", pattern(51, 30))
+    store.truncate("a", 15)
+    store.commit([merge(store, "a", 4, 3)])
+    store.seal("a")
+    store.commit([run])
+    assert store.read("a", 15, 99) == pattern(15, 66)
+    assert problems(store.check("deep")) == []
+    assert not concerns_tables(run) and concerns_tables(replace(run, session_id=1))
+    # A repetition, as after an answer that was lost, finds its own work.
+    refused(Conflict, lambda: store.commit([run]))
+
+
+def test_chunks_that_this_epoch_may_not_commit(world: World) -> None:
+    store = world.open()
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    [chunk] = run.new
+    assert isinstance(chunk, NewChunk)
+    segment_id, epoch, storage = store.info("a").id, store.epoch, world.raw_storage()
+
+    def with_id(identity: bytes) -> Replace:
+        storage.create(world.names().chunk(identity), pattern(15, 20))
+        return replace(run, new=(chunk._replace(id=identity),))
+
+    ids = [(segment_id, epoch - 1), (segment_id, epoch + 1), (segment_id, 0), (segment_id + 1, epoch), (0, epoch)]
+    for number, (segment, of) in enumerate(ids):
+        strange = with_id(chunk_id(segment, of, 900 + number, 1))
+        refused(Conflict, lambda: store.commit([strange]))  # noqa: B023
+        storage.delete(world.names().chunk(strange.new[0].id))
+    session = store.session("s")
+    outside = session.writer().write_chunk(storage, 0, pattern(15, 20))
+    ours = replace(run, new=(outside,), session_id=session.id)
+    refused(Conflict, lambda: store.commit([EndSession(session.id), ours]))
+    refused(InvalidArgument, lambda: store.commit([replace(ours, session_id=None)]))
+    refused(InvalidArgument, lambda: store.commit([replace(ours, session_id=session.id + 1)]))
+    store.commit([ours, EndSession(session.id)])
+    assert store.read("a", 0, 99) == pattern(0, 51)
+    filled(store, "b")
+    again = replace(merge(store, "b", 3, 4), new=(outside,), session_id=session.id)
+    refused(Conflict, lambda: store.commit([again]))
+    assert problems(store.check("deep")) == []
+
+
+def test_chunks_that_are_not_what_is_said(world: World) -> None:
+    """Each in the metadata once, in the storage, and in its length: the old ones are deleted for them."""
+    store = world.open()
+    filled(store)
+    filled(store, "b")
+    run = merge(store, "a", 3, 4)
+    [chunk] = run.new
+    name, storage = world.names().chunk(chunk.id), world.raw_storage()
+    session = store.session("s")
+    outside = session.writer().write_chunk(storage, 0, pattern(15, 20))
+    store.commit([replace(merge(store, "b", 3, 4), new=(outside,), session_id=session.id)])
+    refused(InvalidArgument, lambda: store.commit([replace(run, new=(outside,), session_id=session.id)]))
+    content = world.content(name)
+    for present in (None, content[:-1], content + b"x"):
+        storage.delete(name)
+        if present is not None:
+            storage.create(name, present)
+        refused(InvalidArgument, lambda: store.commit([run]))
+        if present is None:
+            storage.create(name, b"")
+    storage.delete(name)
+    storage.create(name, content)
+    store.commit([run])
+    # Its row is there until it is collected, as garbage too.
+    store.commit([merge(store, "a", 3, 1)])
+    known = replace(merge(store, "a", 3, 1), new=run.new)
+    refused(InvalidArgument, lambda: store.commit([known]))
+    assert problems(store.check("deep")) == []
+
+
+def test_arguments_that_cannot_be(world: World) -> None:
+    store = world.open()
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    [chunk] = run.new
+    assert isinstance(chunk, NewChunk)
+    fresh = store._container.current.new_chunk(store.info("a").id)
+
+    def borders(at: object, crcs: object = (0, 1)) -> tuple[NewChunk, ...]:
+        return (chunk._replace(borders=Borders(at, crcs)),)  # type: ignore[arg-type]
+
+    bad: list[dict[str, object]] = [
+        {"start": -1}, {"stop": "35"}, {"start": 16}, {"stop": 34}, {"start": 35, "stop": 15},
+        {"old": ()}, {"new": ()}, {"old": list(run.old)}, {"old": (b"short",)}, {"old": ("text",)}, {"old": run.old * 2},
+        {"old": (*run.old[:3], chunk.id)}, {"old": run.old * 20_000},
+        {"new": (chunk, chunk)}, {"new": (chunk[:1],)}, {"new": (chunk._replace(id=b"short"),)}, {"new": ("x",)},
+        {"new": (chunk._replace(id=session_chunk_id(7, 1, 1)),)}, {"new": (chunk, NewChunk(fresh, Borders((0, 1), (0, 1))))},
+        {"new": borders((0,), (0,))}, {"new": borders((1, 20))}, {"new": borders((0, 20), (1, 1))}, {"new": borders((0, 20), (0,))},
+        {"new": borders((0, 20), (0, 1 << 32))}, {"new": borders((0, 20), (0, -1))}, {"new": borders((0, 20.0))},
+        {"new": borders((0, 9, 9, 20), (0, 1, 1, 1))}, {"new": borders((0, 30, 20), (0, 1, 1))},
+        {"new": ((chunk.id, ((0, 20), (0, 1))),)},
+        {"session_id": 0}, {"session_id": "7"}, {"name": ""},
+    ]  # fmt: skip
+    for wrong in bad:
+        refused(InvalidArgument, lambda: store.commit([replace(run, **wrong)]))  # type: ignore[arg-type]  # noqa: B023
+    # Not this list: the neighbours, another order, a chunk less, a range that is not whole chunks.
+    for start, old in (
+        (15, (*run.old[1:], run.old[0])),
+        (15, run.old[:3]),
+        (16, run.old),
+        (10, run.old),
+        (40, run.old),
+    ):
+        refused(Conflict, lambda: store.commit([replace(run, start=start, stop=start + 20, old=old)]))  # noqa: B023
+    [other] = merge(store, "a", 0, 1).new
+    for whole, start in ((merge(store, "a", 0, 4), 1), (run, 16)):
+        part = NewChunk(other.id, Borders((0, whole.stop - start), (0, 1)))
+        refused(Conflict, lambda: store.commit([replace(whole, start=start, new=(part,))]))  # noqa: B023
+    assert store.commit([run]) == [None]
+    refused(Conflict, lambda: store.commit([replace(run, start=1 << 70, stop=(1 << 70) + 20)]))
+
+
+def test_new_chunks_are_durable_before_the_record(world: World) -> None:
+    store, storage = open_hooked(world, Hooked)
+    filled(store)
+    run = merge(store, "a", 3, 4)
+    calls: list[tuple[str, str]] = []
+    storage.before = lambda operation, names: calls.extend((operation, name) for name in names)
+    store.commit([run])
+    record = next(at for at, call in enumerate(calls) if is_commit(*call))
+    assert (("sync", world.names().chunk(run.new[0].id)) in calls[:record]) is world.appends
+
+
+def test_reads_of_merged_chunks_are_verified_by_block(world: World) -> None:
+    store = world.open()
+    store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=200_000))
+    store.append("a", pattern(0, 600_000))
+    store.seal("a")
+    store.truncate("a", 70_000)
+    run = merge(store, "a", 0, 3, leave_head=True)
+    store.commit([run])
+    [chunk] = store.layout("a")
+    assert (chunk.offset, chunk.length) == (70_000, 530_000)
+    for offset, length in ((70_000, 530_000), (70_000, 1), (131_071, 2), (199_999, 65_540), (599_999, 1), (300_000, 9)):
+        assert store.read("a", offset, length) == pattern(offset, length)
+    assert problems(store.check("deep")) == []
+    flip(world, chunk.name, 200_000)
+    with pytest.raises(Damaged) as caught:
+        store.read("a", 270_000, 1)
+    assert caught.value.stop is not None and caught.value.start is not None
+    assert caught.value.start <= 270_000 < caught.value.stop <= caught.value.start + 3 * 65_536
+    assert store.read("a", 70_000, 65_000) == pattern(70_000, 65_000)

@@ -1,0 +1,295 @@
+"""Retention policies: whose they are, what applying them truncates, and what stops it. The planner: ``tests/unit/test_retention.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chunkstore import RetentionPolicy
+from chunkstore.config import LIMITS
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.metadata.keys import RETENTION_NAMESPACE, segment_key, table_key
+from chunkstore.metadata.retention import pattern_key
+from chunkstore.upkeep import retention
+from tests.support.clock import jumping_clock
+from tests.support.data import pattern
+from tests.support.planted import plant
+from tests.support.worlds import World
+
+HOUR = 3600
+
+
+def fill(store: ChunkedSegmentStorage, *names: str, chunks: int = 10) -> None:
+    """Segments of so many chunks of ten bytes."""
+    for name in names:
+        store.create(name)
+        store.append(name, pattern(0, 10 * chunks))
+
+
+def starts(store: ChunkedSegmentStorage) -> dict[str, int]:
+    return {info.name: info.start_offset for info in store.segments()}
+
+
+def of_size(size_bytes: int) -> RetentionPolicy:
+    return RetentionPolicy(size_bytes_max=size_bytes)
+
+
+def test_policies_are_kept_and_shown(world: World) -> None:
+    store = world.open()
+    assert store.retention() == {}
+    policies = {
+        "*": of_size(7),
+        "orders-*": RetentionPolicy(age_s_max=0.25),
+        "orders-0": RetentionPolicy(size_bytes_max=5, age_s_max=86_400),
+        "\u00e4\u00f6*": of_size(9),
+    }
+    for name, policy in policies.items():
+        store.set_retention(name, policy)
+    store.set_retention("orders-0", policies["orders-0"])
+    store.set_retention("gone-*", of_size(1))
+    store.set_retention("gone-*", None)
+    store.set_retention("gone-*", None)
+    assert store.retention() == policies
+    assert list(store.retention()) == ["*", "orders-*", "\u00e4\u00f6*", "orders-0"]
+    assert world.replica().retention() == policies
+    store.snapshot()
+    world.crash(store)
+    world.forget_cache()
+    assert world.open().retention() == policies
+
+
+def test_bad_arguments(world: World) -> None:
+    store = world.open()
+    wrong: Any = {"size_bytes_max": 5}
+    with pytest.raises(InvalidArgument) as caught:
+        store.set_retention("a", wrong)
+    assert caught.value.argument == "policy"
+    with pytest.raises(InvalidArgument):
+        store.set_retention("", of_size(5))
+    assert store.retention() == {}
+
+
+def test_by_size_whole_chunks_go_and_enough_stays(world: World) -> None:
+    store = world.open(rolling=10, gc_grace_s=0)
+    fill(store, "a", "b")
+    store.truncate("a", 13)
+    store.set_retention("a", of_size(25))
+    due = retention.RetentionCut("a", store.info("a").id, 13, 70, 6)
+    assert store.apply_retention(dry_run=True) == ((due,), 1, ())
+    replica = world.replica()
+    assert replica.due_retention() == ((due,), 1, ())
+    assert starts(store) == {"a": 13, "b": 0}
+    report = store.apply_retention()
+    assert (report.cuts, report.size_bytes, report.chunks) == ((due,), 57, 6)
+    assert store.read("a", 70, 99) == pattern(70, 30)
+    assert store.usage("a").dead_head_bytes == 0
+    assert store.apply_retention() == ((), 1, ())
+    # The last chunk of a segment that grows stays.
+    store.set_retention("a", of_size(1))
+    assert [cut.offset for cut in store.apply_retention().cuts] == [90]
+    store.collect()
+    assert store.check("deep") == []
+
+
+def test_whose_a_policy_is(world: World) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "ab", "ab-1", "ab-2", "b")
+    store.set_retention("*", of_size(90))
+    store.set_retention("a*", of_size(80))
+    store.set_retention("ab-*", of_size(70))
+    store.set_retention("ab-2", of_size(60))
+    store.set_retention("absent", of_size(1))
+    assert store.apply_retention().segments == 5
+    assert starts(store) == {"a": 20, "ab": 20, "ab-1": 30, "ab-2": 40, "b": 10}
+    store.set_retention("*", None)
+    store.set_retention("ab-2", None)
+    store.set_retention("a*", None)
+    assert store.apply_retention().segments == 2
+    assert starts(store)["ab-2"] == 40  # as its prefix has it, but never back
+
+
+def test_a_name_that_ends_with_a_star_is_a_prefix(world: World) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a*", "ab")
+    store.set_retention("a*", of_size(50))
+    store.set_retention("a**", of_size(20))
+    store.apply_retention()
+    assert starts(store) == {"a*": 80, "ab": 50}
+
+
+def test_by_age(world: World) -> None:
+    with jumping_clock() as clock:
+        store = world.open(rolling=10)
+        store.create("a")
+        for number in range(4):
+            store.append("a", pattern(10 * number, 10))
+            clock.jump(HOUR)
+        # Made 4, 3, 2 and 1 hours ago.
+        store.set_retention("a", RetentionPolicy(age_s_max=4.5 * HOUR))
+        assert store.apply_retention().cuts == ()
+        store.set_retention("a", RetentionPolicy(age_s_max=2.5 * HOUR))
+        # The first was written when the second was made; when the second was, nothing tells before the third.
+        assert [cut.offset for cut in store.apply_retention().cuts] == [10]
+        store.set_retention("a", RetentionPolicy(age_s_max=0.5 * HOUR))
+        assert [cut.offset for cut in store.apply_retention().cuts] == [30]
+        store.seal("a")
+        assert store.apply_retention().cuts == ()
+        clock.jump(HOUR)
+        assert [cut.offset for cut in store.apply_retention().cuts] == [40]
+        assert store.info("a").chunk_count == 0
+        assert store.apply_retention().cuts == ()
+        assert store.check("deep") == []
+
+
+def test_a_concat_makes_nothing_old(world: World) -> None:
+    with jumping_clock() as clock:
+        store = world.open(rolling=100)
+        store.create("old")
+        store.append("old", pattern(0, 10))
+        store.seal("old")
+        store.create("a")
+        clock.jump(2 * HOUR)
+        store.append("a", pattern(0, 10))
+        store.concat("a", 10, "old")
+        store.set_retention("a", RetentionPolicy(age_s_max=HOUR))
+        assert store.apply_retention().cuts == ()
+        clock.jump(HOUR + 60)
+        store.append("a", b"x")
+        # That its first bytes are old is not proven before its own next chunk is.
+        assert store.apply_retention().cuts == ()
+        clock.jump(HOUR + 60)
+        assert [cut.offset for cut in store.apply_retention().cuts] == [20]
+        assert store.check("deep") == []
+
+
+def test_what_a_later_epoch_made_proves_all_before_it(world: World) -> None:
+    with jumping_clock() as clock:
+        store = world.open(rolling=100)
+        store.create("a")
+        store.create("b")
+        store.append("a", pattern(0, 10))
+        store.close()
+        store = world.open(rolling=100)
+        store.append("b", pattern(10, 10))
+        store.seal("b")
+        store.concat("a", 10, "b")
+        clock.jump(HOUR)
+        store.update_attributes("a", {"touched": 1})
+        store.set_retention("a", RetentionPolicy(age_s_max=HOUR / 2))
+        assert [cut.offset for cut in store.apply_retention().cuts] == [10]
+
+
+def test_steps_go_on_by_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LIMITS", replace(LIMITS, retention_names_max=3))
+    store = world.open(rolling=10)
+    names = [f"s{number}" for number in range(8)]
+    fill(store, *names, chunks=3)
+    fill(store, "other")
+    store.set_retention("s*", of_size(10))
+    store.set_retention("s3-absent", of_size(10))
+    store.set_retention("s5", of_size(20))
+    after, positions = None, []
+    while True:
+        step = retention.plan_step(store._context, after)
+        assert len(step.cuts) <= 3
+        positions.append(step.position)
+        if (after := step.position) is None:
+            break
+    assert positions == ["s2", "s4", None]
+    report = store.apply_retention()
+    assert [cut.segment for cut in report.cuts] == names and report.segments == 8
+    assert starts(store) == {**dict.fromkeys(names, 20), "s5": 10, "other": 0}
+
+
+def test_many_chunks_end_a_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with jumping_clock() as clock:
+        store = world.open(rolling=10)
+        fill(store, "a", "b", chunks=8)
+        clock.jump(HOUR)
+        monkeypatch.setattr(retention, "LIMITS", replace(LIMITS, retention_chunks_max=5))
+        store.set_retention("*", RetentionPolicy(age_s_max=60))
+        step = retention.plan_step(store._context, None)
+        assert (step.position, [cut.offset for cut in step.cuts]) == ("a", [40])
+        store.apply_retention()
+        store.apply_retention()
+        assert starts(store) == {"a": 70, "b": 70}
+
+
+def test_what_a_pin_names_stays(world: World) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "b", "c")
+    store.set_retention("*", of_size(10))
+    store.pin("p", offsets={"a": 35, "b": 0})
+    assert [(cut.segment, cut.offset) for cut in store.apply_retention(dry_run=True).cuts] == [("a", 30), ("c", 90)]
+    store.unpin("p")
+    assert {cut.offset for cut in store.apply_retention().cuts} == {90}
+
+
+def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "b", "c")
+    store.set_retention("*", of_size(50))
+    truncate, calls = retention._truncate, []
+
+    def failing(container: Any, cut: retention.RetentionCut) -> bool:
+        calls.append(cut)
+        if len(calls) == 2:
+            raise StorageUnavailable("no more", object="x")
+        return truncate(container, cut)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(retention, "_truncate", failing)
+        with pytest.raises(StorageUnavailable):
+            store.apply_retention()
+    world.crash(store)
+    world.forget_cache()
+    store = world.open(rolling=10)
+    assert starts(store) == {"a": 50, "b": 0, "c": 0}
+    assert [cut.segment for cut in store.apply_retention().cuts] == ["b", "c"]
+    assert store.check("deep") == []
+
+
+def test_who_is_gone_meanwhile_is_passed_by(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "b", "c")
+    store.set_retention("*", of_size(50))
+    plan = retention.plan_step
+
+    def then_changed(*arguments: Any, **named: Any) -> retention.RetentionStep:
+        step = plan(*arguments, **named)
+        store.delete("a")
+        fill(store, "a")
+        store.truncate("b", 90)
+        return step
+
+    monkeypatch.setattr(retention, "plan_step", then_changed)
+    assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]
+    assert starts(store) == {"a": 0, "b": 90, "c": 50}
+
+
+def planted(world: World, store: ChunkedSegmentStorage, rows: dict[bytes, bytes | None]) -> ChunkedSegmentStorage:
+    world.crash(store)
+    plant(world.storage(), store.settings, rows)
+    return world.open(rolling=10)
+
+
+def test_damage_stops_nothing_else_and_gives_nothing_up(world: World) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "b", "c")
+    store.set_retention("*", of_size(50))
+    store.set_retention("c", of_size(20))
+    owned = table_key(RETENTION_NAMESPACE, pattern_key("c"))
+    store = planted(world, store, {segment_key("a"): b"\x90", owned: b"\x90"})
+    report = store.apply_retention()
+    assert [cut.segment for cut in report.cuts] == ["b"] and report.refused == ("a", "c")
+    with pytest.raises(Damaged, match="retention"):
+        store.retention()
+    store = planted(world, store, {table_key(RETENTION_NAMESPACE, pattern_key("*")): b"\x90"})
+    with pytest.raises(Damaged, match="retention"):
+        store.apply_retention()
+    store.set_retention("*", of_size(60))
+    store.set_retention("c", None)
+    assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]

@@ -1,0 +1,104 @@
+"""``usage``: totals that nobody scans, and the sizes of journal, snapshots and orphans. Random histories: ``test_state_machine``."""
+
+from __future__ import annotations
+
+import pytest
+
+import chunkstore
+from chunkstore.errors import SegmentNotFound
+from chunkstore.names import session_chunk_id
+from chunkstore.upkeep import usage
+from tests.support.clock import jumping_clock
+from tests.support.data import pattern
+from tests.support.worlds import World
+
+
+def stored_bytes(world: World, prefix: str, suffixes: tuple[str, ...]) -> int:
+    storage = world.raw_storage()
+    return sum(storage.stat(name).length for name in world.objects(prefix) if name.endswith(suffixes))
+
+
+def test_segments_heads_and_garbage(world: World) -> None:
+    store = world.open(rolling=10, gc_grace_s=0)
+    assert store.usage()._replace(journal_bytes=0, listed_ms=0) == (0, 0, 0, None, 0, 0, 0, 0, 0, None)
+    for name in ("a", "b"):
+        store.create(name)
+        store.append(name, pattern(0, 35))
+    store.truncate("a", 24)
+    used = store.usage()
+    assert (used.segments, used.chunks) == (2, 6)
+    assert (used.live_bytes, used.dead_head_bytes, used.garbage_bytes) == (11 + 35, 4, 20)
+    one = store.usage("a")
+    assert one == chunkstore.Usage(11, None, 4, None, None, None, 2, 1)
+    assert store.usage(store.open_read("b")) == chunkstore.Usage(35, None, 0, None, None, None, 4, 1)
+    with pytest.raises(SegmentNotFound):
+        store.usage("c")
+    store.delete("a")
+    assert (store.usage().garbage_bytes, store.usage().live_bytes) == (35, 35)
+    store.collect()
+    used = store.usage()
+    assert (used.segments, used.chunks, used.live_bytes, used.dead_head_bytes, used.garbage_bytes) == (1, 4, 35, 0, 0)
+
+
+def test_journal_and_snapshots_are_what_lies_there(world: World) -> None:
+    begun = world.open(gc_grace_s=0, snapshots_kept=1)
+    begun.create("a")
+    begun.close()
+    store = world.open(gc_grace_s=0, snapshots_kept=1)
+
+    def compare() -> None:
+        used = store.usage()
+        # What begins and ends epochs of ours since the listing is all that is not counted.
+        there = stored_bytes(world, "default/j/", (".s", "log.a"))
+        assert used.journal_bytes is not None and 0 <= there - used.journal_bytes <= slack
+        assert used.snapshot_bytes == stored_bytes(world, "default/snap/", (".sn",))
+
+    slack = 0
+    compare()
+    for number in range(20):
+        store.append("a", pattern(number, 10))
+        compare()
+    store.snapshot()
+    compare()
+    listed = store.usage().listed_ms
+    store._maintenance._recovery.roll()
+    slack = 4_000
+    store.append("a", b"x")
+    compare()
+    assert store.usage().listed_ms == listed
+    slack = 0
+    store.snapshot()
+    store.collect()
+    compare()
+    assert store.usage().snapshot_bytes
+
+
+def test_a_replica_lists_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with jumping_clock() as clock:
+        store = world.open()
+        store.create("a")
+        replica = world.replica()
+        store.append("a", pattern(0, 99))
+        replica.refresh()
+        first = replica.usage()
+        store.append("a", pattern(0, 1))
+        replica.refresh()
+        second = replica.usage()
+        assert (first.live_bytes, second.live_bytes) == (99, 100)
+        assert first.journal_bytes == second.journal_bytes
+        clock.jump(int(usage._FRESH_S) + 1)
+        assert replica.usage().journal_bytes == store.usage().journal_bytes != first.journal_bytes
+
+
+def test_orphans_are_known_when_somebody_looked(world: World) -> None:
+    store = world.open()
+    storage = world.raw_storage()
+    for number in range(3):
+        name = store._container.names.chunk(session_chunk_id(77, number, 1))
+        storage.create(name, b"x" * 10)
+    assert (store.usage().orphan_bytes, store.usage().orphans_ms) == (None, None)
+    store.check("quick")
+    assert store.usage().orphan_bytes is None
+    assert len(store.check("exists")) == 3
+    used = store.usage()
+    assert used.orphan_bytes == 30 and used.orphans_ms is not None

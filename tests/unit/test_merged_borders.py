@@ -1,0 +1,113 @@
+"""Borders of a chunk that consists of parts of others: from theirs, without their bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from google_crc32c import value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore import blocks
+from chunkstore.blocks import ROWS_OF_A_CHUNK_MAX, Borders, Piece, borders_inside, in_rows, known_pieces, merged_borders
+from chunkstore.config import KIB, MIB
+from chunkstore.metadata.blocks import border_rows
+from tests.unit.test_metadata_blocks import CHUNK, find, record
+
+
+def borders_of(data: bytes, inside: Sequence[int]) -> Borders:
+    at = [0, *inside, len(data)]
+    return Borders(at, [value(data[:border]) for border in at])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_any_parts(data: st.DataObject) -> None:
+    """With borders on any grid or none, cut anywhere: all CRCs are those of the bytes, and only what is unknown is read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK_BYTES", data.draw(st.sampled_from((1, 4, 9))))
+        content, pieces = b"", list[Piece]()
+        for _ in range(data.draw(st.integers(1, 8))):
+            chunk = data.draw(st.binary(min_size=1, max_size=40))
+            inside = data.draw(st.sets(st.integers(1, len(chunk)))) - {len(chunk)}
+            start = data.draw(st.integers(0, len(chunk) - 1))
+            stop = data.draw(st.integers(start + 1, len(chunk)))
+            borders = data.draw(st.sampled_from((None, borders_of(chunk, sorted(inside)))))
+            if borders is not None:
+                borders = borders.between(start, stop)
+            parts = [*known_pieces(Piece(start, stop, borders))]
+            known = set() if borders is None else {border for border in borders.at if start <= border <= stop}
+            assert [part.start for part in parts] == [start, *(part.stop for part in parts[:-1])]
+            assert parts[-1].stop == stop
+            assert sum(part.stop - part.start for part in parts if part.borders) == max(known, default=0) - min(
+                known, default=0
+            )
+            for part in parts:
+                if part.borders is None:
+                    read = Borders([part.start, part.stop], [0, value(chunk[part.start : part.stop])])
+                    part = part._replace(borders=read)
+                pieces.append(part)
+            content += chunk[start:stop]
+        merged = merged_borders(pieces)
+        assert [*merged.crcs] == [value(content[:border]) for border in merged.at]
+        assert (merged.at[0], merged.at[-1]) == (0, len(content))
+        assert all(high - low >= blocks.BLOCK_BYTES for low, high in pairwise(merged.at[:-1]))
+        rows = border_rows(CHUNK, merged)
+        low = data.draw(st.integers(0, len(content) - 1))
+        high = data.draw(st.integers(low + 1, len(content)))
+        found = find(rows, record(content), low, high)
+        if len(merged.at) > 2:
+            assert found == merged.between(low, high)
+
+
+def whole(lengths: Sequence[int], borders: bool = True) -> list[Piece]:
+    """Pieces of chunks of zeros that cannot be told from others: only where borders lie is looked at."""
+    pieces = []
+    for length in lengths:
+        at = [0, *(borders_inside(length) if borders else ()), length]
+        pieces.append(Piece(0, length, Borders(at, [0] * len(at))))
+    return pieces
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows"),
+    [
+        ([64 * KIB] * 2000, 18),
+        ([20 * KIB] * 2000, 8),
+        ([100 * KIB] * 1000, 11),
+        ([MIB] * 128, 18),
+        ([100] * 600, 0),
+        ([128 * MIB] * 3, 29),
+    ],
+)
+def test_chunks_of_one_length_have_rows_as_a_new_chunk_has(lengths: list[int], rows: int) -> None:
+    merged = merged_borders(whole(lengths))
+    [new] = whole([sum(lengths)])
+    assert new.borders is not None
+    assert len([*in_rows(merged)]) == rows <= len([*in_rows(new.borders)]) + 1
+    widest = max(high - low for low, high in pairwise(new.borders.at))
+    assert max(high - low for low, high in pairwise(merged.at)) <= 1.5 * widest
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(2000, 1, 64 * KIB), (20_000, 1, 3000), (120, MIB, MIB + 999)])
+def test_no_chunk_gets_more_rows_than_it_may_have(count: int, least: int, most: int) -> None:
+    chance = random.Random(count)
+    lengths = [chance.randint(least, most) for _ in range(count)]
+    merged = merged_borders(whole(lengths))
+    rows = border_rows(CHUNK, merged)
+    assert 20 < len(rows) <= ROWS_OF_A_CHUNK_MAX
+    assert sum(len(key) + len(row.value) for key, row in rows.items()) < 40 * KIB
+    assert max(high - low for low, high in pairwise(merged.at)) < 3 * 64 * KIB * (1 + sum(lengths) // (32 * MIB))
+
+
+def test_a_chunk_without_borders_is_a_block() -> None:
+    """As older versions wrote them: between two of them there is a border, from the CRCs of their records."""
+    first, second = b"a" * 70_000, b"b" * 90_000
+    pieces = [
+        Piece(0, 70_000, borders_of(first, ())),
+        Piece(0, 90_000, borders_of(second, ())),
+    ]
+    assert merged_borders(pieces) == borders_of(first + second, (70_000,))

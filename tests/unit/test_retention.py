@@ -1,0 +1,231 @@
+"""Retention: rows of policies against golden bytes and hostile ones, and the planner against a model that looks at every byte."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import accumulate
+from pathlib import Path
+from struct import pack
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore.config import RetentionPolicy
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.metadata.codec import encode_table
+from chunkstore.metadata.keys import RETENTION_NAMESPACE, table_key
+from chunkstore.metadata.retention import _VALUE, decode_policy, encode_policy, pattern_key
+from chunkstore.records import FLAG_SEALED, SegmentRecord, TableRecord
+from chunkstore.upkeep.retention import ChunkLabel, plan_cut
+
+FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"
+
+
+def stored(value: bytes) -> bytes:
+    return encode_table(TableRecord(7, value))
+
+
+# Rows
+
+
+@pytest.mark.parametrize(
+    ("policy", "value"),
+    [
+        (RetentionPolicy(size_bytes_max=1000), "01" + "00000000000003e8" + "0000000000000000"),
+        (RetentionPolicy(age_s_max=1.5), "01" + "0000000000000000" + "00000000000005dc"),
+        (RetentionPolicy(size_bytes_max=1 << 62, age_s_max=10**10), "01" + "4000000000000000" + "000009184e72a000"),
+    ],
+)
+def test_golden_bytes(policy: RetentionPolicy, value: str) -> None:
+    assert encode_policy(policy).hex() == value
+    assert decode_policy(b"key", stored(bytes.fromhex(value))) == policy
+
+
+def test_keys() -> None:
+    assert table_key(RETENTION_NAMESPACE, pattern_key("orders-*")) == b"T\x0a!retention*orders-"
+    assert table_key(RETENTION_NAMESPACE, pattern_key("orders-0")) == b"T\x0a!retention=orders-0"
+    assert pattern_key("*") == b"*" and pattern_key("a**") == b"*a*" and pattern_key("*a") == b"=*a"
+
+
+def test_format_table() -> None:
+    text = FORMAT.read_text(encoding="utf-8").split("<!-- table: retention -->\n", 1)[1].split("\n\n", 1)[0]
+    rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
+    assert [at for at, _ in rows] == [0, *accumulate(size for _, size in rows[:-1])]
+    assert sum(size for _, size in rows) == _VALUE.size
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\x01",
+        pack(">BQQ", 2, 1, 1),
+        pack(">BQQ", 0, 1, 1),
+        pack(">BQQ", 1, 0, 0),
+        pack(">BQQ", 1, (1 << 62) + 1, 0),
+        pack(">BQQ", 1, 0, 10**13 + 1),
+        pack(">BQQ", 1, 1, 1) + b"\0",
+    ],
+)
+def test_hostile_rows_give_nothing_up(value: bytes) -> None:
+    with pytest.raises(Damaged, match="set it again"):
+        decode_policy(b"key", stored(value))
+    with pytest.raises(Damaged):
+        decode_policy(b"key", value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({}, "size_bytes_max"),
+        ({"size_bytes_max": 0}, "size_bytes_max"),
+        ({"size_bytes_max": True}, "size_bytes_max"),
+        ({"size_bytes_max": 1.5}, "size_bytes_max"),
+        ({"size_bytes_max": (1 << 62) + 1}, "size_bytes_max"),
+        ({"age_s_max": 0}, "age_s_max"),
+        ({"age_s_max": -1.0}, "age_s_max"),
+        ({"age_s_max": math.nan}, "age_s_max"),
+        ({"age_s_max": math.inf, "size_bytes_max": 5}, "age_s_max"),
+        ({"age_s_max": "1d"}, "age_s_max"),
+    ],
+)
+def test_policies_that_cannot_be(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        RetentionPolicy(**arguments)
+    assert caught.value.argument == named
+
+
+@pytest.mark.parametrize("name", ["", "a\0", "\ud800*", "x" * 256, "x" * 256 + "*", "a\0*", 5, None, b"a"])
+def test_names_that_cannot_be(name: Any) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        pattern_key(name)
+    assert caught.value.argument == "name_or_prefix"
+
+
+# The planner
+
+
+class Byte(NamedTuple):
+    chunk: int
+    written_ms: int
+
+
+class Model:
+    """A segment, told byte by byte: what was written when, into which chunk, and which chunks came by a concat."""
+
+    def __init__(self, steps: list[tuple[str, int, int]]) -> None:
+        self.bytes: list[Byte] = []
+        self.labels: list[ChunkLabel] = []
+        self.modified = 0
+        now = 0
+        for kind, size, pause in steps:
+            now += pause
+            if kind == "concat":
+                # Made at any time before, written until now: nothing says when.
+                self.labels.append(ChunkLabel(len(self.bytes), max(0, now - 3 * size), False))
+                self.bytes += [Byte(len(self.labels) - 1, now - pause // 2)] * size
+            elif kind == "append" or not self.labels or not self.labels[-1].proves:
+                self.labels.append(ChunkLabel(len(self.bytes), now, True))
+                self.bytes += [Byte(len(self.labels) - 1, now)] * size
+            else:
+                self.bytes += [Byte(len(self.labels) - 1, now)] * size
+            self.modified = now
+        self.now = now
+
+    def chunk_start(self, offset: int) -> int:
+        return self.labels[self.bytes[offset].chunk].offset
+
+    def segment(self, start: int, *, sealed: bool) -> SegmentRecord:
+        first = self.chunk_start(start)
+        return SegmentRecord(
+            "s", 1, FLAG_SEALED if sealed else 0, start, len(self.bytes), b"f" * 28, b"l" * 28, self.labels[-1].offset,
+            start - first, 100, 1, len(self.labels) - self.bytes[start].chunk, {}, 0, self.modified,
+        )  # fmt: skip
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(("append", "append", "grow", "concat")), st.integers(1, 6), st.integers(0, 9)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    steps=steps,
+    start=st.integers(0, 200),
+    sealed=st.booleans(),
+    size=st.none() | st.integers(1, 80),
+    age_ms=st.none() | st.integers(1, 100),
+    waited=st.integers(0, 60),
+    pin=st.none() | st.integers(0, 80),
+)
+def test_a_cut_gives_up_no_more_than_the_policy(
+    steps: list[tuple[str, int, int]],
+    start: int,
+    sealed: bool,
+    size: int | None,
+    age_ms: int | None,
+    waited: int,
+    pin: int | None,
+) -> None:
+    model = Model(steps)
+    start %= len(model.bytes)
+    if size is None and age_ms is None:
+        size = 1
+    policy = RetentionPolicy(size_bytes_max=size, age_s_max=None if age_ms is None else age_ms / 1000)
+    segment, now_ms = model.segment(start, sealed=sealed), model.now + waited
+    labels = model.labels[model.bytes[start].chunk :]
+    cut = plan_cut(segment, policy, now_ms=now_ms, chunk_start=model.chunk_start, labels=iter(labels), not_beyond=pin)
+    offset = start if cut is None else cut
+    assert cut is None or start < cut <= segment.length
+    assert offset in {start, segment.length, *(label.offset for label in labels)}
+    assert sealed or offset <= max(start, segment.last_chunk_offset)
+    assert pin is None or offset <= max(pin, start)
+
+    def given_up(boundary: int) -> bool:
+        """Whether one of the two rules lets everything below go."""
+        by_size = size is not None and segment.length - boundary >= size
+        by_age = age_ms is not None and all(byte.written_ms <= now_ms - age_ms for byte in model.bytes[start:boundary])
+        return by_size or by_age
+
+    assert offset == start or given_up(offset)
+    # And by size, or without concats, no less.
+    concats = any(kind == "concat" for kind, _, _ in steps)
+    for label in labels:
+        fits = start < label.offset and (pin is None or label.offset <= pin)
+        if fits and size is not None and segment.length - label.offset >= size:
+            assert offset >= label.offset
+        if fits and not concats and age_ms is not None and label.created_ms <= now_ms - age_ms:
+            assert offset >= label.offset
+
+
+def plan(*labels: ChunkLabel, modified: int, now: int, age_ms: int, sealed: bool = False) -> int | None:
+    length = labels[-1].offset + 10
+    segment = SegmentRecord(
+        "s", 1, FLAG_SEALED if sealed else 0, 0, length, b"f" * 28, b"l" * 28, labels[-1].offset, 0, 10, 1,
+        len(labels), {}, 0, modified,
+    )  # fmt: skip
+    policy = RetentionPolicy(age_s_max=age_ms / 1000)
+    return plan_cut(segment, policy, now_ms=now, chunk_start=lambda offset: offset // 10 * 10, labels=labels)
+
+
+def test_labels_of_the_future_make_nothing_old() -> None:
+    first, future, third = ChunkLabel(0, 0, True), ChunkLabel(10, 10**9, True), ChunkLabel(20, 5, True)
+    assert plan(first, future, third, modified=5, now=10_000, age_ms=10) is None
+    assert plan(first, third._replace(offset=10), modified=5, now=10_000, age_ms=10) == 10
+
+
+def test_what_came_by_a_concat_proves_nothing() -> None:
+    # Its label is old, but what it stands behind was written until a moment ago.
+    own, other = ChunkLabel(0, 0, True), ChunkLabel(10, 0, False)
+    assert plan(own, other, modified=10_000, now=10_001, age_ms=100) is None
+    # Nothing has changed since.
+    assert plan(own, other, modified=10_000, now=10_100, age_ms=100) == 10
+    assert plan(own, other, modified=10_000, now=10_100, age_ms=100, sealed=True) == 20
+    # A chunk of its own behind both, made a while ago.
+    behind = ChunkLabel(20, 10_000, True)
+    assert plan(own, other, behind, modified=10_100, now=10_100, age_ms=100) == 20
