@@ -15,7 +15,7 @@ from tests.simulator.at_rest import cut_tail
 from tests.simulator.copies import CopiedRun
 from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import draw_plan
-from tests.simulator.gateways import ignore_conditions
+from tests.simulator.gateways import ignore_conditions, show_old_answers
 from tests.simulator.lies import CLASSES, ENABLED, SELDOM, draw_distrust
 from tests.simulator.rot import RottenObject
 from tests.simulator.runs import Run, run_seed
@@ -130,6 +130,29 @@ def test_who_is_deposed_does_not_meet_the_gateway_of_who_opens(side: str) -> Non
         assert not world.failures
     finally:
         world.close()
+
+
+def test_old_answers_excuse_who_looks_for_what_is_rightly_gone() -> None:
+    run = _calm_run()
+    try:
+        owner = run.process("o1", "host0")
+        store = owner.open()
+        owner.run(lambda: store.create("s0"))
+        owner.run(lambda: store.append("s0", b"a"))
+        (name,) = run.checks.referenced_chunks()
+        old = show_old_answers(run, Random(1))
+        error = Damaged("absent", object=name)
+        owner.run(lambda: store.delete("s0"))
+        assert not old.excuses(error), "it is there"
+        run.world.backend.remove(name)
+        for _ in range(9):
+            owner.run(lambda: owner.storage.exists(run.world.names.slot(1, 3)))  # the record of the deletion
+        assert not old.excuses(error), "history refers to it: nobody has collected it"
+        run.world.advance(1)
+        owner.run(store.collect)
+        assert old.excuses(error)
+    finally:
+        run.world.close()
 
 
 def test_what_is_cut_off_does_not_come_back_by_a_request_that_is_under_way() -> None:
