@@ -42,7 +42,7 @@ from chunkstore.operations.tables import plan_put_row
 from chunkstore.records import CLOSED, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["STEP_BYTES", "ScrubFinding", "ScrubReport", "ScrubStep", "no_copies", "scrub", "scrub_step"]
+__all__ = ["STEP_BYTES", "ScrubFinding", "ScrubReport", "ScrubStep", "no_copies", "save_mark", "scrub", "scrub_step"]
 
 STEP_BYTES: Final = 8 * MIB
 _PARTS_MAX: Final = 256
@@ -153,7 +153,7 @@ def scrub(
         done = position == BEGINNING
         ends = done or (bytes_max is not None and size_bytes >= bytes_max)
         if ends or runtime.monotonic_s() - saved_s >= _SAVE_S:
-            _save(container, ScrubMark(position, mark.began_ms))
+            save_mark(container, ScrubMark(position, mark.began_ms))
             saved_s = runtime.monotonic_s()
         if ends:
             where = None if done else position
@@ -162,7 +162,9 @@ def scrub(
             _pause(container, began_s + step.size_bytes / rate_bytes_s)
 
 
-def _save(container: OwnedContainer, mark: ScrubMark) -> None:
+def save_mark(container: OwnedContainer, mark: ScrubMark) -> None:
+    """Commit how far a pass has come. Raises the errors of commits."""
+
     def plan(changes: ChangeSet) -> None:
         plan_put_row(changes, SCRUB_NAMESPACE, b"", encode_mark(mark), None)
 
@@ -245,6 +247,9 @@ def _parts(
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if record.length < 1:
             raise Damaged("a chunk without bytes", object=names.chunk(identity))
+        if offset >= begin + record.length:
+            what = "the index has another chunk for this offset than the list; run check"
+            raise Damaged(what, object=f"segment {segment.name}", position=offset)
         if record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk:
             return
         low = max(0, offset - begin)
