@@ -128,6 +128,9 @@ def test_damage_is_found_and_stops_nothing(world: World) -> None:
     assert (first.invariant, first.severity, first.object, first.position) == (20, "damage", a[1].name, BLOCK)
     assert f"bytes [{5 * BLOCK}, {7 * BLOCK})" in first.message and not first.repaired
     assert "absent" in absent.message and f"{BLOCK + 7} bytes long" in short.message
+    # Behind a network several at a time, by the deadline.
+    store._container.remote = True
+    assert store.scrub().findings == report.findings
     # The same in the smallest steps, and no more of what is absent than once.
     position, found = BEGINNING, list[ScrubFinding]()
     steps = 0
@@ -347,7 +350,7 @@ def test_the_rate_bounds_what_is_read(world: World, monkeypatch: pytest.MonkeyPa
     assert report.size_bytes / BLOCK * 60 - 4 * 60 - 30 < sum(slept) <= report.size_bytes / BLOCK * 60
     monkeypatch.undo()
     monkeypatch.setattr(scrubbing, "STEP_BYTES", BLOCK)
-    monkeypatch.setattr(scrubbing.runtime, "sleep_s", lambda _s: store.close())
+    monkeypatch.setattr(runtime, "sleep_s", lambda _s: store.close())
     refused(Closed, lambda: store.scrub(rate_bytes_s=1.0))
 
 
