@@ -245,7 +245,7 @@ def test_a_crash_in_the_middle_is_gone_on_with(world: World, at: int) -> None:
     left = [at]
 
     def before(operation: str, _names: tuple[str, ...]) -> None:
-        if operation in ("delete", "put"):
+        if operation in ("delete", "compose"):
             left[0] -= 1
             if left[0] < 0:
                 raise StorageUnavailable("the process dies here")
