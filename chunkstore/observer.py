@@ -30,6 +30,9 @@ class Observer:
     def snapshot_taken(self, report: SnapshotReport) -> None:
         """A snapshot was written, validated and noted."""
 
+    def safe_mode(self, reason: str) -> None:
+        """Safe mode began, and why; empty: it has ended."""
+
     def failed(self, error: ChunkstoreError) -> None:
         """A commit, a take-over, or something in the background failed; the epoch may have ended."""
 
@@ -55,6 +58,10 @@ class GuardedObserver(Observer):
     def snapshot_taken(self, report: SnapshotReport) -> None:
         with suppress(Exception):
             self._inner.snapshot_taken(report)
+
+    def safe_mode(self, reason: str) -> None:
+        with suppress(Exception):
+            self._inner.safe_mode(reason)
 
     def failed(self, error: ChunkstoreError) -> None:
         with suppress(Exception):

@@ -146,7 +146,11 @@ def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, 
 
 
 def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
-    kept_s = max(container.settings.gc_grace_s, container.settings.pitr_horizon_s)
+    settings = container.settings
+    grace_s, emergency_s = settings.gc_grace_s, settings.gc_grace_emergency_s
+    if emergency_s is not None and container.space.reason:
+        grace_s = min(grace_s, emergency_s)
+    kept_s = max(grace_s, settings.pitr_horizon_s)
     # Labels are coarser than the monotonic clock: no age is not to be measured with them.
     return kept_s == 0 or is_older(container, key, garbage.time_ms, kept_s)
 
