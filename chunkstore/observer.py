@@ -7,6 +7,7 @@ Leaves out: storage calls (``chunkstore_bindings.wrappers`` counts those).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from chunkstore.errors import ChunkstoreError
@@ -29,6 +30,9 @@ class Observer:
 
     def snapshot_taken(self, report: SnapshotReport) -> None:
         """A snapshot was written, validated and noted."""
+
+    def upkeep(self, part: str, done: Mapping[str, int], error: ChunkstoreError | None) -> None:
+        """A run of one of ``metrics.UPKEEP_PARTS`` ended: what it did, by names of ``UPKEEP_COUNTERS``, and why it failed, if it did."""
 
     def safe_mode(self, reason: str) -> None:
         """Safe mode began, and why; empty: it has ended."""
@@ -58,6 +62,10 @@ class GuardedObserver(Observer):
     def snapshot_taken(self, report: SnapshotReport) -> None:
         with suppress(Exception):
             self._inner.snapshot_taken(report)
+
+    def upkeep(self, part: str, done: Mapping[str, int], error: ChunkstoreError | None) -> None:
+        with suppress(Exception):
+            self._inner.upkeep(part, done, error)
 
     def safe_mode(self, reason: str) -> None:
         with suppress(Exception):

@@ -66,9 +66,13 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
     """
-    report = container.alone(container.collecting, "collection", partial(_collect, container, dry_run=dry_run))
-    if not dry_run:
-        container.observer.collected(report.chunks, report.chunk_bytes)
+    call = partial(container.alone, container.collecting, "collection", partial(_collect, container, dry_run=dry_run))
+    if dry_run:
+        return call()
+    with container.upkeep.run("collect") as done:
+        report = call()
+        done.update(chunks=report.chunks, reclaimed_bytes=report.chunk_bytes + report.journal_bytes)
+    container.observer.collected(report.chunks, report.chunk_bytes)
     return report
 
 

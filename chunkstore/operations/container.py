@@ -36,6 +36,7 @@ from chunkstore.operations.looking import audit, look
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
+from chunkstore.operations.upkeep_runs import UpkeepRuns
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["OwnedContainer", "unexpected"]
@@ -68,6 +69,7 @@ class OwnedContainer:
         self.settings = settings
         self.service = service
         self.observer = Observer() if observer is None else GuardedObserver(observer)
+        self.upkeep = UpkeepRuns(self.observer)
         self.space = SpaceGuard(storage, names, settings, self.observer)
         self.changed = changed
         """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
