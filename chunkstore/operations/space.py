@@ -85,6 +85,8 @@ class SpaceGuard:
         self._observer = observer
         self._lock = runtime.lock()
         self.reserve = Reserve(storage, names, settings)
+        self._credit_bytes = 0
+        """What may be added, and one byte, before the totals have to be read again: nothing grows but by what is admitted."""
         self._low = {"storage": "", "cache": "", "quota": ""}
         self.reason = ""
         """Why nothing may be added, in words; empty outside safe mode."""
@@ -112,6 +114,10 @@ class SpaceGuard:
         """Let in what adds so many bytes of chunks, near the quota after a short while. Raises ``StorageFull``."""
         quota_bytes = self._settings.quota_bytes
         if quota_bytes:
+            with self._lock:
+                if adds < self._credit_bytes and not self.reason:
+                    self._credit_bytes -= adds
+                    return
             left_bytes = self.measure_quota(store)
             soft_bytes = quota_bytes // _HYSTERESIS
             if left_bytes < max(adds, 1):
@@ -119,6 +125,8 @@ class SpaceGuard:
                 if left_bytes < soft_bytes:
                     self._set("quota", what)
                 raise StorageFull(f"{what}, and {adds} are asked for; truncate or delete, then collect", object="quota")
+            with self._lock:
+                self._credit_bytes = max(0, left_bytes - soft_bytes - adds)
             if not self.reason and adds > 0 and left_bytes < soft_bytes:
                 runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
         self.refuse()
