@@ -202,6 +202,7 @@ def serve(
             observer=observer,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
             sweep_unfinished=partial(_sweep_unfinished, storage),
+            open_copy=partial(open_storage, settings=settings),
             on_close=closing,
         )
     except BaseException:

@@ -55,6 +55,7 @@ from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter, check_buffering
 
@@ -78,12 +79,14 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
         sweep_unfinished: Callable[[], int] = int,
+        open_copy: Callable[[str], ChunkStorage] = no_copies,
         observer: Observer | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
+        self._open_copy = open_copy
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()

@@ -29,13 +29,15 @@ __all__ = [
     "upkeep_collector",
 ]
 
-UPKEEP_PARTS: Final = ("collect", "retention", "sweep")
+UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "scrub")
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
     "runs": "Runs that ended, also in an error; no dry runs",
     "errors": "Runs that ended in an error",
-    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention)",
+    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), read (scrub)",
     "reclaimed_bytes": "Bytes deleted from the storage, of chunks and of the journal",
+    "read_bytes": "Bytes of chunks that were read (scrub)",
+    "findings": "Damage that was found (scrub)",
 }
 """By part, since the container was opened."""
 UPKEEP_GAUGES: Final = {

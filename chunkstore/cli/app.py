@@ -70,7 +70,7 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
-    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Health and history", (upkeep.check, upkeep.scrub, upkeep.journal, upkeep.snapshot, upkeep.repair)),
     ("Space", (usage, space.gc)),
     ("Try it", (demo,)),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from functools import partial
 
 from chunkstore import runtime
@@ -27,8 +28,10 @@ from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
+from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
+from chunkstore.upkeep.scrub import ScrubReport, scrub
 from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
 
@@ -40,6 +43,7 @@ class UpkeepCalls:
 
     _container: OwnedContainer
     _context: ReadContext
+    _open_copy: Callable[[str], ChunkStorage]
     _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
@@ -166,4 +170,44 @@ class UpkeepCalls:
             )
             done.update(chunks=report.deleted, reclaimed_bytes=report.deleted_bytes)
         self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
+        return report
+
+    def scrub(
+        self,
+        *,
+        rate_bytes_s: float | None = None,
+        repair_from: str | None = None,
+        bytes_max: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> ScrubReport:
+        """Read every chunk that does not grow any more, and compare it with its record: there, long enough, every block with its CRC.
+
+        Goes on where the last call, or the last owner, stood, to the end, or until ``bytes_max`` bytes are read; a damaged chunk is in
+        the report, and stops nothing. ``rate_bytes_s``: read no more in a second. ``progress`` is called with the bytes of each step.
+        ``repair_from``: the root of a copy of this root; looks from the beginning on, and replaces a damaged chunk by a new one of
+        blocks that are sound, in this root or in the copy; where a block is in neither, the chunk stays as it is. Every replacement is
+        atomic and durable.
+
+        Raises ``InvalidArgument``, ``Unsupported`` (a root that cannot be opened), ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of a
+        replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too), ``DeadlineExceeded``,
+        ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
+        """
+        if rate_bytes_s is not None and not (type(rate_bytes_s) in (int, float) and 0 < rate_bytes_s < math.inf):
+            text = f"rate_bytes_s must be a number of bytes above 0, not {rate_bytes_s!r}"
+            raise InvalidArgument(text, argument="rate_bytes_s")
+        if bytes_max is not None and not (type(bytes_max) is int and bytes_max > 0):
+            text = f"bytes_max must be a whole number of bytes above 0, not {bytes_max!r}"
+            raise InvalidArgument(text, argument="bytes_max")
+        self._container.check_owner()
+        opened = nullcontext() if repair_from is None else closing(self._open_copy(repair_from))
+        with opened as copy, self._container.upkeep.run("scrub") as done:
+            report = scrub(
+                self._container,
+                self._context,
+                rate_bytes_s=rate_bytes_s,
+                bytes_max=bytes_max,
+                copy=copy,
+                progress=progress,
+            )
+            done.update(chunks=report.chunks, read_bytes=report.size_bytes, findings=len(report.findings))
         return report

@@ -60,7 +60,9 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         store.apply_retention()
         store.collect(dry_run=True)
         store.collect()
-        (tmp_path / "root/default/d/00").mkdir(parents=True, exist_ok=True)
+        damaged = next(path for path in sorted((tmp_path / "root/default/d").rglob("*-*")) if path.stat().st_size == 10)
+        damaged.write_bytes(b"not so now")
+        assert not store.scrub().ok
         store.sweep(delete=True, age_s_min=0)
         monkeypatch.setattr("chunkstore.upkeep.calls.sweep", raising(Damaged("planted", object="x")))
         with pytest.raises(Damaged):
@@ -68,9 +70,10 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         seen.append(store.upkeep_figures())
     last = seen[-1]
     assert set(last) == {*UPKEEP_COUNTERS, *UPKEEP_GAUGES}
-    assert last["runs"] == {"collect": 1, "retention": 1, "sweep": 2}
-    assert last["errors"] == {"collect": 0, "retention": 0, "sweep": 1}
-    assert last["chunks"] == {"collect": 4, "retention": 3, "sweep": 0}
+    assert last["runs"] == {"collect": 1, "retention": 1, "sweep": 2, "scrub": 1}
+    assert last["errors"] == {"collect": 0, "retention": 0, "sweep": 1, "scrub": 0}
+    assert last["chunks"] == {"collect": 4, "retention": 3, "sweep": 0, "scrub": 5}
+    assert last["findings"]["scrub"] == 1
     assert last["reclaimed_bytes"]["collect"] >= 40
     assert last["quota_bytes"] == {"": 1000}
     still = {name for name in last if all(figures[name] == last[name] for figures in seen)}

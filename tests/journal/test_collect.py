@@ -167,6 +167,25 @@ def test_a_pin_keeps_what_leads_to_it(world: World) -> None:
     assert heir.keys() == owner.keys()
 
 
+def test_below_the_snapshot_of_a_pin_anything_may_be_gone(world: World) -> None:
+    """A LIST that lags behind shows a collector some of the records that are due: what is left has holes."""
+    owner = world.process(settings=settings(world, 1)).open()
+    for key in "abcd":
+        owner.put(key)
+    owner.snapshot()
+    between = owner.put("e")
+    lsn = pin(owner, "p")
+    there = rows_of(owner.store)
+    world.process().open()
+    if world.mode == "slot":
+        world.storage.delete(world.names.slot(1, 2))
+    assert [*check_pinned(world.streams, lsn)] == [] and rows_at(world.storage, world.names, lsn) == there
+    if world.mode == "slot":
+        lost = world.names.slot(1, between.index - 1)
+        world.storage.delete(lost)
+        assert [found.object for found in check_pinned(world.streams, lsn)] == [lost]
+
+
 def test_a_pin_without_a_snapshot_below_keeps_everything(world: World) -> None:
     first = world.process().open()
     lsn = pin(first, "p")
