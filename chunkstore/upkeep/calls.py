@@ -12,8 +12,9 @@ from functools import partial
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
-from chunkstore.config import RetentionPolicy
+from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
+from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.retention import encode_policy, pattern_key
@@ -27,6 +28,7 @@ from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
+from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
 from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
@@ -133,6 +135,34 @@ class UpkeepCalls:
         if dry_run:
             return apply_all(partial(plan_step, self._context))
         return apply_all(partial(apply_step, self._container, self._context))
+
+    def defrag(
+        self,
+        name: SegmentRef | None = None,
+        *,
+        policy: DefragPolicy | None = None,
+        dry_run: bool = False,
+        progress: Callable[[DefragAction], None] | None = None,
+    ) -> DefragReport:
+        """Merge small neighbouring chunks of a segment, or of all, into chunks of up to the rolling size; and write a first chunk anew
+        without its dead head, where that is at least half of it and 8 MiB. What it replaces becomes garbage.
+
+        Bytes that can be read never change; appends and reads go on. ``dry_run``: says what it would do, and what that costs.
+        ``progress`` is called behind each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
+        a later one fails. Raises ``InvalidArgument``, ``SegmentNotFound`` (of ``name``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``
+        (of one commit), ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, it goes on where it was.
+        """
+        chosen = check_policy(policy)
+        container, context = self._container, self._context
+        container.check_owner()
+        if dry_run:
+            return plan_all(context, name, chosen)
+        return defrag_all(
+            context,
+            name,
+            lambda key, position: defrag_step(container, context, key, chosen, position, wait=False),
+            progress,
+        )
 
     def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = 86_400.0) -> SweepReport:
         """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.
