@@ -229,8 +229,11 @@ def defrag_step(
         container.check_owner()
         try:
             carried += _carry_out(container, run, policy)
-        except (Conflict, ChunkNotFound):
-            return DefragStep(tuple(done), tuple(refused), carried, True, run.action.start)
+        except (Conflict, ChunkNotFound) as error:
+            start = run.action.start
+            if isinstance(error, Conflict) or run not in plan_defrag_step(context, name, policy, start, wait=wait)[0]:
+                return DefragStep(tuple(done), tuple(refused), carried, True, start)
+            refused.append(run.action)  # a chunk is lost that the newest metadata name
         except Damaged:
             refused.append(run.action)
         else:
