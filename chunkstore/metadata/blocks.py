@@ -8,7 +8,6 @@ Leaves out: where borders are put (``blocks``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from struct import Struct, unpack_from
 
 from chunkstore.blocks import Borders, in_rows, is_one_block, stretch_at
@@ -65,6 +64,8 @@ def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: i
         stop = min(count, max(first + 1, (high - start - 1) // step + 2))
         if start <= low:
             at, crcs = [], []
+        elif start + first * step <= at[-1]:
+            raise _disorder(identity)
         at += range(start + first * step, start + stop * step, step)
         crcs += unpack_from(f">{stop - first}I", value, _HEADER.size + first * _CRC.size)
         if at[-1] >= high:
@@ -72,13 +73,17 @@ def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: i
     else:
         if chunk.crc32c is None or (at == [0] and high - low < chunk.length and not is_one_block(chunk.length)):
             return None
+        if at[-1] >= chunk.length:
+            raise _disorder(identity)
         at.append(chunk.length)
         crcs.append(chunk.crc32c)
-    if at[-1] > chunk.length or any(low >= high for low, high in pairwise(at)):
-        raise Damaged(
-            "its borders do not ascend, or lie beyond the chunk", object=f"block row of chunk {identity.hex()}"
-        )
+    if at[-1] > chunk.length:
+        raise _disorder(identity)
     return Borders(at, crcs)
+
+
+def _disorder(identity: bytes) -> Damaged:
+    return Damaged("its borders do not ascend, or lie beyond the chunk", object=f"block row of chunk {identity.hex()}")
 
 
 def _decode(key: bytes, raw: bytes) -> tuple[int, int, int, bytes]:
