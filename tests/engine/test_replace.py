@@ -122,9 +122,9 @@ def test_the_active_chunk_goes_on_growing_behind_a_run(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "later", "skip"), [(3, 3, 0), (3, 4, 1), (5, 5, 0), (8, 8, 0), (8, 9, 1), (8, 10, None)]
+    ("cut", "later", "skipped"), [(3, 3, 0), (3, 4, 1), (5, 5, 0), (8, 8, 0), (8, 9, 1), (8, 10, None)]
 )
-def test_the_dead_head_is_left_out(world: World, cut: int, later: int, skip: int | None) -> None:
+def test_the_dead_head_is_left_out(world: World, cut: int, later: int, skipped: int | None) -> None:
     """The new run begins at the start offset as it was; what was truncated since is skipped in it, while its first old chunk is there."""
     store = world.open(gc_grace_s=0)
     filled(store)
@@ -133,13 +133,13 @@ def test_the_dead_head_is_left_out(world: World, cut: int, later: int, skip: int
     run = merge(store, "a", 0, 4, leave_head=True)
     assert run.start == cut
     store.truncate("a", later)
-    if skip is None:
+    if skipped is None:
         refused(Conflict, lambda: store.commit([run]))
         return
     store.commit([run])
     first, *_ = store.layout("a")
     assert (first.offset, first.length) == (cut, 20 - head)
-    assert store.info("a").start_offset == later == first.offset + skip
+    assert store.info("a").start_offset == later == first.offset + skipped
     assert store.read("a", later, 99) == pattern(later, 51 - later)
     assert problems(store.check("deep")) == []
     *_, removed = [decode_garbage(repr(key), raw) for key, raw in rows(store).items() if key[:1] == b"G"]
