@@ -6,7 +6,7 @@ docs/guide-embed.md for the rest.
 
 from chunkstore.assembly import open_replica
 from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
-from chunkstore.config import GIB, KIB, MIB, DefragPolicy, RetentionPolicy, RollingPolicy, Settings
+from chunkstore.config import GIB, KIB, MIB, DefragPolicy, OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -37,6 +37,7 @@ from chunkstore.errors import (
 from chunkstore.reader import StorageReader
 from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
 from chunkstore.replica import Replica
+from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.writer import StorageWriter
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "InvalidOffset",
     "LayoutChunk",
     "NotOwner",
+    "OptimiserPolicy",
     "OutcomeUnknown",
     "Pin",
     "Replica",
@@ -74,6 +76,7 @@ __all__ = [
     "SegmentTruncated",
     "Settings",
     "StorageFull",
+    "StorageOptimiser",
     "StorageReader",
     "StorageUnavailable",
     "StorageWriter",

@@ -7,16 +7,17 @@ Leaves out: everything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from chunkstore.config import Settings, default_cache_dir
+from chunkstore.config import OptimiserPolicy, Settings, default_cache_dir
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
 from chunkstore.invariants import PINNED, Finding
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
@@ -33,6 +34,7 @@ __all__ = [
     "describe_owner",
     "journal_records",
     "list_containers",
+    "open_metered_store",
     "open_replica",
     "open_replica_on",
     "open_store",
@@ -78,6 +80,7 @@ def open_store(
     wait_s: float = 0,
     observer: Observer | None = None,
     accept_rollback: bool = False,
+    optimiser: OptimiserPolicy | None = None,
 ) -> ChunkedSegmentStorage:
     """Claim the next epoch of a container, recover its state, and serve it.
 
@@ -87,7 +90,8 @@ def open_store(
     lease only, so that less than about two periods of ``settings.lease_s``, which should be the owner's, is lengthened to that;
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
     (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
-    where no former owner runs any more: epochs recur, and an old owner's deletions may still land.
+    where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background
+    besides the collections of ``settings.collect_s``.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
     of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
@@ -108,10 +112,36 @@ def open_store(
             close_storage=True,
             observer=observer,
             accept_rollback=accept_rollback,
+            optimiser=optimiser,
         )
     except BaseException:
         storage.close()
         raise
+
+
+def open_metered_store(
+    root: str, *, container: str, settings: Settings, wait_s: float, accept_rollback: bool, optimiser: OptimiserPolicy
+) -> tuple[ChunkedSegmentStorage, Callable[[], Mapping[str, CallCounts]]]:
+    """As ``open_store``, of a container that is there; and what counts its calls of the storage, by operation."""
+    from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+
+    storage = MeteredChunkStorage(open_storage(root, settings))
+    try:
+        store = open_store_on(
+            storage,
+            container=container,
+            create=False,
+            settings=settings,
+            wait_s=wait_s,
+            root=root,
+            close_storage=True,
+            accept_rollback=accept_rollback,
+            optimiser=optimiser,
+        )
+    except BaseException:
+        storage.close()
+        raise
+    return store, storage.snapshot
 
 
 def open_store_on(
@@ -126,6 +156,7 @@ def open_store_on(
     close_storage: bool = False,
     observer: Observer | None = None,
     accept_rollback: bool = False,
+    optimiser: OptimiserPolicy | None = None,
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
@@ -142,6 +173,10 @@ def open_store_on(
     if observer is not None and not isinstance(observer, Observer):
         raise InvalidArgument(
             f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
+        )
+    if optimiser is not None and not isinstance(optimiser, OptimiserPolicy):
+        raise InvalidArgument(
+            f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
         )
     if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
         raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
@@ -162,7 +197,9 @@ def open_store_on(
     try:
         service = ContainerJournal(storage, names, format_, parts, chosen)
         ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
-        store = serve(service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing)
+        store = serve(
+            service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing, optimiser
+        )
         if chosen.verify_chunks_at_open:
             _verify_chunks(store)
         return store
@@ -183,6 +220,7 @@ def serve(
     root: str | None,
     observer: Observer | None,
     closing: list[Callable[[], None]],
+    optimiser: OptimiserPolicy | None = None,
 ) -> ChunkedSegmentStorage:
     """The store of a fresh ownership, which is given up if that fails."""
     try:
@@ -198,8 +236,10 @@ def serve(
             ),
             stored_sizes=_stored_sizes(storage, names),
             observer=observer,
+            optimiser=optimiser,
             snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
             sweep_unfinished=partial(_sweep_unfinished, storage),
+            open_copy=partial(open_storage, settings=settings),
             on_close=closing,
         )
     except BaseException:

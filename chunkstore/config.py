@@ -20,6 +20,7 @@ __all__ = [
     "DefragPolicy",
     "JournalMode",
     "Limits",
+    "OptimiserPolicy",
     "RetentionPolicy",
     "RollingPolicy",
     "Settings",
@@ -184,6 +185,7 @@ class Settings:
       undecided_s_max: an undecided batch is "unknown" when a self-take-over has not resolved it after this long (protocol.md A6);
         on local storages after op_deadline_s at the latest.
       gc_grace_s: removed chunks are kept this long for readers in flight.
+      collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
@@ -213,6 +215,7 @@ class Settings:
     resolve_s: float = 5.0
     undecided_s_max: float = 60.0
     gc_grace_s: float = 3600.0
+    collect_s: float = 300.0
     pitr_horizon_s: float = 0.0
     open_files_max: int = 512
     io_workers: int = 32
@@ -263,6 +266,34 @@ class Settings:
         return tuple(item.name for item in fields(cls))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimiserPolicy:
+    """What an owner's optimiser does besides collecting (``Settings.collect_s``), and how fast. Raises ``InvalidArgument``.
+
+    ``interval_s``: from the end of one pass of a job to the next (0.01 to a year). ``bytes_s``, ``requests_s``: what all jobs together
+    may move, and ask of the storage, in the long run (0: no limit); what one step has spent too much is waited for before the next.
+    ``step_deadline_s``: a step begins nothing new after so long (0.01 to 3600); what hangs in it ends by ``op_deadline_s``.
+    ``retention``: apply the policies of ``set_retention``. ``sweep_s``: delete orphans that are a day old so often (0: never).
+    """
+
+    interval_s: float = 60.0
+    bytes_s: float = 0.0
+    requests_s: float = 0.0
+    step_deadline_s: float = 5.0
+    retention: bool = False
+    sweep_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in _POLICY_RANGES:
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not low <= value <= high:
+                text = f"OptimiserPolicy.{name} must be a number from {low:g} to {high:g}, not {value!r}"
+                raise InvalidArgument(text, argument=name)
+        if type(self.retention) is not bool:
+            text = f"OptimiserPolicy.retention must be a bool, not {self.retention!r}"
+            raise InvalidArgument(text, argument="retention")
+
+
 _EXACT = (
     "'exact', the default ('lazy' was removed: a part of an unacknowledged append could survive a crash, and threads took turns; "
     "the next open measures and closes chunks that it left)"
@@ -274,6 +305,7 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("resolve_s", 0, 3600),
     ("undecided_s_max", 0, 86_400),
     ("gc_grace_s", 0, _YEAR_S),
+    ("collect_s", 0, _YEAR_S),
     ("pitr_horizon_s", 0, 10 * _YEAR_S),
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),
@@ -293,6 +325,13 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("write_bytes_per_s_max", 0, 1 << 50),
     ("read_requests_per_s_max", 0, 1 << 30),
     ("write_requests_per_s_max", 0, 1 << 30),
+)
+_POLICY_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("interval_s", 0.01, _YEAR_S),
+    ("bytes_s", 0, 1 << 50),
+    ("requests_s", 0, 1 << 30),
+    ("step_deadline_s", 0.01, 3600),
+    ("sweep_s", 0, _YEAR_S),
 )
 _DEFAULTS: object = type("_NoDefaults", (), {})()
 _DEFAULTS = Settings()

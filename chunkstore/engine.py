@@ -23,7 +23,7 @@ from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
 from chunkstore.changes import Change, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
-from chunkstore.config import MIB, RollingPolicy, Settings
+from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
@@ -54,6 +54,7 @@ from chunkstore.records import AttributeValue
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter, check_buffering
 
@@ -77,12 +78,15 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
         sweep_unfinished: Callable[[], int] = int,
+        open_copy: Callable[[str], ChunkStorage] = no_copies,
         observer: Observer | None = None,
+        optimiser: OptimiserPolicy | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
+        self._open_copy = open_copy
         self._waiters_lock = runtime.lock()
         self._waiters: set[runtime.Event] = set()
         self._close_lock = runtime.lock()
@@ -117,6 +121,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             rebuild=container.rebuild,
         )
         self._space = Space(stored_sizes, self._written)
+        self._make_optimiser(optimiser)
         self._maintenance.start()
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ Leaves out: group commit (the engine gathers), row semantics (the engine plans).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
@@ -257,8 +257,11 @@ class JournalService(ABC):
         """Overwrite the LATEST hint after the note is committed."""
 
     @abstractmethod
-    def collect(self, *, head: Head, epoch: int, dry_run: bool) -> tuple[int, int]:
-        """Delete journal objects and snapshots no longer needed (protocol.md 3.14.5, 6). Returns (objects, bytes)."""
+    def collect(
+        self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True
+    ) -> tuple[int, int]:
+        """Delete journal objects and snapshots no longer needed (protocol.md 3.14.5, 6). Returns (objects, bytes). ``go_on`` is asked
+        before each deletion; False ends it there: what is left goes the next time."""
 
     @abstractmethod
     def renew_lease(self, epoch: int, *, released: bool) -> None:

@@ -7,7 +7,7 @@ Leaves out: counting (``chunkstore_bindings.wrappers.metered``), serving HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore.errors import Unsupported
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 
-__all__ = ["LATENCY_BOUNDS_S", "NO_CALLS", "CallCounts", "storage_collector", "total_of"]
+__all__ = ["LATENCY_BOUNDS_S", "NO_CALLS", "CallCounts", "exposition", "storage_collector", "total_of"]
 
 LATENCY_BOUNDS_S: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -68,10 +68,7 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
         from prometheus_client.registry import Collector as Base
     except ImportError as error:
-        raise Unsupported(
-            "metrics for Prometheus need the extra 'prometheus': pip install 'chunkstore-engine[prometheus]'",
-            feature="prometheus",
-        ) from error
+        raise _missing() from error
 
     class StorageCollector(Base):
         def describe(self) -> list[Metric]:
@@ -96,6 +93,23 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
             yield from (*counters, latency)
 
     return StorageCollector()
+
+
+def exposition(collectors: Iterable[Collector]) -> bytes:
+    """What these collectors say now, in Prometheus' text format. Raises ``Unsupported`` without the extra ``prometheus``."""
+    try:
+        from prometheus_client import CollectorRegistry, generate_latest
+    except ImportError as error:
+        raise _missing() from error
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in collectors:
+        registry.register(collector)
+    return generate_latest(registry)
+
+
+def _missing() -> Unsupported:
+    what = "metrics for Prometheus need the extra 'prometheus': pip install 'chunkstore-engine[prometheus]'"
+    return Unsupported(what, feature="prometheus")
 
 
 def _cumulative(buckets: tuple[int, ...]) -> list[tuple[str, float]]:

@@ -30,6 +30,11 @@ class Observer:
     def snapshot_taken(self, report: SnapshotReport) -> None:
         """A snapshot was written, validated and noted."""
 
+    def upkeep(
+        self, job: str, requests: int, moved_bytes: int, freed_bytes: int, error: ChunkstoreError | None
+    ) -> None:
+        """A step of the optimiser has ended: what it asked of the storage, about, what it moved and freed; and why it failed, if it did."""
+
     def failed(self, error: ChunkstoreError) -> None:
         """A commit, a take-over, or something in the background failed; the epoch may have ended."""
 
@@ -55,6 +60,12 @@ class GuardedObserver(Observer):
     def snapshot_taken(self, report: SnapshotReport) -> None:
         with suppress(Exception):
             self._inner.snapshot_taken(report)
+
+    def upkeep(
+        self, job: str, requests: int, moved_bytes: int, freed_bytes: int, error: ChunkstoreError | None
+    ) -> None:
+        with suppress(Exception):
+            self._inner.upkeep(job, requests, moved_bytes, freed_bytes, error)
 
     def failed(self, error: ChunkstoreError) -> None:
         with suppress(Exception):

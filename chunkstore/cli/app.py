@@ -18,6 +18,7 @@ import typer
 
 from chunkstore.cli import change, ledgers, look, pins, retention, space, transfer, upkeep
 from chunkstore.cli.output import print_error
+from chunkstore.cli.serve import serve
 from chunkstore.cli.showcase import demo
 from chunkstore.cli.streams import watched_streams
 from chunkstore.cli.usage import usage
@@ -70,8 +71,8 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
-    ("Health and history", (upkeep.check, upkeep.journal, upkeep.snapshot, upkeep.repair)),
-    ("Space", (usage, space.gc, space.defrag)),
+    ("Health and history", (upkeep.check, upkeep.scrub, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Space", (usage, space.gc, space.defrag, serve)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:

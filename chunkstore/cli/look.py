@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from chunkstore import assembly
@@ -25,13 +26,18 @@ from chunkstore.cli.output import (
     print_json,
     print_table,
     shown,
+    write_picture,
 )
+from chunkstore.cli.pictures import Picture, gather, layout_lines, layout_svg
 from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.replica import Replica
 
 __all__ = ["containers", "layout", "layout_rows", "ls", "owner", "stat"]
 
 _BAR_CELLS = 24
 _SHOWN_AT_EACH_END = 50
+_WITH_BLOCKS_MAX = 1_000
+"""Blocks of more chunks than that are not seen, and take longer to read than all else."""
 
 
 def ls(
@@ -86,19 +92,39 @@ def layout(
     root: options.Root,
     segment: options.Segment,
     *,
+    svg: options.Svg = None,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Only a drawing of the chunks, to scale; also in a pipe.")
+    ] = False,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the chunks a segment is stitched together from, in order."""
     with access.replica(root, container, cache_dir) as store:
+        if svg is not None:
+            write_picture(svg, layout_svg(_picture(store, segment)))
         if as_json:
             for chunk in store.layout(segment):
                 print_json(chunk)
             return
+        if draw or is_terminal():
+            console = Console(highlight=False)
+            for line in layout_lines(_picture(store, segment, shapes_max=console.width), console.width):
+                console.print(line, no_wrap=True, crop=False, soft_wrap=True)
+        if draw or (svg is not None and not is_terminal()):
+            return
         columns = ("offset", "length", "", "crc32c", "epoch", "state", "chunk")
         rows = layout_rows(store.layout(segment), shorten=is_terminal())
         print_table(columns, rows, right=("offset", "length", "epoch"))
+
+
+def _picture(store: Replica, segment: str, **bounds: int) -> Picture:
+    info = store.info(segment)
+    few = info.chunk_count <= _WITH_BLOCKS_MAX
+    borders = (found.at if found is not None else () for found in store.borders(segment)) if few else repeat(())
+    chunks = zip(store.layout(segment), borders, strict=False)
+    return gather(info, chunks, garbage_bytes=store.usage().garbage_bytes, **bounds)
 
 
 def layout_rows(chunks: Iterable[LayoutChunk], *, shorten: bool) -> Iterator[tuple[object, ...]]:

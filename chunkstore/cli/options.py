@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AcceptRollback", "AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "TakeOver"]
+__all__ = ["AcceptRollback", "AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "Svg", "TakeOver"]
 
 Root = Annotated[
     str,
@@ -42,3 +42,7 @@ AcceptRollback = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change and claim nothing.")]
+Svg = Annotated[
+    str | None,
+    typer.Option("--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG.", show_default=False),
+]

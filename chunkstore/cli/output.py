@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from chunkstore.errors import ChunkstoreError, ContainerBusy
+from chunkstore.errors import ChunkstoreError, ContainerBusy, InvalidArgument
 
 __all__ = [
     "Meter",
@@ -46,6 +46,7 @@ __all__ = [
     "print_json",
     "print_table",
     "shown",
+    "write_picture",
 ]
 
 _ROWS_PER_TABLE = 1_000
@@ -162,6 +163,16 @@ def print_error(error: BaseException, *, as_json: bool) -> None:
     sys.stderr.write(f"chunkstore: {shown(message)}\n")
     if isinstance(error, ContainerBusy):
         sys.stderr.write("chunkstore: with --take-over it is claimed all the same, and that process is fenced\n")
+
+
+def write_picture(path: str, text: str) -> None:
+    """Put a picture into a file, in place of what is there. Raises ``InvalidArgument``."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InvalidArgument(f"cannot write {path}: {reason}", argument="FILE") from error
 
 
 class Meter(Protocol):

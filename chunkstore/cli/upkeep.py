@@ -1,7 +1,7 @@
-"""Verbs about health and history: ``check``, ``journal``, ``snapshot``, ``repair``.
+"""Verbs about health and history: ``check``, ``scrub``, ``journal``, ``snapshot``, ``repair``.
 
 Promises: ``check`` and ``journal`` read only; ``check`` exits 1 when it finds anything broken, also when the container
-cannot be followed at all. ``repair`` writes a new epoch and is never a side effect of looking.
+cannot be followed at all, and ``scrub`` when something stays broken. ``repair`` writes a new epoch and is never a side effect of looking.
 Leaves out: what they find and do (``operations``, ``chunkstore.repair``).
 """
 
@@ -14,14 +14,14 @@ import typer
 
 from chunkstore import assembly
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, human_time, print_facts, print_json, print_table
+from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.regain import RepairReport
 from chunkstore.repair import repair as repair_container
 
-__all__ = ["check", "journal", "repair", "snapshot"]
+__all__ = ["check", "journal", "repair", "scrub", "snapshot"]
 
 _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "object", "position")
 
@@ -70,6 +70,57 @@ def check(
 def _unreadable(error: Damaged) -> Finding:
     """The container cannot even be followed: that is a finding, too (invariant 0: no rule could be looked at)."""
     return Finding(0, "damage", "", "", error.object, error.position, error.message)
+
+
+def scrub(
+    root: options.Root,
+    *,
+    repair_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROOT2",
+            help="A copy of the root: what is damaged here and sound there is put back. Begins at the beginning.",
+            show_default=False,
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", help="Read at most N bytes a second.", show_default=False)
+    ] = None,
+    bytes_max: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Stop behind N bytes; the next one goes on there.", show_default=False),
+    ] = None,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read every chunk and compare its checksums, from where the last scrub stood. Exit code 1: something is, and stays, damaged."""
+    with access.owner(
+        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as store:
+        live_bytes = store.usage().live_bytes
+        most = live_bytes if bytes_max is None else min(live_bytes, bytes_max)
+        with meter(f"scrubbing {container}", most, as_json=as_json) as bar:
+            report = store.scrub(rate_bytes_s=rate, repair_from=repair_from, bytes_max=bytes_max, progress=bar.advance)
+    if as_json:
+        print_json({"ok": report.ok, **report._asdict()})
+    else:
+        if report.findings:
+            columns = ("segment", "start", "stop", "repaired", "chunk", "message")
+            rows = (
+                (found.segment, found.start, found.stop, "yes" if found.repaired else "no", found.chunk, found.message)
+                for found in report.findings
+            )
+            print_table(columns, rows, right=("start", "stop"))
+        read = f"{report.chunks} chunks, {human_bytes(report.size_bytes)}"
+        where = "" if report.position is None else f", up to byte {report.position.offset} of {report.position.segment}"
+        typer.echo(
+            shown(f"{container}: {'sound' if report.ok else 'DAMAGED'} ({read}, {report.repaired} repaired{where})")
+        )
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 def journal(

@@ -28,6 +28,8 @@ __all__ = [
     "RETENTION_NAMESPACE",
     "ROW_KINDS",
     "RUN",
+    "SCRUB_KEY",
+    "SCRUB_NAMESPACE",
     "SEGMENT",
     "SESSION",
     "TABLE",
@@ -70,6 +72,9 @@ BLOCKS_NAMESPACE = "!blocks"
 
 RETENTION_NAMESPACE = "!retention"
 """Reserved table namespace: retention policies of segments and of prefixes."""
+
+SCRUB_NAMESPACE = "!scrub"
+"""Reserved table namespace: one row without a key, where scrubbing goes on."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -135,6 +140,10 @@ _LAZY = table_prefix(LAZY_NAMESPACE)
 
 REPAIR_KEY = table_prefix("!repair")
 """Key of the row (its epoch, u64be) that a repair's OPEN puts and its last record deletes: between them it can be continued."""
+
+
+SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
+"""Key of the row that says where scrubbing goes on."""
 
 
 def lazy_key(identity: bytes) -> bytes:

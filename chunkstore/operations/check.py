@@ -10,10 +10,11 @@ Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
@@ -34,7 +35,16 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["CHECK_LEVELS", "CheckLevel", "check", "check_cache"]
+__all__ = [
+    "CHECK_LEVELS",
+    "CheckLevel",
+    "Fault",
+    "check",
+    "check_cache",
+    "chunk_faults",
+    "is_still_wanted",
+    "of_error",
+]
 
 CheckLevel: TypeAlias = Literal["quick", "exists", "deep"]
 CHECK_LEVELS = ("quick", "exists", "deep")
@@ -53,7 +63,7 @@ def check(
         try:
             segment = decode_segment(name, raw)
         except Damaged as error:
-            yield _of_error(name, error)
+            yield of_error(name, error)
             continue
         if segment.name != name:
             yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
@@ -77,7 +87,8 @@ def check_cache(context: ReadContext) -> Iterator[Finding]:
         yield Finding(12, "warning", "", "", damage.object, 0, damage.message)
 
 
-def _of_error(segment: str, error: Damaged) -> Finding:
+def of_error(segment: str, error: Damaged) -> Finding:
+    """Rows that cannot be read, as a finding."""
     return Finding(14, "damage", segment, "", error.object, error.position, error.message)
 
 
@@ -108,20 +119,24 @@ def _check_segment(
             return
         offset += record.length
         for finding in _check_object(context, view, segment, identity, record, deep=level == "deep"):
-            if _is_still_wanted(context, segment, identity, offset):
+            if is_still_wanted(context, segment, identity, offset):
                 yield finding
         identity = record.next
 
 
-def _is_still_wanted(context: ReadContext, segment: SegmentRecord, identity: bytes, stop: int) -> bool:
-    """Whether the present metadata refers to the chunk, which ends at ``stop``: it may have been truncated away and collected."""
+def is_still_wanted(context: ReadContext, segment: SegmentRecord, identity: bytes, stop: int) -> bool:
+    """Whether the present list of the segment names the chunk, which ends at ``stop``: it may have been truncated away or replaced,
+    and collected."""
     context.recheck()
     with context.store().view() as view:
         try:
             present = find_segment(view, segment.name, segment.id)
         except SegmentNotFound:
             return False
-        return present.start_offset < stop and view.get(chunk_key(identity)) is not None
+        if not present.start_offset < stop <= present.length:
+            return False
+        found = view.locate(present.id, stop - 1)
+        return found is None or found[0] == identity
 
 
 def _check_object(
@@ -134,32 +149,45 @@ def _check_object(
     deep: bool,
 ) -> Iterator[Finding]:
     name = context.names.chunk(identity)
-
-    def finding(message: str, position: int = 0) -> Finding:
-        return Finding(20, "damage", segment.name, name, name, position, message)
-
-    needed = record.length
     try:
-        length = context.storage.stat(name).length
-        if length < needed:
-            yield finding(f"{length} bytes long, the record needs {needed}", length)
-            return
-        if not deep or not record.length:
-            return
-        borders = find_borders(view, identity, record, 0, record.length)
-        if borders is not None:
-            for low, high in _bad_blocks(context.storage, name, borders):
-                yield finding(f"the block of {high - low} bytes does not have the recorded CRC32C", low)
-    except ChunkNotFound:
-        yield finding("absent from the storage")
+        borders = find_borders(view, identity, record, 0, record.length) if deep and record.length else None
+        for fault in chunk_faults(context.storage, name, 0, record.length, borders):
+            yield Finding(20, "damage", segment.name, name, name, fault.position, fault.message)
     except Damaged as error:
-        yield _of_error(segment.name, error)
+        yield of_error(segment.name, error)
+
+
+class Fault(NamedTuple):
+    """Bytes ``[low, high)`` of a chunk that cannot be read as they were written, and where in the object that shows."""
+
+    low: int
+    high: int
+    position: int
+    message: str
+
+
+def chunk_faults(storage: ChunkStorage, name: str, low: int, length: int, borders: Borders | None) -> Iterator[Fault]:
+    """What is wrong with the bytes from ``low`` on of a chunk of ``length`` bytes: it is absent or too short, which concerns all to its
+    end, or blocks do not have the CRCs at ``borders``, which begin at ``low`` (None: nothing is read). Raises what the storage raises."""
+    try:
+        stored = storage.stat(name).length
+        if stored < length:
+            begin = max(low, stored)
+            if borders is not None and begin < borders.at[-1]:
+                begin = borders.at[bisect_right(borders.at, begin) - 1]
+            yield Fault(begin, length, stored, f"{stored} bytes long, the record needs {length}")
+        elif borders is not None:
+            for first, stop in _bad_blocks(storage, name, borders):
+                message = f"the block of {stop - first} bytes does not have the recorded CRC32C"
+                yield Fault(first, stop, first, message)
+    except ChunkNotFound:
+        yield Fault(low, length, 0, "absent from the storage")
 
 
 def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[tuple[int, int]]:
     """The blocks of a chunk that do not have the CRCs of their borders. Raises ``ChunkNotFound``, ``StorageUnavailable``."""
     at, crcs = borders
-    position, crc, passed = 0, 0, 0
+    position, crc, passed = at[0], crcs[0], 0
     while position < at[-1]:
         data = storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, at[-1] - position))
         view, begin = memoryview(data), 0
@@ -209,7 +237,7 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes], l
         try:
             garbage = decode_garbage(repr(key), raw)
         except Damaged as error:
-            yield _of_error("", error)
+            yield of_error("", error)
             continue
         if garbage.lsn > head_lsn:
             yield finding("damage", f"removed at lsn {garbage.lsn}, but history ends at {head_lsn}")
@@ -248,7 +276,7 @@ def _check_strays(context: ReadContext, view: MetadataView, seen: set[bytes]) ->
         try:
             decode_found_chunk(context.names, identity, raw)
         except Damaged as error:
-            yield _of_error("", error)
+            yield of_error("", error)
             continue
         name = context.names.chunk(identity)
         yield Finding(17, "leak", "", name, name, 0, "a chunk record that neither a segment nor garbage refers to")

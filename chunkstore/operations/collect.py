@@ -10,6 +10,7 @@ lies beyond it goes. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -32,7 +33,7 @@ from chunkstore.operations.pins import end_expired_pins
 from chunkstore.records import GarbageRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["CollectReport", "collect", "delete_objects"]
+__all__ = ["CollectReport", "Collection", "collect", "collect_journal", "delete_objects"]
 
 _WRITER_ROWS_MAX = 5_000
 
@@ -73,44 +74,67 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
 
 def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
-    chunks = chunk_bytes = waiting = pinned = 0
-    refused: set[bytes] = set()
-    after = GARBAGE
     if not dry_run:
         end_expired_pins(container)
-    while True:
+    rows = Collection(container, dry_run=dry_run)
+    while rows.step():
+        pass
+    objects, size_bytes = collect_journal(container, dry_run=dry_run)
+    return CollectReport(
+        rows.chunks, rows.chunk_bytes, rows.waiting, objects, size_bytes, len(rows.refused), rows.pinned
+    )
+
+
+class Collection:
+    """One pass over the garbage rows, in the order of their removals, a step at a time. ``container.collecting`` is held during a step;
+    what others collect between two steps is gone. A step deletes and forgets at most ``chunks_max`` chunks. The counts are as in
+    ``CollectReport``."""
+
+    def __init__(
+        self, container: OwnedContainer, *, dry_run: bool = False, chunks_max: int = LIMITS.garbage_unfold_chunks_max
+    ) -> None:
+        self._container = container
+        self._dry_run = dry_run
+        self._chunks_max = chunks_max
+        self._after = GARBAGE
+        self.chunks = self.chunk_bytes = self.waiting = self.pinned = 0
+        self.refused: set[bytes] = set()
+
+    def step(self) -> bool:
+        """Deal with the next row, or a part of it; False: there is none any more. Raises as ``collect``. Retry: safe."""
+        container = self._container
         container.check_owner()
-        row = container.look(partial(_find, container, after))
+        row = container.look(partial(_find, container, self._after, self._chunks_max))
         if row is None:
-            break
+            return False
         key, garbage, work, is_pinned = row
         if garbage is None:
-            refused.add(key)
+            self.refused.add(key)
         elif is_pinned:
-            pinned += garbage.count
+            self.pinned += garbage.count
         elif work is None:
-            waiting += garbage.count
+            self.waiting += garbage.count
         if garbage is None or work is None:
-            after = key + b"\0"
-            continue
+            self._after = key + b"\0"
+            return True
         found = work.found
-        refused.update(found.refused)
-        chunks += len(found.ids)
-        chunk_bytes += found.size_bytes
-        if dry_run and work.rest is not None and not found.refused:
-            chunks += work.rest.count
-            chunk_bytes += work.rest.size_bytes
-        if dry_run or (found.refused and not found.ids and not work.writer_keys):
-            after = key + b"\0"
-            continue
-        _delete_objects(container, [container.names.chunk(identity) for identity in found.ids], garbage.lsn)
-        commit_changes(container, (), lambda changes, work=work: _forget(changes, work))  # type: ignore[misc]
-    objects, size_bytes = _collect_journal(container, dry_run=dry_run)
-    return CollectReport(chunks, chunk_bytes, waiting, objects, size_bytes, len(refused), pinned)
+        self.refused.update(found.refused)
+        if self._dry_run or (found.refused and not found.ids and not work.writer_keys):
+            self._after = key + b"\0"
+        else:
+            names = [container.names.chunk(identity) for identity in found.ids]
+            _delete_objects(container, names, garbage.lsn)
+            commit_changes(container, (), partial(_forget, work=work))
+        self.chunks += len(found.ids)
+        self.chunk_bytes += found.size_bytes
+        if self._dry_run and work.rest is not None and not found.refused:
+            self.chunks += work.rest.count
+            self.chunk_bytes += work.rest.size_bytes
+        return True
 
 
 def _find(
-    container: OwnedContainer, after: bytes, view: MetadataView
+    container: OwnedContainer, after: bytes, chunks_max: int, view: MetadataView
 ) -> tuple[bytes, GarbageRecord | None, _Work | None, bool] | None:
     """The first garbage row from ``after`` on: what it says, unless it is damaged, what there is to do if it is due, and whether a pin
     keeps it."""
@@ -128,15 +152,20 @@ def _find(
     lowest = pinned_lsn(view)
     if lowest is not None and garbage.lsn > lowest:
         return key, garbage, None, True
-    return key, garbage, _plan(container, view, key, garbage) if _due(container, key, garbage) else None, False
+    due = _due(container, key, garbage)
+    return key, garbage, _plan(container, view, key, garbage, chunks_max) if due else None, False
 
 
-def _collect_journal(container: OwnedContainer, *, dry_run: bool) -> tuple[int, int]:
+def collect_journal(
+    container: OwnedContainer, *, dry_run: bool = False, go_on: Callable[[], bool] = lambda: True
+) -> tuple[int, int]:
+    """Delete journal objects and snapshots that are not needed, with ``container.collecting`` held: (objects, bytes). ``go_on`` is asked
+    before each; False ends it there. Raises as ``collect``. Retry: safe."""
     deadline = container.deadline()
     while True:
         owned = container.serving(deadline)
         try:
-            return container.service.collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run)
+            return container.service.collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run, go_on=go_on)
         except CacheDamaged as damage:
             container.rebuild(damage)
         except InvalidArgument:
@@ -151,8 +180,8 @@ def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
     return kept_s == 0 or is_older(container, key, garbage.time_ms, kept_s)
 
 
-def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord) -> _Work:
-    found = unfold(view, container.names, garbage, LIMITS.garbage_unfold_chunks_max)
+def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord, chunks_max: int) -> _Work:
+    found = unfold(view, container.names, garbage, chunks_max)
     rest = found.rest
     writers: list[bytes] = []
     if garbage.ended_segment_id:
@@ -175,9 +204,10 @@ def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: in
 
 
 def delete_objects(container: OwnedContainer, names: list[str]) -> None:
-    """Delete what is there of ``names``. The caller has looked at the fence. Raises what the storage raises; retry: safe."""
+    """Delete what is there of ``names``. The caller has looked at the fence. Raises ``Closed``, and what the storage does. Retry: safe."""
     step = container.settings.io_workers * 4
     for begin in range(0, len(names), step):
+        container.check_open()  # close does not wait for all of them
         calls = [partial(_delete, container.storage, name) for name in names[begin : begin + step]]
         with container.bounded(container.deadline()):
             container.pool.run_all(calls)

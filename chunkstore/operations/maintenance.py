@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from chunkstore import runtime
 from chunkstore.deadline import Deadline
@@ -19,13 +19,21 @@ from chunkstore.operations.looking import audit
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.snapshots import Snapshots
 
-__all__ = ["Maintenance"]
+__all__ = ["Beside", "Maintenance"]
 
 _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
 _AUDIT_S: Final = 600.0
 _AUDIT_SHARE: Final = 100
 """Auditing the cache takes at most a hundredth of the time: 2,000,000 rows take about four seconds."""
+
+
+class Beside(Protocol):
+    """Work in tasks of its own, which the keeper begins and ``close`` ends."""
+
+    def tick(self, now_s: float) -> None: ...
+    def stop(self) -> None: ...
+    def join(self, wait_s: float) -> None: ...
 
 
 class Maintenance:
@@ -35,6 +43,7 @@ class Maintenance:
         self._container = container
         self._recovery = recovery
         self.snapshots = Snapshots(container, recovery.journal_bytes)
+        self.beside: Beside | None = None
         self._stopping = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}
@@ -67,6 +76,8 @@ class Maintenance:
                 if container.current.end_reason is None:
                     self._audit(now_s)
                     self.snapshots.take_due()
+                    if self.beside is not None:
+                        self.beside.tick(now_s)
             except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
                 # No caller waits for these; the next tick tries again, and operations report their own errors.
                 container.observer.failed(unexpected(error))
@@ -126,11 +137,15 @@ class Maintenance:
         container = self._container
         container.closed = container.draining = True
         self._stopping.set()
+        if self.beside is not None:
+            self.beside.stop()
         container.changed(0)
         deadline = container.deadline()
         if self._keeper is not None:
             self._keeper.join(timeout=container.settings.op_deadline_s)
         self.snapshots.join(deadline.left_s())
+        if self.beside is not None:
+            self.beside.join(deadline.left_s() / 2)  # where it hangs, there is time left to close cleanly
         serves = self._drain(deadline) and container.fence.error is None and container.current.end_reason is None
         if serves and not container.released:
             self._finish("goodbye", self._say_goodbye)

@@ -63,6 +63,7 @@ def list_suspects(context: ReadContext) -> tuple[list[Suspect], list[str]]:
             continue
         page.append(Suspect(identity, info))
         if len(page) == _PAGE:
+            context.check_open()  # a long listing does not hold up a close
             suspects += context.look(without_rows)
             page = []
     return suspects + (context.look(without_rows) if page else []), strangers

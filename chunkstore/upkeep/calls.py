@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from functools import partial
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
-from chunkstore.config import DefragPolicy, RetentionPolicy
+from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
@@ -28,8 +29,12 @@ from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
+from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
+from chunkstore.upkeep.jobs import CollectJob, Job, RetentionJob, SweepJob
+from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
+from chunkstore.upkeep.scrub import ScrubReport, scrub
 from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
 
@@ -41,9 +46,32 @@ class UpkeepCalls:
 
     _container: OwnedContainer
     _context: ReadContext
+    _open_copy: Callable[[str], ChunkStorage]
     _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
+    optimiser: StorageOptimiser
+    """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
+
+    def _make_optimiser(self, policy: OptimiserPolicy | None) -> None:
+        container, snapshots, space = self._container, self._maintenance.snapshots, self._space
+        jobs: list[tuple[Job, float]] = [
+            (CollectJob(container, lambda: snapshots.written_bytes, space.forget), container.settings.collect_s)
+        ]
+        if policy is not None and policy.retention:
+            jobs.append((RetentionJob(container, self._context), policy.interval_s))
+        if policy is not None and policy.sweep_s:
+            jobs.append((SweepJob(lambda delete: self.sweep(delete=delete)), policy.sweep_s))
+        self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
+        self._maintenance.beside = self.optimiser
+
+    def confirm_owner(self) -> None:
+        """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
+
+        One request; where a stat may be stale, an empty record. Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``,
+        ``StorageUnavailable``, ``StorageFull``. Retry: safe.
+        """
+        self._container.check_fence()
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
@@ -181,3 +209,40 @@ class UpkeepCalls:
         )
         self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
         return report
+
+    def scrub(
+        self,
+        *,
+        rate_bytes_s: float | None = None,
+        repair_from: str | None = None,
+        bytes_max: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> ScrubReport:
+        """Read every chunk that does not grow any more, and compare it with its record: there, long enough, every block with its CRC.
+
+        Goes on where the last call, or the last owner, stood, to the end, or until ``bytes_max`` bytes are read; a damaged chunk is in
+        the report, and stops nothing. ``rate_bytes_s``: read no more in a second. ``progress`` is called with the bytes of each step.
+        ``repair_from``: the root of a copy of this root; looks from the beginning on, and replaces a damaged chunk by a new one of
+        blocks that are sound, in this root or in the copy; where a block is in neither, the chunk stays as it is. Every replacement is
+        atomic and durable.
+
+        Raises ``InvalidArgument``, ``Unsupported`` (a root that cannot be opened), ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of a
+        replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too), ``DeadlineExceeded``,
+        ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
+        """
+        if rate_bytes_s is not None and not (type(rate_bytes_s) in (int, float) and 0 < rate_bytes_s < math.inf):
+            text = f"rate_bytes_s must be a number of bytes above 0, not {rate_bytes_s!r}"
+            raise InvalidArgument(text, argument="rate_bytes_s")
+        if bytes_max is not None and not (type(bytes_max) is int and bytes_max > 0):
+            text = f"bytes_max must be a whole number of bytes above 0, not {bytes_max!r}"
+            raise InvalidArgument(text, argument="bytes_max")
+        self._container.check_owner()
+        with nullcontext() if repair_from is None else closing(self._open_copy(repair_from)) as copy:
+            return scrub(
+                self._container,
+                self._context,
+                rate_bytes_s=rate_bytes_s,
+                bytes_max=bytes_max,
+                copy=copy,
+                progress=progress,
+            )

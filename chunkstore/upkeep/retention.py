@@ -178,11 +178,19 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
     return RetentionStep(tuple(cuts), looked, tuple(refused), None)
 
 
-def apply_step(container: OwnedContainer, context: ReadContext, after: str | None) -> RetentionStep:
-    """Plan a step and truncate, segment by segment: each is atomic and durable, and none needs another. Raises as ``plan_step``, and
-    what commits raise. Retry: safe."""
+def apply_step(
+    container: OwnedContainer, context: ReadContext, after: str | None, go_on: Callable[[], bool] = lambda: True
+) -> RetentionStep:
+    """Plan a step and truncate, segment by segment: each is atomic and durable, and none needs another. ``go_on`` is asked between two
+    truncations; False ends the step there. Raises as ``plan_step``, and what commits raise. Retry: safe."""
     step = plan_step(context, after)
-    return step._replace(cuts=tuple(cut for cut in step.cuts if _truncate(container, cut)))
+    cuts: list[RetentionCut] = []
+    for number, cut in enumerate(step.cuts):
+        if number and not go_on():
+            return step._replace(cuts=tuple(cuts), position=step.cuts[number - 1].segment)
+        if _truncate(container, cut):
+            cuts.append(cut)
+    return step._replace(cuts=tuple(cuts))
 
 
 def _truncate(container: OwnedContainer, cut: RetentionCut) -> bool:

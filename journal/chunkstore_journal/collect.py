@@ -10,7 +10,7 @@ Leaves out: chunks and their garbage rows (the engine's upkeep).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from chunkstore import runtime
@@ -52,10 +52,16 @@ class Collector:
         self._first_epoch = 0
 
     def run(
-        self, head: Head, published: Sequence[SnapshotLink], *, pinned_lsn: int | None, dry_run: bool
+        self,
+        head: Head,
+        published: Sequence[SnapshotLink],
+        *,
+        pinned_lsn: int | None,
+        dry_run: bool,
+        go_on: Callable[[], bool],
     ) -> tuple[int, int]:
-        """Collect once. ``published``: snapshots whose note this epoch committed; ``pinned_lsn``: the lowest that a pin names, of all
-        that were committed up to ``head``. Returns (objects, bytes) deleted."""
+        """Collect once, as long as ``go_on`` says so before a deletion. ``published``: snapshots whose note this epoch committed;
+        ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``. Returns (objects, bytes) deleted."""
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
         trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
         trusted = [link for link in trusted if self._storage.exists(link.name)]
@@ -73,11 +79,15 @@ class Collector:
         objects = size = 0
         for snapshot in stored:
             if snapshot.lsn < keep_from:
+                if not go_on():
+                    return objects, size
                 objects += snapshot.objects
                 size += snapshot.size
                 if not dry_run:
                     delete_snapshot(self._storage, snapshot.name)
         for info in self._due_records(keep_from, dry_run=dry_run):
+            if not go_on():
+                return objects, size
             objects += 1
             size += info.length
             if not dry_run:

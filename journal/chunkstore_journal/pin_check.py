@@ -69,7 +69,7 @@ def _check_records(streams: Streams, start: int, lsn: int, newest: int) -> Itera
                 continue
             missing = streams.names.stream(leg.opened.epoch) if first_kept(streams, leg).lsn > max(start, first) else ""
             try:
-                for record, *_ in stored_records(streams, leg, pool, 0, []):
+                for record, *_ in stored_records(streams, leg, pool, start, []):
                     if record.header.lsn >= lsn:
                         break
             except ChunkNotFound as gone:

@@ -7,6 +7,8 @@ Leaves out: threads; calls that change anything come from one thread at a time (
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
@@ -144,7 +146,9 @@ class ContainerJournal(JournalService):
         self._published.append(link)
         self._storage.put(self._names.latest, encode_latest(LatestHint(link, epoch)))
 
-    def collect(self, *, head: Head, epoch: int, dry_run: bool) -> tuple[int, int]:
+    def collect(
+        self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True
+    ) -> tuple[int, int]:
         if self._collector is None or self._owned is None or epoch != self._owned.epoch:
             raise InvalidArgument(
                 f"only the owner of epoch {epoch} may collect, and only streams of former epochs", argument="epoch"
@@ -152,7 +156,7 @@ class ContainerJournal(JournalService):
         assert self._store is not None
         with self._store.view() as view:
             lowest = pinned_lsn(view)
-        return self._collector.run(head, self._published, pinned_lsn=lowest, dry_run=dry_run)
+        return self._collector.run(head, self._published, pinned_lsn=lowest, dry_run=dry_run, go_on=go_on)
 
     def renew_lease(self, epoch: int, *, released: bool) -> None:
         self._lease_counter += 1

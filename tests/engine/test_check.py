@@ -176,6 +176,7 @@ def test_checks_beside_an_owner_that_works(world: World) -> None:
         replica.refresh()
         for reader in (replica, store):
             failures += [item for item in reader.check("deep") if item.severity in ("damage", "warning")]
+        failures += store.scrub().findings
     stop.set()
     thread.join(30)
     assert not thread.is_alive()

@@ -293,3 +293,15 @@ def test_damage_stops_nothing_else_and_gives_nothing_up(world: World) -> None:
     store.set_retention("*", of_size(60))
     store.set_retention("c", None)
     assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]
+
+
+def test_a_step_can_be_ended_between_two_truncations(world: World) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "b", "c")
+    store.set_retention("*", of_size(10))
+    first = retention.apply_step(store._container, store._context, None, lambda: False)
+    assert (starts(store), first.position) == ({"a": 90, "b": 0, "c": 0}, "a")
+    second = retention.apply_step(store._container, store._context, first.position, lambda: False)
+    assert (starts(store), second.position) == ({"a": 90, "b": 90, "c": 0}, "b")
+    last = retention.apply_step(store._container, store._context, second.position, lambda: False)
+    assert (starts(store), last.position) == ({"a": 90, "b": 90, "c": 90}, None)

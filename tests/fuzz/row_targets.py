@@ -338,6 +338,7 @@ _VERBS: Final[tuple[Callable[[ChunkedSegmentStorage], object], ...]] = (
     lambda store: store.offset_at("log", time_ms=5),
     lambda store: [bytes(piece) for piece in store.reader("attached")],
     lambda store: store.check("deep"),
+    lambda store: store.scrub(),
     lambda store: store.collect(),
     *_each(lambda store, name: store.append(name, PIECE)),
     lambda store: store.concat("log", store.info("log").length, "sealed"),

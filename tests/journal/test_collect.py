@@ -167,6 +167,25 @@ def test_a_pin_keeps_what_leads_to_it(world: World) -> None:
     assert heir.keys() == owner.keys()
 
 
+def test_below_the_snapshot_of_a_pin_anything_may_be_gone(world: World) -> None:
+    """A LIST that lags behind shows a collector some of the records that are due: what is left has holes."""
+    owner = world.process(settings=settings(world, 1)).open()
+    for key in "abcd":
+        owner.put(key)
+    owner.snapshot()
+    between = owner.put("e")
+    lsn = pin(owner, "p")
+    there = rows_of(owner.store)
+    world.process().open()
+    if world.mode == "slot":
+        world.storage.delete(world.names.slot(1, 2))
+    assert [*check_pinned(world.streams, lsn)] == [] and rows_at(world.storage, world.names, lsn) == there
+    if world.mode == "slot":
+        lost = world.names.slot(1, between.index - 1)
+        world.storage.delete(lost)
+        assert [found.object for found in check_pinned(world.streams, lsn)] == [lost]
+
+
 def test_a_pin_without_a_snapshot_below_keeps_everything(world: World) -> None:
     first = world.process().open()
     lsn = pin(first, "p")
@@ -254,3 +273,23 @@ def test_a_broken_snapshot_does_not_count(world: World) -> None:
     left = sorted(name for name in names(world) if name.endswith(".sn"))
     assert left == snapshots, "three good ones are kept, and the broken one lies between them"
     assert owner.keys() == heir.keys()
+
+
+def test_it_can_be_ended_before_any_deletion_and_goes_on(world: World) -> None:
+    owner = epochs(world, 5, 1)
+    due, _ = collect(owner, dry_run=True)
+    head, epoch = owner.store.head(), owner.journal.epoch
+    before, collected, rounds = len(names(world)), 0, 0
+    while collected < due:
+        asked: list[bool] = []
+
+        def two_more(asked: list[bool] = asked) -> bool:
+            asked.append(len(asked) < 2)
+            return asked[-1]
+
+        objects, _ = owner.service.collect(head=head, epoch=epoch, dry_run=False, go_on=two_more)
+        collected += objects
+        rounds += 1
+        assert objects and before - len(names(world)) == collected
+    assert rounds > 1
+    assert collect(owner) == (0, 0)

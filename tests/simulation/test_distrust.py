@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 
-from chunkstore.errors import Damaged
-from tests.simulator import World
+from chunkstore.errors import Damaged, NotOwner, OutcomeUnknown
+from tests.simulator import Weather, World
+from tests.simulator.at_rest import cut_tail
 from tests.simulator.copies import CopiedRun
 from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import draw_plan
+from tests.simulator.gateways import ignore_conditions, show_old_answers
 from tests.simulator.lies import CLASSES, ENABLED, SELDOM, draw_distrust
 from tests.simulator.rot import RottenObject
 from tests.simulator.runs import Run, run_seed
+from tests.simulator.scheduler import SimProcessState
+from tests.simulator.wire import Call
 from tests.simulator.world import StorageKind
 
 STORAGES: tuple[StorageKind, ...] = ("s3", "posix")
@@ -91,6 +98,77 @@ def test_a_copy_has_its_own_objects_history_and_judge(storage: StorageKind) -> N
         assert owner.run(lambda: store.read("s0", 0, 10)) == b"original"
         assert copied.checks.stored.last_claim == 2
         assert run.checks.stored.last_claim == 1
+        assert not world.failures
+    finally:
+        world.close()
+
+
+def _calm_run() -> Run:
+    plan = draw_plan(13, distrust=(), storage="s3", bindings=False)
+    return Run(replace(plan, weather=Weather(), replicas=0, pace=1.0))
+
+
+@pytest.mark.parametrize("side", ["", "copy0/"])
+def test_who_is_deposed_does_not_meet_the_gateway_of_who_opens(side: str) -> None:
+    run = _calm_run()
+    world = run.world
+    world.trace = []
+    try:
+        root = CopiedRun(run, side) if side else run
+        zombie, successor = root.process("o1", "host0"), root.process("o2", "host0")
+        store = zombie.open()
+        job = zombie.start(lambda: store.create("s0"))
+        record = zombie.until_record()
+        successor.open()  # its SEAL takes the name
+        seal = world.backend.content(record.name)
+        run.scheduler.spawn(SimProcessState("nemesis", 0), partial(ignore_conditions, run, Random(1)), "nemesis")
+        world.scheduler.at(1, partial(record.release))
+        world.advance(100)
+        assert any("who opens is answered Unsupported" in line for line in world.trace)
+        assert isinstance(job.failure(), NotOwner | OutcomeUnknown)
+        assert world.backend.content(record.name) == seal is not None
+        assert not world.failures
+    finally:
+        world.close()
+
+
+def test_old_answers_excuse_who_looks_for_what_is_rightly_gone() -> None:
+    run = _calm_run()
+    try:
+        owner = run.process("o1", "host0")
+        store = owner.open()
+        owner.run(lambda: store.create("s0"))
+        owner.run(lambda: store.append("s0", b"a"))
+        (name,) = run.checks.referenced_chunks()
+        old = show_old_answers(run, Random(1))
+        error = Damaged("absent", object=name)
+        owner.run(lambda: store.delete("s0"))
+        assert not old.excuses(error), "it is there"
+        run.world.backend.remove(name)
+        for _ in range(9):
+            owner.run(lambda: owner.storage.exists(run.world.names.slot(1, 3)))  # the record of the deletion
+        assert not old.excuses(error), "history refers to it: nobody has collected it"
+        run.world.advance(1)
+        owner.run(store.collect)
+        assert old.excuses(error)
+    finally:
+        run.world.close()
+
+
+def test_what_is_cut_off_does_not_come_back_by_a_request_that_is_under_way() -> None:
+    run = _calm_run()
+    world = run.world
+
+    def send_again(call: Call, _result: object, late: bool) -> None:
+        if call.name.endswith(".s") and not late:
+            world.scheduler.at(8 * run.unit_ns, call.late)  # behind the cut, and before anybody reads what was cut
+
+    world.observers.append(send_again)
+    try:
+        for number in range(3):
+            run.scheduler.spawn(SimProcessState("nemesis", 0), partial(cut_tail, run, Random(number)), "nemesis")
+            world.advance(100)
+        assert world.faults.fired["cut_tail"] == 3
         assert not world.failures
     finally:
         world.close()

@@ -130,6 +130,7 @@ def cut_tail(run: RootRun, random: Random) -> None:
     if released is None or not released.released or not released.epoch == history.last_claim == history.top:
         run.begin_replicas(replicas)
         return
+    world.drop_requests()  # a record that is sent once more would bring back what is cut
     before = _objects(run)
     cut = _cut(run, history.top, random)
     if cut:

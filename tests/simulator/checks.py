@@ -57,11 +57,6 @@ class Checks:
         if self._watch is not None:
             self._watch.forgiven.add(invariant)
 
-    def newest_owner(self) -> str:
-        """The process that claimed the last epoch; "" if nobody did."""
-        assert self._watch is not None
-        return self._watch.invariants.owners.get(self.stored.last_claim, "")
-
     def pause(self, *, paused: bool = True) -> None:
         """Whether what happens now is no part of the history that is judged here."""
         if self._watch is not None:

@@ -8,7 +8,7 @@ Leaves out: what happens (``runs``).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -128,6 +128,9 @@ def draw_plan(
     settings = _draw_settings(random, mode, latency_s, timeout_s, patience=20 if kind == "hdfs" else 1)
     weather = _draw_weather(random, kind, network=not fence_by_stat)
     # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
+    # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+    collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
+    settings = replace(settings, collect_s=collect_s)
     lies = () if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)

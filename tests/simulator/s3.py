@@ -50,8 +50,7 @@ class S3Backend(RequestFaults):
         self._names: list[str] | None = None
         self._deleted: list[tuple[int, str, int]] = []
         self.rotten: dict[str, tuple[int, int]] = {}  # by name: the byte that reads wrong, and in which bits
-        # A gateway that does not obey: conditions ignored, lists that come late, answers that are old.
-        self.obeys = True
+        # A gateway that does not obey: lists that come late, answers that are old.
         self.lists_late = False
         self.old_answer: Callable[[str, Object | None], Object | None] | None = None
 
@@ -94,7 +93,7 @@ class S3Backend(RequestFaults):
     def put(self, name: str, data: bytes, *, only_if_absent: bool, headers: Mapping[str, str] | None = None) -> bool:
         objects = self.objects
         known = name in objects
-        if known and only_if_absent and self.obeys:
+        if known and only_if_absent:
             return False
         if not known:
             self._names = None

@@ -264,7 +264,7 @@ class World(Closing):
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
-        self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4)
+        self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0)
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
         if storage == "hdfs":

@@ -49,6 +49,7 @@ def rows_at(storage: ChunkStorage, names: ContainerNames, lsn: int) -> dict[byte
 
 def _replay(streams: Streams, store: MetadataStore, lsn: int) -> None:
     pool = runtime.pool("past", 2)
+    begin = store.head().position.lsn
     try:
         for leg in legs_of_history(streams, find_last_claim(streams)):
             if leg.end.lsn <= store.head().position.lsn:
@@ -57,7 +58,7 @@ def _replay(streams: Streams, store: MetadataStore, lsn: int) -> None:
                 if store.head().position.lsn < commit.position.lsn <= lsn and not store.apply([commit], verify=True):
                     return
             at = leg.opened.position
-            for record, embedded, name, position in stored_records(streams, leg, pool, 0, []):
+            for record, embedded, name, position in stored_records(streams, leg, pool, begin, []):
                 if embedded or not record.header.index:
                     continue
                 at = at._replace(lsn=record.header.lsn, hash=record.hash, index=record.header.index + 1)

@@ -88,6 +88,7 @@ class World:
         self.wrap: Wrap | None = None
         self.defaults: dict[str, Any] = {
             "lease_s": 0.0,
+            "collect_s": 0.0,
             "op_deadline_s": 30.0,
             "io_workers": 4,
             "open_files_max": 64,

@@ -1,0 +1,260 @@
+"""The verb ``serve``: an owner without an application, for cron and containers.
+
+Promises: claims as every verb that changes, never makes a container, and ends with a clean close: when it is told to (SIGTERM, Ctrl-C),
+when upkeep has found nothing to do for ``--idle-s``, or when somebody else has taken over, which it looks for every second where that
+asks nothing of a server, and 40 times an hour elsewhere. Metrics are shown on 127.0.0.1 only, one answer at a time, each within seconds.
+Leaves out: what upkeep does (``chunkstore.upkeep``), what is counted (``chunkstore.metrics``).
+"""
+
+from __future__ import annotations
+
+import signal
+import socketserver
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+
+import chunkstore
+from chunkstore import assembly, runtime
+from chunkstore.cli import access, options
+from chunkstore.cli.output import human_bytes, print_json
+from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.errors import ChunkstoreError, ContainerBusy, InvalidArgument, NotOwner
+from chunkstore.metrics import CallCounts, exposition, storage_collector
+
+__all__ = ["serve"]
+
+_POLL_S: Final = 0.2
+_LOOK_LOCAL_S: Final = 1.0
+_LOOK_REMOTE_S: Final = 90.0
+_ANSWER_S: Final = 5.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(
+    root: options.Root,
+    *,
+    idle_s: Annotated[
+        float | None,
+        typer.Option(
+            "--idle-s", metavar="N", help="End when there was nothing to do for N seconds.", show_default=False
+        ),
+    ] = None,
+    stand_by: Annotated[
+        bool,
+        typer.Option("--stand-by", help="Wait while somebody else owns it, and claim when that one's lease stops."),
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="P",
+            help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.",
+            show_default=False,
+        ),
+    ] = None,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Own a container without using it: collect what is due and apply retention policies, until told to end."""
+    settings, policy = access.settings_for(cache_dir), OptimiserPolicy(retention=True)
+    if idle_s is not None:
+        if not 0.1 <= idle_s <= 1e8:
+            raise InvalidArgument(f"--idle-s must be from 0.1 to 1e8 seconds, not {idle_s!r}", argument="--idle-s")
+        # Whoever waits for nothing to do has looked at least once.
+        settings = replace(settings, collect_s=min(settings.collect_s, idle_s / 2))
+        policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))
+    server = _Serving(root, container, settings, policy, idle_s, accept_rollback=accept_rollback, quiet=as_json)
+    with _told_to_end(server), _metrics(metrics_port, server) as server.port:
+        reason = server.claim_and_serve(stand_by=stand_by, take_over=take_over)
+    server.say("ended", f"ended: {reason}", reason=reason)
+
+
+class _Serving:
+    """One run of the verb."""
+
+    def __init__(
+        self,
+        root: str,
+        container: str,
+        settings: Settings,
+        policy: OptimiserPolicy,
+        idle_s: float | None,
+        *,
+        accept_rollback: bool,
+        quiet: bool,
+    ) -> None:
+        self.container = container
+        self.port: int | None = None
+        self._calls: Callable[[], Mapping[str, CallCounts]] = dict
+        self.told = False
+        """To end."""
+        self._opening = False
+        self._root = root
+        self._settings = settings
+        self._policy = policy
+        self._idle_s = idle_s
+        self._accept_rollback = accept_rollback
+        self._as_json = quiet
+
+    def calls(self) -> Mapping[str, CallCounts]:
+        """Of the storage, since the last claim."""
+        return self._calls()
+
+    def say(self, event: str, text: str, **facts: object) -> None:
+        """A document on stdout, or a line on stderr."""
+        if self._as_json:
+            print_json({"event": event, "container": self.container, **facts})
+            sys.stdout.flush()
+        else:
+            typer.echo(f"chunkstore: {self.container}: {text}", err=True)
+
+    def tell(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal handler. No lock is taken: whatever it interrupts may hold it."""
+        self.told = True
+        if self._opening:
+            raise KeyboardInterrupt
+
+    def claim_and_serve(self, *, stand_by: bool, take_over: bool) -> str:
+        """Serve until there is a reason to end, and return it. Raises ``ContainerBusy`` and ``NotOwner``, but not to ``stand_by``."""
+        waiting = False
+        while not self.told:
+            try:
+                store = self._open(take_over=take_over)
+            except KeyboardInterrupt:
+                break
+            except (ContainerBusy, NotOwner) as error:
+                if not stand_by:
+                    raise
+                if not waiting:
+                    self.say("standing by", f"standing by: {error}")
+                waiting, take_over = True, False
+                self._sleep(self._settings.lease_s)
+                continue
+            try:
+                with store:
+                    return self._serve(store)
+            except NotOwner as error:
+                self.say("taken over", f"somebody else has taken over: {error}", epoch=error.epoch, owner=error.owner)
+                if not stand_by:
+                    raise
+                waiting, take_over = True, False
+        return "signal"
+
+    def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
+        self._opening = True
+        try:
+            store, self._calls = assembly.open_metered_store(
+                self._root,
+                container=self.container,
+                settings=self._settings,
+                wait_s=0.0 if take_over else access.wait_s(self._settings),
+                accept_rollback=self._accept_rollback,
+                optimiser=self._policy,
+            )
+        finally:
+            self._opening = False
+        return store
+
+    def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
+        where = "" if self.port is None else f", metrics at http://127.0.0.1:{self.port}/metrics"
+        self.say("serving", f"serving as epoch {store.epoch}{where}", epoch=store.epoch, metrics_port=self.port)
+        look_s = _LOOK_LOCAL_S if store.journal_mode == "append" else _LOOK_REMOTE_S
+        looked_s = active_s = runtime.monotonic_s()
+        freed: dict[str, int] = {}
+        errors: dict[str, int] = {}
+        while not self.told:
+            runtime.sleep_s(_POLL_S)
+            now_s = runtime.monotonic_s()
+            for job in store.optimiser.status().jobs:
+                if isinstance(job.error, NotOwner):
+                    raise job.error.copy()
+                if job.errors > errors.get(job.name, 0):
+                    errors[job.name] = job.errors
+                    self.say("error", f"{job.name}: {job.error}", job=job.name, message=str(job.error))
+                if job.freed_bytes > freed.get(job.name, 0):
+                    size_bytes = job.freed_bytes - freed.get(job.name, 0)
+                    freed[job.name], active_s = job.freed_bytes, now_s
+                    self.say("freed", f"{job.name}: {human_bytes(size_bytes)} freed", job=job.name, bytes=size_bytes)
+            if self._idle_s is not None and now_s - active_s >= self._idle_s:
+                return "idle"
+            if now_s - looked_s >= look_s:
+                looked_s = now_s
+                self._look(store)
+        return "signal"
+
+    def _look(self, store: chunkstore.ChunkedSegmentStorage) -> None:
+        try:
+            store.confirm_owner()
+        except NotOwner:
+            raise
+        except ChunkstoreError as error:
+            self.say("error", str(error), message=str(error))  # the storage may be back for the next look
+
+    def _sleep(self, seconds: float) -> None:
+        end_s = runtime.monotonic_s() + seconds
+        while not self.told and runtime.monotonic_s() < end_s:
+            runtime.sleep_s(_POLL_S)
+
+
+@contextmanager
+def _told_to_end(server: _Serving) -> Iterator[None]:
+    before = [(number, signal.signal(number, server.tell)) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _metrics(port: int | None, server: _Serving) -> Iterator[int | None]:
+    """Answer at 127.0.0.1 meanwhile; the port."""
+    if port is None:
+        yield None
+        return
+    collectors = [storage_collector(server.container, server.calls)]
+
+    class Answer(BaseHTTPRequestHandler):
+        timeout = _ANSWER_S
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            text = exposition(collectors)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(socketserver.TCPServer):
+        allow_reuse_address = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # who asked is gone, or talks nonsense
+
+    try:
+        listener = Server(("127.0.0.1", port), Answer)
+    except (OSError, OverflowError) as error:
+        raise InvalidArgument(f"cannot listen at 127.0.0.1:{port}: {error}", argument="--metrics-port") from error
+    with listener:
+        task = runtime.spawn(lambda: listener.serve_forever(poll_interval=_POLL_S), "chunkstore-metrics")
+        try:
+            yield int(listener.server_address[1])
+        finally:
+            listener.shutdown()
+            task.join(_ANSWER_S)

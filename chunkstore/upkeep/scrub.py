@@ -1,0 +1,365 @@
+"""Scrubbing: reading what is stored before somebody needs it, and putting back from a copy what is damaged.
+
+Promises: every chunk of every segment, but for one that may still grow, is there, is as long as its record, and has the CRCs at the
+borders of its blocks; what is not so is a finding with the range of the segment that cannot be read, and stops nothing. Bytes of a
+first chunk that lie below the start offset, in blocks of their own, are no longer looked at. What was truncated, deleted or replaced
+meanwhile is no finding. A step reads about as much as it is told, holds no view while it reads, and can be repeated. A repair takes, block
+by block, the bytes that have the CRC that our own metadata say, from our chunk or from the one of the same name in the copy, into new
+chunks of the present epoch, and replaces the damaged one, which is garbage then; where one block is sound in neither, nothing is
+changed. The position is a row that commits once a minute at most.
+Leaves out: garbage that pins keep, journal and snapshots (``check``), when to scrub (the caller).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, NoReturn
+
+from chunkstore import runtime
+from chunkstore.blocks import Borders, Piece, merged_borders
+from chunkstore.buffers import joined
+from chunkstore.changes import NewChunk, Replace
+from chunkstore.checksum import crc32c_extend
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, SegmentNotFound, Unsupported
+from chunkstore.invariants import Finding
+from chunkstore.metadata.blocks import find_borders
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, chunk_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_mark
+from chunkstore.names import ContainerNames
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.check import Fault, chunk_faults, is_still_wanted, of_error
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.operations.read import ReadContext, find_segment
+from chunkstore.operations.replace import replace
+from chunkstore.operations.tables import plan_put_row
+from chunkstore.records import CLOSED, SegmentRecord
+from chunkstore.storage import ChunkHandle, ChunkStorage
+
+__all__ = ["STEP_BYTES", "ScrubFinding", "ScrubReport", "ScrubStep", "no_copies", "save_mark", "scrub", "scrub_step"]
+
+STEP_BYTES: Final = 8 * MIB
+_PARTS_MAX: Final = 256
+"""Chunks of one step: each is a request or two, however short it is."""
+_SEGMENTS_MAX: Final = 1_000
+"""Segments of one step, most of them empty."""
+_SAVE_S: Final = 60.0
+"""Between two records of the position: what a crash makes us look at again."""
+_PAUSE_S: Final = 0.25
+"""How long at most nobody notices that the store was closed."""
+_WINDOW_BYTES: Final = 4 * MIB
+_NEW_CHUNK_BYTES: Final = 128 * MIB
+"""A new chunk is held in memory: a longer one is replaced by several."""
+
+
+class ScrubFinding(NamedTuple):
+    """A ``Finding``, and the bytes ``[start, stop)`` of the segment that cannot be read; those of rows have no range (0, 0).
+    ``repaired``: they can be read now."""
+
+    invariant: int
+    severity: str
+    segment: str
+    chunk: str
+    object: str
+    position: int
+    message: str
+    start: int
+    stop: int
+    repaired: bool
+
+
+class ScrubStep(NamedTuple):
+    """What a step looked at (``chunks``: to their ends) and found. ``repaired`` chunks were replaced. At ``BEGINNING`` the pass is over."""
+
+    chunks: int
+    size_bytes: int
+    findings: tuple[ScrubFinding, ...]
+    repaired: int
+    position: ScrubPosition
+
+
+class ScrubReport(NamedTuple):
+    """As ``ScrubStep``, of one call. ``position``: where the next one goes on; None where this one came to the end (``done``).
+    ``began_at``: of the pass, in milliseconds since 1970; all that was there then has been looked at once it is done."""
+
+    chunks: int
+    size_bytes: int
+    findings: tuple[ScrubFinding, ...]
+    repaired: int
+    position: ScrubPosition | None
+    done: bool
+    began_at: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged that was not repaired."""
+        return all(finding.repaired for finding in self.findings)
+
+
+class _Part(NamedTuple):
+    """Bytes ``[low, high)`` of a chunk, whole blocks, whose first byte lies at ``offset`` of the segment."""
+
+    segment: SegmentRecord
+    identity: bytes
+    offset: int
+    length: int
+    low: int
+    high: int
+    borders: Borders | None
+
+
+class _Plan(NamedTuple):
+    parts: list[_Part]
+    findings: list[ScrubFinding]
+    position: ScrubPosition
+
+
+def no_copies(_root: str) -> NoReturn:
+    """For a store that opens no roots. Raises ``Unsupported``."""
+    raise Unsupported("this store was made without roots, and opens no copy", feature="repair_from")
+
+
+def scrub(
+    container: OwnedContainer,
+    context: ReadContext,
+    *,
+    rate_bytes_s: float | None,
+    bytes_max: int | None,
+    copy: ChunkStorage | None,
+    progress: Callable[[int], object] | None,
+) -> ScrubReport:
+    """Steps from the stored position, or with a ``copy`` from the beginning, to the end or to ``bytes_max``. Raises as ``scrub_step``."""
+    mark = container.look(find_mark) if copy is None else None
+    if mark is None or mark.position == BEGINNING:
+        mark = ScrubMark(BEGINNING, runtime.now_ms())
+    position, findings = mark.position, list[ScrubFinding]()
+    chunks = size_bytes = repaired = 0
+    saved_s = runtime.monotonic_s()
+    while True:
+        began_s = runtime.monotonic_s()
+        left = STEP_BYTES if bytes_max is None else min(STEP_BYTES, bytes_max - size_bytes)
+        step = scrub_step(container, context, position, left, copy)
+        position = step.position
+        findings += step.findings
+        chunks, size_bytes, repaired = chunks + step.chunks, size_bytes + step.size_bytes, repaired + step.repaired
+        if progress is not None:
+            progress(step.size_bytes)
+        done = position == BEGINNING
+        ends = done or (bytes_max is not None and size_bytes >= bytes_max)
+        if ends or runtime.monotonic_s() - saved_s >= _SAVE_S:
+            save_mark(container, ScrubMark(position, mark.began_ms))
+            saved_s = runtime.monotonic_s()
+        if ends:
+            where = None if done else position
+            return ScrubReport(chunks, size_bytes, tuple(findings), repaired, where, done, mark.began_ms)
+        if rate_bytes_s is not None:
+            _pause(container, began_s + step.size_bytes / rate_bytes_s)
+
+
+def save_mark(container: OwnedContainer, mark: ScrubMark) -> None:
+    """Commit how far a pass has come. Raises the errors of commits."""
+
+    def plan(changes: ChangeSet) -> None:
+        plan_put_row(changes, SCRUB_NAMESPACE, b"", encode_mark(mark), None)
+
+    commit_changes(container, (), plan, tables=True)
+
+
+def _pause(container: OwnedContainer, until_s: float) -> None:
+    while (left_s := until_s - runtime.monotonic_s()) > 0:
+        container.check_owner()
+        runtime.sleep_s(min(left_s, _PAUSE_S))
+
+
+def scrub_step(
+    container: OwnedContainer,
+    context: ReadContext,
+    position: ScrubPosition,
+    bytes_max: int,
+    copy: ChunkStorage | None = None,
+) -> ScrubStep:
+    """Look at the next ``bytes_max`` bytes behind ``position``, to the end of a block; repair what is damaged if there is a ``copy``.
+
+    A chunk without borders, of an older version, is read at once. Changes nothing without a ``copy``. Raises ``Closed``, ``NotOwner``,
+    ``DeadlineExceeded``, ``StorageUnavailable``, and with a ``copy`` the errors of commits. Retry: safe.
+    """
+    epoch = container.serving(container.deadline()).epoch
+    plan = context.look(partial(_plan, context.names, epoch, position, bytes_max))
+    calls = [partial(_faults_of, context, part) for part in plan.parts]
+    with container.bounded(container.deadline()):
+        found = context.pool.run_all(calls) if container.remote and calls else [call() for call in calls]
+    findings, repaired, position = list(plan.findings), 0, plan.position
+    for part, faults in zip(plan.parts, found, strict=True):
+        if not faults or not is_still_wanted(context, part.segment, part.identity, part.offset + part.high):
+            continue
+        refusal = None if copy is None else _repair(container, context, copy, part)
+        repaired += refusal == ""
+        findings += (_of_fault(context.names, part, fault, refusal) for fault in faults)
+        if faults[-1].high > part.high:
+            # The last part, and all to the end of its chunk has been told.
+            position = position._replace(offset=part.offset + faults[-1].high)
+    chunks = sum(part.high == part.length for part in plan.parts)
+    size_bytes = sum(part.high - part.low for part in plan.parts if part.borders is not None)
+    return ScrubStep(chunks, size_bytes, tuple(findings), repaired, position)
+
+
+def _plan(names: ContainerNames, epoch: int, position: ScrubPosition, bytes_max: int, view: MetadataView) -> _Plan:
+    """What the next step reads. From one view, which is not needed any more then."""
+    plan = _Plan([], [], BEGINNING)
+    size_bytes = 0
+    for count, (key, raw) in enumerate(view.scan(SEGMENT + position.segment.encode(), bytes((SEGMENT[0] + 1,)))):
+        name = key[1:].decode("utf-8", "replace")
+        if count == _SEGMENTS_MAX:
+            # Its bytes are still to be looked at; those before it have been.
+            return plan._replace(position=ScrubPosition(name, 0))
+        try:
+            segment = decode_segment(name, raw)
+            begin = position.offset if name == position.segment else 0
+            for part in _parts(view, names, segment, max(begin, segment.start_offset), epoch, bytes_max - size_bytes):
+                plan.parts.append(part)
+                size_bytes += part.high - part.low
+                if size_bytes >= bytes_max or len(plan.parts) == _PARTS_MAX:
+                    return plan._replace(position=ScrubPosition(name, part.offset + part.high))
+        except Damaged as error:
+            view.audit()  # a cache that does not hold what was written is no finding
+            plan.findings.append(ScrubFinding(*of_error(name, error), 0, 0, False))
+    return plan
+
+
+def _parts(
+    view: MetadataView, names: ContainerNames, segment: SegmentRecord, offset: int, epoch: int, bytes_max: int
+) -> Iterator[_Part]:
+    """The parts of a segment from ``offset`` on, about ``bytes_max`` bytes of them. Raises ``Damaged`` where its list is broken."""
+    if offset >= segment.length:
+        return
+    found = view.locate(segment.id, offset)
+    if found is None:
+        what = "the offset index has no entry; run check"
+        raise Damaged(what, object=f"segment {segment.name}", position=offset)
+    identity, begin = found
+    while begin < segment.length:
+        record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
+        if record.length < 1:
+            raise Damaged("a chunk without bytes", object=names.chunk(identity))
+        if offset >= begin + record.length:
+            what = "the index has another chunk for this offset than the list; run check"
+            raise Damaged(what, object=f"segment {segment.name}", position=offset)
+        if record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk:
+            return
+        low = max(0, offset - begin)
+        stop = min(record.length, low + max(1, bytes_max))
+        borders = find_borders(view, identity, record, low, stop) or find_borders(
+            view, identity, record, 0, record.length
+        )
+        low, high = (borders.at[0], borders.at[-1]) if borders is not None else (0, record.length)
+        yield _Part(segment, identity, begin, record.length, low, high, borders)
+        bytes_max -= high - low
+        begin += record.length
+        offset = max(offset, begin)
+        identity = record.next
+
+
+def _faults_of(context: ReadContext, part: _Part) -> list[Fault]:
+    """The faults of a part; what lies side by side is one."""
+    name, joint = context.names.chunk(part.identity), list[Fault]()
+    for fault in chunk_faults(context.storage, name, part.low, part.length, part.borders):
+        if joint and joint[-1].high == fault.low:
+            joint[-1] = joint[-1]._replace(high=fault.high)
+        else:
+            joint.append(fault)
+    return joint
+
+
+def _of_fault(names: ContainerNames, part: _Part, fault: Fault, refusal: str | None) -> ScrubFinding:
+    name = names.chunk(part.identity)
+    start, stop = max(part.segment.start_offset, part.offset + fault.low), part.offset + fault.high
+    message = f"{fault.message}: bytes [{start}, {stop}) of the segment"
+    if refusal:
+        message += f"; not repaired: {refusal}"
+    found = Finding(20, "damage", part.segment.name, name, name, fault.position, message)
+    return ScrubFinding(*found, start, stop, refusal == "")
+
+
+# ---- repairing
+
+
+class _NowhereSound(Exception):
+    """A block that neither side has."""
+
+
+def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: _Part) -> str:
+    """Replace the part's chunk by new ones with the bytes that its record says; why not, or nothing where that is done."""
+    names, storage, name = context.names, container.storage, context.names.chunk(part.identity)
+    owned = container.current
+
+    def wanted(view: MetadataView) -> Borders | None:
+        segment = find_segment(view, part.segment.name, part.segment.id)
+        record = decode_found_chunk(names, part.identity, view.get(chunk_key(part.identity)))
+        return find_borders(view, part.identity, record, max(0, segment.start_offset - part.offset), record.length)
+
+    new: list[NewChunk] = []
+    try:
+        borders = context.look(wanted)
+        if borders is None:
+            return "the CRC32C of its bytes is not known"
+        for stretch in _whole_blocks(borders, _NEW_CHUNK_BYTES):
+            data = joined(_sound((storage, copy), name, window) for window in _whole_blocks(stretch, _WINDOW_BYTES))
+            identity = owned.new_chunk(part.segment.id)
+            with container.bounded(container.deadline()):
+                storage.create(names.chunk(identity), data)
+            new.append(NewChunk(identity, merged_borders([Piece(stretch.at[0], stretch.at[-1], stretch)])))
+        start, stop = part.offset + borders.at[0], part.offset + borders.at[-1]
+        replace(container, Replace(part.segment.name, start, stop, (part.identity,), tuple(new)))
+    except _NowhereSound:
+        # No commit has named them.
+        for item in new:
+            with suppress(ChunkstoreError):
+                storage.delete(names.chunk(item.id))
+        return "bytes of it are sound neither here nor in the copy"
+    except (Conflict, SegmentNotFound):
+        return "the segment was changed meanwhile; scrub again"
+    return ""
+
+
+def _whole_blocks(borders: Borders, size_bytes_max: int) -> Iterator[Borders]:
+    """The blocks in groups of so many bytes at most, or of one block."""
+    at, crcs = borders
+    first = 0
+    for last in range(1, len(at)):
+        if last + 1 == len(at) or at[last + 1] - at[first] > size_bytes_max:
+            yield Borders(at[first : last + 1], crcs[first : last + 1])
+            first = last
+
+
+def _sound(sides: Sequence[ChunkStorage], name: str, borders: Borders) -> bytes:
+    """The bytes between the borders, each block from the first side that has it as its CRC says. Raises ``_NowhereSound``."""
+    at, crcs = borders
+    low = at[0]
+    room = bytearray(at[-1] - low)
+    missing = list(range(len(at) - 1))
+    for storage in sides:
+        data = memoryview(_read(storage, name, low, len(room)))
+        left = []
+        for number in missing:
+            block = data[at[number] - low : at[number + 1] - low]
+            if crc32c_extend(crcs[number], block) == crcs[number + 1] and len(block) == at[number + 1] - at[number]:
+                room[at[number] - low : at[number + 1] - low] = block
+            else:
+                left.append(number)
+        missing = left
+        if not missing:
+            return bytes(room)
+    raise _NowhereSound
+
+
+def _read(storage: ChunkStorage, name: str, offset: int, length: int) -> bytes:
+    try:
+        return storage.read(ChunkHandle(name, False), offset, length)
+    except (ChunkNotFound, Damaged):
+        return b""

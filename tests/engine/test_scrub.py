@@ -1,0 +1,364 @@
+"""Scrubbing: what is planted is found, with its range; where it goes on; and what a copy can put back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.changes import TablePut
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.metadata.keys import SCRUB_NAMESPACE
+from chunkstore.metadata.scrubbing import BEGINNING, ScrubPosition, find_mark
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.tables import plan_put_row
+from chunkstore.upkeep import scrub as scrubbing
+from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
+from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from tests.support.data import pattern, problems, refused
+from tests.support.forwarding import Forwarding
+from tests.support.merging import merge
+from tests.support.rot import flip
+from tests.support.worlds import World
+
+BLOCK = 65_536
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def copies(world: World) -> Iterator[list[str]]:
+    """The roots of copies that a test makes; those in memory are forgotten behind it."""
+    made: list[str] = []
+    yield made
+    for url in made:
+        if url.startswith("memory:"):
+            forget_memory(url)
+
+
+def copy_of(world: World, copies: list[str]) -> str:
+    """A copy of the root as it is now."""
+    if world.kind == "filesystem":
+        target = world.tmp_path / f"copy-{len(copies)}"
+        shutil.copytree(world.root, target)
+        copies.append(target.as_uri())
+    else:
+        copies.append(f"memory://copy-{os.getpid()}-{next(_numbers)}")
+        there = MemoryChunkStorage(copies[-1])
+        for name in world.objects():
+            there.put(name, world.content(name))
+        there.close()
+    return copies[-1]
+
+
+def filled(world: World, **settings: Any) -> ChunkedSegmentStorage:
+    """Segments of three chunks of several blocks each, "a" with a dead head, of an earlier epoch, and an empty one."""
+    with world.open(rolling=4 * BLOCK, **settings) as store:
+        for name in ("a", "b", "c"):
+            store.create(name)
+            store.append(name, pattern(0, 11 * BLOCK))
+        store.truncate("a", 2 * BLOCK + 5)
+        store.create("empty")
+    return world.open(rolling=4 * BLOCK, **settings)
+
+
+def mark(store: ChunkedSegmentStorage) -> Any:
+    return store._context.look(find_mark)
+
+
+def ranges(findings: tuple[ScrubFinding, ...]) -> list[tuple[str, int, int]]:
+    return [(found.segment, found.start, found.stop) for found in findings]
+
+
+def test_nothing_is_wrong(world: World) -> None:
+    store = filled(world)
+    world.still(store)
+    before = store._container.current.store.head().position.lsn
+    seen: list[int] = []
+    report = store.scrub(progress=seen.append)
+    assert report.ok and report.done and report.position is None and not report.findings
+    # The block that the start offset lies in is read, and none below it.
+    assert (report.chunks, report.size_bytes, sum(seen)) == (9, 31 * BLOCK, 31 * BLOCK)
+    assert mark(store).position == BEGINNING and mark(store).began_ms == report.began_at > 0
+    assert store._container.current.store.head().position.lsn == before + 1, "one record for all of it"
+    replica = world.replica()
+    replica.refresh()
+    assert replica.read("b", 0, 11 * BLOCK) == pattern(0, 11 * BLOCK)
+
+
+def test_what_may_still_grow_is_left_alone(world: World) -> None:
+    store = world.open(rolling=100)
+    store.create("a")
+    store.append("a", pattern(0, 150))
+    chunks = list(store.layout("a"))
+    last = chunks[-1]
+    flip(world, last.name, 3)
+    found = store.scrub().findings
+    if world.appends:
+        assert found == () and last.state == "active"
+        store.seal("a")
+    else:
+        assert ranges(found) == [("a", last.offset, 150)]
+
+
+def test_damage_is_found_and_stops_nothing(world: World) -> None:
+    """Flipped bits, a lost object, a short one: each a finding with its range; what lies side by side is one."""
+    store = filled(world)
+    a, b, c = (list(store.layout(name)) for name in "abc")
+    flip(world, a[0].name, 10)  # below the start offset, in a block of its own
+    flip(world, a[1].name, BLOCK)
+    flip(world, a[1].name, 3 * BLOCK - 1)
+    world.remove(b[0].name)
+    flip(world, c[0].name, 4 * BLOCK - 1)
+    world.overwrite(c[1].name, world.content(c[1].name)[: BLOCK + 7])
+    report = store.scrub()
+    assert not report.ok and report.done and report.chunks == 9
+    assert ranges(report.findings) == [
+        ("a", 5 * BLOCK, 7 * BLOCK),
+        ("b", 0, 4 * BLOCK),
+        ("c", 3 * BLOCK, 4 * BLOCK),
+        ("c", 5 * BLOCK, 8 * BLOCK),
+    ]
+    first, absent, _, short = report.findings
+    assert (first.invariant, first.severity, first.object, first.position) == (20, "damage", a[1].name, BLOCK)
+    assert f"bytes [{5 * BLOCK}, {7 * BLOCK})" in first.message and not first.repaired
+    assert "absent" in absent.message and f"{BLOCK + 7} bytes long" in short.message
+    # Behind a network several at a time, by the deadline.
+    store._container.remote = True
+    assert store.scrub().findings == report.findings
+    # The same in the smallest steps, and no more of what is absent than once.
+    position, found = BEGINNING, list[ScrubFinding]()
+    steps = 0
+    while not steps or position != BEGINNING:
+        steps += 1
+        step = scrub_step(store._container, store._context, position, 1)
+        assert step.size_bytes <= BLOCK
+        found += step.findings
+        position = step.position
+    assert 20 < steps <= 33
+    covered = {(item.segment, at) for item in found for at in range(item.start // BLOCK, item.stop // BLOCK)}
+    assert covered == {
+        (item.segment, at) for item in report.findings for at in range(item.start // BLOCK, item.stop // BLOCK)
+    }
+    assert sum("absent" in item.message for item in found) == 1
+
+
+def test_it_goes_on_where_the_last_owner_stood(world: World) -> None:
+    store = filled(world)
+    report = store.scrub(bytes_max=20 * BLOCK)
+    assert not report.done and report.position == ScrubPosition("b", 11 * BLOCK), report.position
+    flip(world, next(iter(store.layout("a"))).name, 3 * BLOCK)
+    world.forget_cache()
+    world.crash(store)
+    store = world.open()
+    # What it stands on is gone meanwhile, and what has a higher name follows.
+    store.delete("b")
+    store.create("b0")
+    store.append("b0", b"new")
+    rest = store.scrub()
+    assert rest.done and rest.findings == () and rest.size_bytes == (11 * BLOCK if world.appends else 11 * BLOCK + 3)
+    assert rest.began_at == report.began_at
+    again = store.scrub()
+    assert ranges(again.findings) == [("a", 3 * BLOCK, 4 * BLOCK)] and again.began_at >= rest.began_at
+
+
+def test_a_position_that_cannot_be_read_is_a_beginning(world: World) -> None:
+    store = filled(world)
+    commit_changes(
+        store._container,
+        (),
+        lambda changes: plan_put_row(changes, SCRUB_NAMESPACE, b"", b"\x02hostile", None),
+        tables=True,
+    )
+    assert store.scrub().chunks == 9 and mark(store).position == BEGINNING
+    refused(InvalidArgument, lambda: store.commit([TablePut(SCRUB_NAMESPACE, b"", b"x")]))
+
+
+def test_many_short_chunks_and_empty_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step ends where it has asked for enough objects, or passed enough segments; and positions are saved by the clock."""
+    monkeypatch.setattr(scrubbing, "_PARTS_MAX", 4)
+    monkeypatch.setattr(scrubbing, "_SEGMENTS_MAX", 3)
+    monkeypatch.setattr(scrubbing, "_SAVE_S", 0.0)
+    with world.open(rolling=5) as store:
+        store.create("m")
+        store.append("m", pattern(0, 45))
+        for number in range(10):
+            store.create(f"e{number}")
+    store = world.open()
+    world.still(store)
+    before = store._container.current.store.head().position.lsn
+    report = store.scrub()
+    assert (report.chunks, report.size_bytes, report.done) == (9, 45, True)
+    assert 6 <= store._container.current.store.head().position.lsn - before <= 8
+
+
+class Meanwhile(Forwarding):
+    """Does something before the first stat."""
+
+    def __init__(self, inner: Any, call: Any) -> None:
+        super().__init__(inner)
+        self.call = call
+
+    def stat(self, name: str) -> Any:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+        return self.inner.stat(name)
+
+
+@pytest.mark.parametrize("level", ["scrub", "check"])
+def test_what_was_merged_or_truncated_meanwhile_is_no_finding(world: World, level: str) -> None:
+    """The objects are gone, and the rows of those that were merged stay until the collection ends: the list names them no more."""
+    store = filled(world, gc_grace_s=0)
+
+    def change() -> None:
+        store.commit([merge(store, "b", 0, 2)])
+        store.truncate("a", 10 * BLOCK)
+        store.delete("c")
+        gone = set(world.chunks()) - {chunk.name for name in ("a", "b") for chunk in store.layout(name)}
+        for name in gone:
+            world.remove(name)
+
+    store._context = store._context._replace(storage=Meanwhile(store._context.storage, change))
+    found = store.scrub().findings if level == "scrub" else problems(store.check("deep"))
+    assert [item for item in found if item.invariant == 20] == []
+    assert store.scrub().ok
+
+
+def test_a_damaged_list_is_a_finding(world: World) -> None:
+    store = filled(world)
+    raw: list[tuple[bytes, bytes]] = []
+    with store._context.store().view() as view:
+        raw += view.scan(b"Sb", b"Sc")
+
+    class Lying:
+        def __init__(self, view: Any) -> None:
+            self.view = view
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.view, name)
+
+        def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for key, value in self.view.scan(start, stop):
+                yield key, (b"\x93\x07" if key == b"Sb" else value)
+
+    with store._context.store().view() as view:
+        plan = scrubbing._plan(store._context.names, store.epoch, BEGINNING, 1 << 40, Lying(view))  # type: ignore[arg-type]
+    assert [(item.invariant, item.segment) for item in plan.findings] == [(14, "b")]
+    assert {part.segment.name for part in plan.parts} == {"a", "c"} and plan.position == BEGINNING
+
+
+# Repairing
+
+
+def test_a_copy_puts_back_what_is_damaged(world: World, copies: list[str]) -> None:
+    """Whole chunks, single blocks, and blocks of which either side has some; the old chunks are garbage, and readers see nothing of it."""
+    store = filled(world, gc_grace_s=0)
+    a, b, c = (list(store.layout(name)) for name in "abc")
+    copy = copy_of(world, copies)
+    flip(world, a[0].name, 3 * BLOCK)  # the first chunk: its dead head is left out
+    world.remove(b[1].name)
+    world.overwrite(b[2].name, world.content(b[2].name)[:5])
+    flip(world, c[1].name, 0)
+    flip(world, c[1].name, 2 * BLOCK)
+    report = store.scrub(repair_from=copy)
+    assert report.ok and report.repaired == 4 and len(report.findings) == 5
+    assert all(found.repaired for found in report.findings)
+    for _ in range(2):
+        for name, start in (("a", 2 * BLOCK + 5), ("b", 0), ("c", 0)):
+            assert store.read(name, start, 12 * BLOCK) == pattern(start, 11 * BLOCK - start)
+        assert problems(store.check("deep")) == [] and store.scrub().findings == ()
+        store.close()
+        world.forget_cache()
+        store = world.open(gc_grace_s=0)
+    assert store.layout("a").__next__().offset == 2 * BLOCK, "from the block that the start offset lies in"
+    gone = {a[0].name, b[1].name, b[2].name, c[1].name}
+    assert store.collect().chunks == 4 and not gone & set(world.chunks())
+
+
+def test_a_copy_that_is_damaged_elsewhere(world: World, copies: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block by block whichever side is sound, over windows and over several new chunks; where neither is, nothing is changed."""
+    monkeypatch.setattr(scrubbing, "_WINDOW_BYTES", 2 * BLOCK)
+    store = filled(world)
+    a, b, c = (list(store.layout(name)) for name in "abc")
+    for name in (a[1].name, b[1].name, c[1].name):
+        flip(world, name, BLOCK + 1)
+    copy = copy_of(world, copies)  # the block is bad in both
+    for name in (a[1].name, c[1].name):
+        flip(world, name, BLOCK + 1)  # sound again here
+        flip(world, name, 3 * BLOCK)
+    before = world.chunks()
+    monkeypatch.setattr(scrubbing, "_NEW_CHUNK_BYTES", BLOCK)
+    report = store.scrub(repair_from=copy)
+    assert ranges(report.findings) == [
+        ("a", 7 * BLOCK, 8 * BLOCK),
+        ("b", 5 * BLOCK, 6 * BLOCK),
+        ("c", 7 * BLOCK, 8 * BLOCK),
+    ]
+    assert [found.repaired for found in report.findings] == [True, False, True]
+    assert "neither here nor in the copy" in report.findings[1].message and not report.ok
+    assert store.read("a", 4 * BLOCK, 4 * BLOCK) == pattern(4 * BLOCK, 4 * BLOCK)
+    assert len(list(store.layout("a"))) == 6, "four blocks, a chunk each"
+    assert len(set(world.chunks()) - set(before)) == 8, "what was begun of b's chunk is gone again"
+    assert ranges(store.scrub().findings) == [("b", 5 * BLOCK, 6 * BLOCK)]
+
+
+def test_copies_that_help_nobody(world: World, copies: list[str]) -> None:
+    store = filled(world)
+    flip(world, next(iter(store.layout("b"))).name, 5)
+    copies.append(nowhere := f"memory://nowhere-{os.getpid()}")
+    for root in (nowhere, copy_of(world, copies), (world.tmp_path / "not-there").as_uri()):
+        report = store.scrub(repair_from=root)
+        assert [found.repaired for found in report.findings] == [False] and report.repaired == 0
+    assert not (world.tmp_path / "not-there").exists()
+    refused(InvalidArgument, lambda: store.scrub(repair_from="/no/url"), lambda: store.scrub(repair_from="nope://x"))
+
+
+def test_a_list_that_changes_while_it_is_repaired(world: World, copies: list[str]) -> None:
+    store = filled(world)
+    chunk = list(store.layout("b"))[1]
+    copy = copy_of(world, copies)
+    flip(world, chunk.name, 5)
+
+    class Changing(Forwarding):
+        def create(self, name: str, data: Any = b"") -> Any:
+            store.truncate("b", 9 * BLOCK)
+            return self.inner.create(name, data)
+
+    store._container.storage = Changing(store._container.storage)
+    report = store.scrub(repair_from=copy)
+    assert report.repaired == 0 and "changed meanwhile" in report.findings[0].message
+    assert store.scrub(repair_from=copy).findings == ()
+    assert store.read("b", 9 * BLOCK, 2 * BLOCK) == pattern(9 * BLOCK, 2 * BLOCK)
+
+
+# The call
+
+
+def test_the_rate_bounds_what_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(world)
+    slept: list[float] = []
+    monkeypatch.setattr(scrubbing, "STEP_BYTES", 4 * BLOCK)
+    monkeypatch.setattr(scrubbing, "_pause", lambda _, until_s: slept.append(until_s - runtime.monotonic_s()))
+    report = store.scrub(rate_bytes_s=BLOCK / 60)
+    assert len(slept) >= 7 and 0 < max(slept) <= 4 * 60
+    assert report.size_bytes / BLOCK * 60 - 4 * 60 - 30 < sum(slept) <= report.size_bytes / BLOCK * 60
+    monkeypatch.undo()
+    monkeypatch.setattr(scrubbing, "STEP_BYTES", BLOCK)
+    monkeypatch.setattr(runtime, "sleep_s", lambda _s: store.close())
+    refused(Closed, lambda: store.scrub(rate_bytes_s=1.0))
+
+
+def test_arguments(world: World) -> None:
+    store = filled(world)
+    for bad in (0, -1, float("nan"), float("inf"), "1", True):
+        refused(InvalidArgument, lambda: store.scrub(rate_bytes_s=bad))  # type: ignore[arg-type]  # noqa: B023
+    for bad in (0, -1, 1.5, True):
+        refused(InvalidArgument, lambda: store.scrub(bytes_max=bad))  # type: ignore[arg-type]  # noqa: B023
+    store.close()
+    refused(Closed, store.scrub)
