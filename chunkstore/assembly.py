@@ -23,6 +23,7 @@ from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.snapshots import SnapshotWriter
+from chunkstore.operations.space import Reserve
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -188,6 +189,7 @@ def open_store_on(
             raise
         format_ = create_container(storage, names, chosen, probe=probe_storage)
     else:
+        Reserve(storage, names, chosen).make_room()  # for the claim
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     check_writable(storage, format_, chosen)
     parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "owner")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias, get_args
+from typing import Final, NamedTuple, TypeAlias, get_args
 
 from chunkstore.arguments import (
     check_attribute_changes,
@@ -193,6 +193,8 @@ Change: TypeAlias = (
     | EndSession
 )
 
+ADDS_NOTHING: Final = -1
+"""How many bytes an operation adds that is let in always. From 0 on it is refused in safe mode (``operations.space``)."""
 _TABLE = (TablePut, TableDelete)
 _KINDS: frozenset[type] = frozenset(get_args(Change))
 
@@ -213,6 +215,20 @@ def concerns_tables(change: Change) -> bool:
     if isinstance(change, Replace):
         return change.session_id is not None
     return isinstance(change, (*_TABLE, Attach, EndSession))
+
+
+def added_bytes(changes: Sequence[Change]) -> int:
+    """How many bytes of chunks a commit adds; 0: rows alone; ``ADDS_NOTHING``: not even those, or while it removes something."""
+    total = 0
+    for change in changes:
+        if isinstance(change, Append):
+            total += len(change.data)
+        elif isinstance(change, Attach):
+            total += sum(item.length for item in change.chunks)
+        elif isinstance(change, Replace):
+            total += change.stop - change.start
+    kinds = {type(change) for change in changes}
+    return total if total or (kinds & {Create, TablePut} and not kinds & {Truncate, Delete}) else ADDS_NOTHING
 
 
 def check_changes(changes: Sequence[Change]) -> None:

@@ -186,6 +186,10 @@ class Settings:
         on local storages after op_deadline_s at the latest.
       gc_grace_s: removed chunks are kept this long for readers in flight.
       collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.
+      gc_grace_emergency_s: in safe mode, the grace where that is shorter; None leaves it as it is.
+      quota_bytes: chunks (live, garbage, dead heads; not journal, snapshots or orphans) may take so much; 0 is no quota.
+      free_bytes_min: local disks: below this much free space safe mode begins; a quarter of it (16 MiB at most) is held back in a file,
+        given up for the records of what frees space. 0 switches both off.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
@@ -196,7 +200,7 @@ class Settings:
       roll_interval_s_min: at most one roll in this time.
       snapshot_bytes_min, snapshot_slots_min: a snapshot is due after so many journal bytes / slots (protocol.md A8).
       snapshots_kept: validated snapshots that the collector keeps.
-      cache_free_bytes_min: below this much free space on the cache disk new operations get StorageFull beforehand.
+      cache_free_bytes_min: the same for the disk of the cache, whose reserve is that free space itself.
       lmdb_map_bytes: size of the LMDB map (address space, not memory); grown where it is too small.
       verify: "blocks": every block that a read touches is verified; "off": reads give out what the storage answers, unverified.
       parallel_read_bytes_min: reads of at least this length are split over several threads.
@@ -216,6 +220,9 @@ class Settings:
     undecided_s_max: float = 60.0
     gc_grace_s: float = 3600.0
     collect_s: float = 300.0
+    gc_grace_emergency_s: float | None = None
+    quota_bytes: int = 0
+    free_bytes_min: int = 4 * MIB
     pitr_horizon_s: float = 0.0
     open_files_max: int = 512
     io_workers: int = 32
@@ -248,6 +255,9 @@ class Settings:
         _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
+        emergency = self.gc_grace_emergency_s
+        good = emergency is None or (type(emergency) in (int, float) and 0 <= emergency <= _YEAR_S)
+        _require(good, "gc_grace_emergency_s", f"None or a number from 0 to {_YEAR_S:g}", emergency)
         for name, low, high in _NUMBER_RANGES:
             value = getattr(self, name)
             whole = isinstance(getattr(_DEFAULTS, name, value), int)
@@ -306,6 +316,8 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("undecided_s_max", 0, 86_400),
     ("gc_grace_s", 0, _YEAR_S),
     ("collect_s", 0, _YEAR_S),
+    ("quota_bytes", 0, 1 << 62),
+    ("free_bytes_min", 0, 1 << 50),
     ("pitr_horizon_s", 0, 10 * _YEAR_S),
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
-from chunkstore.changes import Change, check_changes, concerns_tables, segment_names
+from chunkstore.changes import Change, added_bytes, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -120,7 +121,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             recheck=container.check_fence,
             rebuild=container.rebuild,
         )
-        self._space = Space(stored_sizes, self._written)
+        self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
         self._make_optimiser(optimiser)
         self._maintenance.start()
 
@@ -178,7 +179,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._container.settings.default_rolling
         checked = check_attributes({} if attributes is None else attributes)
-        segment = commit_changes(self._container, (name,), lambda changes: plan_create(changes, name, policy, checked))
+        plan = partial(plan_create, name=name, rolling=policy, attributes=checked)
+        segment = commit_changes(self._container, (name,), plan, adds=0)
         return SegmentHandle(name, segment.id, True)
 
     def open_write(self, segment: SegmentRef) -> SegmentHandle:
@@ -327,9 +329,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         check_changes(changes)
         names = [name for change in changes for name in segment_names(change)]
         tables = any(map(concerns_tables, changes))
-        return commit_changes(
-            self._container, names, lambda planned: plan_changes(self._container, planned, changes), tables=tables
-        )
+        plan = partial(plan_changes, self._container, changes=changes)
+        return commit_changes(self._container, names, plan, tables=tables, adds=added_bytes(changes))
 
     def table(self, namespace: str) -> Table:
         """The table of this namespace (1 to 64 bytes, no ``!`` first); it needs no creation. Raises ``InvalidArgument``."""
@@ -345,7 +346,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             raise InvalidArgument("holder must be a str of 1 to 255 bytes", argument="holder")
         if not isinstance(ttl_s, (int, float)) or not 0 < ttl_s <= 366 * 86_400:
             raise InvalidArgument(f"ttl_s must be a number of seconds above 0, not {ttl_s!r}", argument="ttl_s")
-        session_id = commit_changes(self._container, (), lambda changes: plan_open_session(changes, holder, ttl_s))
+        plan = partial(plan_open_session, holder=holder, ttl_s=ttl_s)
+        session_id = commit_changes(self._container, (), plan, adds=0)
         return Session(self._container, session_id, holder)
 
     def writer(

@@ -1,4 +1,4 @@
-"""What is counted about a storage's calls, and the same for Prometheus.
+"""What is counted about a storage's calls and about upkeep, and the same for Prometheus.
 
 Promises: counts are plain data that can be added, subtracted and kept; the collector reads them when it is scraped and
 needs the extra ``prometheus`` only when it is made.
@@ -8,6 +8,7 @@ Leaves out: counting (``chunkstore_bindings.wrappers.metered``), serving HTTP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore.errors import Unsupported
@@ -16,7 +17,42 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 
-__all__ = ["LATENCY_BOUNDS_S", "NO_CALLS", "CallCounts", "exposition", "storage_collector", "total_of"]
+__all__ = [
+    "LATENCY_BOUNDS_S",
+    "NO_CALLS",
+    "UPKEEP_COUNTERS",
+    "UPKEEP_GAUGES",
+    "UPKEEP_PARTS",
+    "CallCounts",
+    "exposition",
+    "storage_collector",
+    "total_of",
+    "upkeep_collector",
+]
+
+UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "scrub")
+"""What upkeep counts its runs under."""
+UPKEEP_COUNTERS: Final = {
+    "runs": "Runs that ended, also in an error; no dry runs",
+    "errors": "Runs that ended in an error",
+    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), read (scrub)",
+    "reclaimed_bytes": "Bytes deleted from the storage, of chunks and of the journal",
+    "read_bytes": "Bytes of chunks that were read (scrub)",
+    "findings": "Damage that was found (scrub)",
+}
+"""By part, since the container was opened."""
+UPKEEP_GAUGES: Final = {
+    "live_bytes": "What can be read",
+    "dead_head_bytes": "Bytes of first chunks below the start offset",
+    "backlog_bytes": "By part, what waits to be done: garbage (collect)",
+    "oldest_garbage_seconds": "Age of the oldest garbage, by the clock of who removed it; 0 where there is none",
+    "pins": "Pins",
+    "oldest_pin_seconds": "Age of the oldest pin, by the clock of who made it; 0 where there is none",
+    "quota_bytes": "The quota; 0 where there is none",
+    "free_bytes": "Left on a local storage's disk; not there elsewhere",
+    "safe_mode": "1 while what adds bytes is refused",
+}
+"""As they are when asked."""
 
 LATENCY_BOUNDS_S: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -64,20 +100,16 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
 
     Raises ``Unsupported`` without the extra ``prometheus``.
     """
-    try:
-        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-        from prometheus_client.registry import Collector as Base
-    except ImportError as error:
-        raise _missing() from error
+    client = _client()
 
-    class StorageCollector(Base):
+    class StorageCollector(client.registry.Collector):  # type: ignore[misc, name-defined]
         def describe(self) -> list[Metric]:
             return []  # nothing is asked before the first scrape
 
         def collect(self) -> Iterator[Metric]:
             labels = ["storage", "operation"]
             counters = [
-                CounterMetricFamily(f"chunkstore_storage_{field}", text, labels=labels)
+                client.core.CounterMetricFamily(f"chunkstore_storage_{field}", text, labels=labels)
                 for field, text in (
                     ("requests", "Calls of the chunk storage"),
                     ("errors", "Calls that raised an error"),
@@ -85,7 +117,7 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
                     ("received_bytes", "Bytes read from the storage"),
                 )
             ]
-            latency = HistogramMetricFamily("chunkstore_storage_seconds", "Time of one call", labels=labels)
+            latency = client.core.HistogramMetricFamily("chunkstore_storage_seconds", "Time of one call", labels=labels)
             for operation, counts in read().items():
                 for family, value in zip(counters, counts[:4], strict=True):
                     family.add_metric([name, operation], value)
@@ -97,19 +129,49 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
 
 def exposition(collectors: Iterable[Collector]) -> bytes:
     """What these collectors say now, in Prometheus' text format. Raises ``Unsupported`` without the extra ``prometheus``."""
-    try:
-        from prometheus_client import CollectorRegistry, generate_latest
-    except ImportError as error:
-        raise _missing() from error
-    registry = CollectorRegistry(auto_describe=False)
+    client = _client()
+    registry = client.CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)
-    return generate_latest(registry)
+    rendered: bytes = client.generate_latest(registry)
+    return rendered
 
 
-def _missing() -> Unsupported:
-    what = "metrics for Prometheus need the extra 'prometheus': pip install 'chunkstore-engine[prometheus]'"
-    return Unsupported(what, feature="prometheus")
+def upkeep_collector(name: str, read: Callable[[], Mapping[str, Mapping[str, float]]]) -> Collector:
+    """A collector to ``register``: all ``UPKEEP_COUNTERS`` and ``UPKEEP_GAUGES``, as ``chunkstore_upkeep_<name>``. ``name`` becomes the
+    label ``container``; ``read`` is asked at every scrape, as ``store.upkeep_figures``; what it raises fails the scrape.
+
+    Raises ``Unsupported`` without the extra ``prometheus``.
+    """
+    client = _client()
+
+    class UpkeepCollector(client.registry.Collector):  # type: ignore[misc, name-defined]
+        def describe(self) -> list[Metric]:
+            return []  # nothing is asked before the first scrape
+
+        def collect(self) -> Iterator[Metric]:
+            figures = read()
+            kinds = ((client.core.CounterMetricFamily, UPKEEP_COUNTERS), (client.core.GaugeMetricFamily, UPKEEP_GAUGES))
+            for family, texts in kinds:
+                for metric, text in texts.items():
+                    found = family(f"chunkstore_upkeep_{metric}", text, labels=["container", "part"])
+                    for part, value in figures.get(metric, {}).items():
+                        found.add_metric([name, part], value)
+                    yield found
+
+    return UpkeepCollector()
+
+
+def _client() -> ModuleType:
+    try:
+        import prometheus_client.core
+        import prometheus_client.registry
+    except ImportError as error:
+        raise Unsupported(
+            "metrics for Prometheus need the extra 'prometheus': pip install 'chunkstore-engine[prometheus]'",
+            feature="prometheus",
+        ) from error
+    return prometheus_client
 
 
 def _cumulative(buckets: tuple[int, ...]) -> list[tuple[str, float]]:

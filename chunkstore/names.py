@@ -190,7 +190,7 @@ def parse_chunk_rest(rest: str) -> bytes | None:
 class ContainerNames:
     """The object names of one container. Built once per store; every method is pure."""
 
-    __slots__ = ("_data", "container", "format", "latest", "lease", "voided")
+    __slots__ = ("_data", "container", "format", "latest", "lease", "reserve", "voided")
 
     def __init__(self, container: str) -> None:
         check_container_name(container)
@@ -199,6 +199,7 @@ class ContainerNames:
         self.latest = f"{container}/snap/LATEST"
         self.voided = f"{container}/j/VOIDED"
         self.lease = f"{container}/lease"
+        self.reserve = f"{container}/reserve"
         self._data = f"{container}/d/"
 
     def epoch(self, epoch: int) -> str:

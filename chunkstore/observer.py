@@ -7,6 +7,7 @@ Leaves out: storage calls (``chunkstore_bindings.wrappers`` counts those).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from chunkstore.errors import ChunkstoreError
@@ -30,10 +31,11 @@ class Observer:
     def snapshot_taken(self, report: SnapshotReport) -> None:
         """A snapshot was written, validated and noted."""
 
-    def upkeep(
-        self, job: str, requests: int, moved_bytes: int, freed_bytes: int, error: ChunkstoreError | None
-    ) -> None:
-        """A step of the optimiser has ended: what it asked of the storage, about, what it moved and freed; and why it failed, if it did."""
+    def upkeep(self, part: str, done: Mapping[str, int], error: ChunkstoreError | None) -> None:
+        """A run of one of ``metrics.UPKEEP_PARTS`` ended: what it did, by names of ``UPKEEP_COUNTERS``, and why it failed, if it did."""
+
+    def safe_mode(self, reason: str) -> None:
+        """Safe mode began, and why; empty: it has ended."""
 
     def failed(self, error: ChunkstoreError) -> None:
         """A commit, a take-over, or something in the background failed; the epoch may have ended."""
@@ -61,11 +63,13 @@ class GuardedObserver(Observer):
         with suppress(Exception):
             self._inner.snapshot_taken(report)
 
-    def upkeep(
-        self, job: str, requests: int, moved_bytes: int, freed_bytes: int, error: ChunkstoreError | None
-    ) -> None:
+    def upkeep(self, part: str, done: Mapping[str, int], error: ChunkstoreError | None) -> None:
         with suppress(Exception):
-            self._inner.upkeep(job, requests, moved_bytes, freed_bytes, error)
+            self._inner.upkeep(part, done, error)
+
+    def safe_mode(self, reason: str) -> None:
+        with suppress(Exception):
+            self._inner.safe_mode(reason)
 
     def failed(self, error: ChunkstoreError) -> None:
         with suppress(Exception):

@@ -226,6 +226,12 @@ class Usage(NamedTuple):
     """When the journal and the snapshots were listed, in milliseconds since 1970."""
     orphans_ms: int | None = None
     """When the chunks were listed."""
+    quota_bytes: int | None = None
+    """What live bytes, garbage and dead heads together may take; None: no quota, or another process knows."""
+    free_bytes: int | None = None
+    """Left on a local storage's disk."""
+    safe_mode: bool | None = None
+    """Whether what adds bytes is refused; None: another process knows, or a container does, not a segment."""
 
 
 class LayoutChunk(NamedTuple):

@@ -3,12 +3,11 @@
 Promises
 * Names are relative paths of ``/``-separated parts (``names.check_object_name``); a name is never reused.
 * A storage is linearizable per name for ``create_if_absent``, ``read``, ``delete``, ``stat``, ``exists``: later calls see the effect.
-* Every operation is thread-safe. Every foreign error arrives as ``StorageUnavailable``, chained.
+* Every operation is thread-safe; every foreign error arrives as ``StorageUnavailable``, chained.
 * All operations share ``InvalidArgument`` (before any effect), ``Closed``, ``StorageUnavailable`` (may have happened), ``StorageFull``.
 
 Leaves out: retries (a wrapper), checksums of contents (the engine keeps them in metadata), listing by anything but prefix.
-A binding subclasses ``BaseChunkStorage``, which checks arguments, and writes the ``do_*`` methods. What it cannot do stays
-``Unsupported``, and its ``Capabilities`` say so.
+A binding subclasses ``BaseChunkStorage``, which checks arguments, and writes ``do_*``. The rest stays ``Unsupported``.
 """
 
 from __future__ import annotations
@@ -168,6 +167,10 @@ class ChunkStorage(ABC):
         Raises: ``ChunkNotFound``, also where the tree that was opened is known to lie elsewhere by now; ``StorageUnavailable``.
         """
 
+    def free_bytes(self) -> int | None:
+        """Free space where chunks lie, asked freshly; None where that has no meaning, or would be a request."""
+        return None
+
     @abstractmethod
     def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
         """Create chunk ``name`` exclusively with the bytes of these ranges, one behind the other; sources stay as they are.
@@ -204,8 +207,7 @@ class ChunkStorage(ABC):
         """Release all resources; later calls raise ``Closed``. Safe to repeat."""
 
 
-_Pieces: TypeAlias = list[bytes]
-"""Named here because ``list`` means the listing inside the classes."""
+_Pieces: TypeAlias = list[bytes]  # ``list`` means the listing inside the classes
 
 
 def iter_listing(storage: ChunkStorage, prefix: str = "", *, after: str | None = None) -> Iterator[ChunkInfo]:

@@ -79,6 +79,7 @@ class Table(TableReader):
             (),
             lambda changes: plan_put_row(changes, self.namespace, key, value, expected_version),
             tables=True,
+            adds=0,
         )
 
     def delete(self, key: bytes, *, expected_version: int | None = None) -> None:

@@ -45,6 +45,7 @@ LAYERS = {
     "chunkstore.changes": 1,
     "chunkstore.handles": 1,
     "chunkstore.layout": 1,
+    "chunkstore.logs": 1,
     "chunkstore.observer": 1,
     "chunkstore.sessions": 1,
     "chunkstore.invariants": 1,

@@ -26,7 +26,7 @@ from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.errors import ChunkstoreError, ContainerBusy, InvalidArgument, NotOwner
-from chunkstore.metrics import CallCounts, exposition, storage_collector
+from chunkstore.metrics import CallCounts, exposition, storage_collector, upkeep_collector
 
 __all__ = ["serve"]
 
@@ -96,6 +96,7 @@ class _Serving:
         self.container = container
         self.port: int | None = None
         self._calls: Callable[[], Mapping[str, CallCounts]] = dict
+        self._store: chunkstore.ChunkedSegmentStorage | None = None
         self.told = False
         """To end."""
         self._opening = False
@@ -109,6 +110,13 @@ class _Serving:
     def calls(self) -> Mapping[str, CallCounts]:
         """Of the storage, since the last claim."""
         return self._calls()
+
+    def figures(self) -> Mapping[str, Mapping[str, float]]:
+        """Of upkeep, since the last claim; none while nothing is owned."""
+        try:
+            return {} if self._store is None else self._store.upkeep_figures()
+        except ChunkstoreError:
+            return {}
 
     def say(self, event: str, text: str, **facts: object) -> None:
         """A document on stdout, or a line on stderr."""
@@ -163,6 +171,7 @@ class _Serving:
             )
         finally:
             self._opening = False
+        self._store = store
         return store
 
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
@@ -222,7 +231,7 @@ def _metrics(port: int | None, server: _Serving) -> Iterator[int | None]:
     if port is None:
         yield None
         return
-    collectors = [storage_collector(server.container, server.calls)]
+    collectors = [storage_collector(server.container, server.calls), upkeep_collector(server.container, server.figures)]
 
     class Answer(BaseHTTPRequestHandler):
         timeout = _ANSWER_S

@@ -60,7 +60,8 @@ def usage(
             continue  # not known here, or not of one segment
         what, _, unit = name.rpartition("_")
         shown = {"bytes": human_bytes, "ms": human_time}.get(unit, str)(value)
-        facts[f"{what} at" if unit == "ms" else what.replace("_", " ") or name] = shown
+        label = {"bytes": what, "ms": f"{what} at"}.get(unit, name)
+        facts[label.replace("_", " ")] = shown
     print_facts(facts)
     if buckets:
         columns = ("from", "below", "chunks", "bytes", "")

@@ -66,7 +66,7 @@ def append(
     """Append ``data``; returns the offset it was written at, once it is committed. See ``ChunkedSegmentStorage.append``."""
     deadline = Deadline(container.settings.op_deadline_s)
     request = _Request(name, identity, data, expected_offset, writer_id, event_number, deadline)
-    return container.carry_out(partial(_reserve, container, request), deadline)
+    return container.carry_out(partial(_reserve, container, request), deadline, len(data))
 
 
 def settle(container: OwnedContainer, name: str) -> None:

@@ -67,9 +67,13 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
     Raises ``DeadlineExceeded`` (another one is under way), ``NotOwner`` and what storage and commits raise.
     """
-    report = container.alone(container.collecting, "collection", partial(_collect, container, dry_run=dry_run))
-    if not dry_run:
-        container.observer.collected(report.chunks, report.chunk_bytes)
+    call = partial(container.alone, container.collecting, "collection", partial(_collect, container, dry_run=dry_run))
+    if dry_run:
+        return call()
+    with container.upkeep.run("collect") as done:
+        report = call()
+        done.update(chunks=report.chunks, reclaimed_bytes=report.chunk_bytes + report.journal_bytes)
+    container.observer.collected(report.chunks, report.chunk_bytes)
     return report
 
 
@@ -175,7 +179,11 @@ def collect_journal(
 
 
 def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
-    kept_s = max(container.settings.gc_grace_s, container.settings.pitr_horizon_s)
+    settings = container.settings
+    grace_s, emergency_s = settings.gc_grace_s, settings.gc_grace_emergency_s
+    if emergency_s is not None and container.space.reason:
+        grace_s = min(grace_s, emergency_s)
+    kept_s = max(grace_s, settings.pitr_horizon_s)
     # Labels are coarser than the monotonic clock: no age is not to be measured with them.
     return kept_s == 0 or is_older(container, key, garbage.time_ms, kept_s)
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from chunkstore import runtime
+from chunkstore.changes import ADDS_NOTHING
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidOffset
 from chunkstore.journal import RecordKind
@@ -27,13 +28,19 @@ T = TypeVar("T")
 
 
 def commit_changes(
-    container: OwnedContainer, names: Iterable[str], plan: Callable[[ChangeSet], T], *, tables: bool = False
+    container: OwnedContainer,
+    names: Iterable[str],
+    plan: Callable[[ChangeSet], T],
+    *,
+    tables: bool = False,
+    adds: int = ADDS_NOTHING,
 ) -> T:
     """Plan and commit changes of ``names`` (segments) and, with ``tables``, of table rows. Returns what ``plan`` returned, which may
-    be called several times. Raises what planning raises, and the errors of commits."""
+    be called several times. ``adds``: bytes of chunks, or 0 for rows alone, that safe mode refuses. Raises what planning raises, and the
+    errors of commits."""
     deadline = container.deadline()
     attempt = partial(_attempt, container, sorted(set(names)), plan, deadline, tables)
-    return container.carry_out(attempt, deadline)
+    return container.carry_out(attempt, deadline, adds)
 
 
 def _attempt(

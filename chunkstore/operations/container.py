@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeVar
 
 from chunkstore import runtime
+from chunkstore.changes import ADDS_NOTHING
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
@@ -23,7 +24,6 @@ from chunkstore.errors import (
     Closed,
     Damaged,
     OutcomeUnknown,
-    StorageFull,
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
@@ -35,12 +35,15 @@ from chunkstore.operations.fence import Fence
 from chunkstore.operations.looking import audit, look
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
+from chunkstore.operations.space import SpaceGuard
+from chunkstore.operations.upkeep_runs import UpkeepRuns
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["OwnedContainer", "unexpected"]
 
 T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
+"""So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
 
 
@@ -66,6 +69,8 @@ class OwnedContainer:
         self.settings = settings
         self.service = service
         self.observer = Observer() if observer is None else GuardedObserver(observer)
+        self.upkeep = UpkeepRuns(self.observer)
+        self.space = SpaceGuard(storage, names, settings, self.observer)
         self.changed = changed
         """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
         self.remote = storage.capabilities.remote
@@ -177,18 +182,26 @@ class OwnedContainer:
             # A reader changed nothing: whether the heartbeat becomes history does not matter to it.
             self.deadline().fail("asking whether a newer owner exists")
 
-    def serving(self, deadline: Deadline) -> OwnedEpoch:
-        """The epoch to plan in, once no roll or take-over is under way, and the cache disk has room.
+    def serving(self, deadline: Deadline, adds: int = ADDS_NOTHING) -> OwnedEpoch:
+        """The epoch to plan in, once no roll or take-over is under way, and there is room for what ``adds`` so many bytes of chunks.
 
         Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageFull``, and why a broken journal cannot be mended now.
         """
         if self.closed or self.fence.error is not None:
             self.check_owner()
+        space = self.space
         while self.draining or self.current.end_reason is not None:
+            if adds < 0:
+                space.reserve.make_room()
+            else:
+                space.refuse()
             self.mend(deadline)
             self.check_owner()
-        if deadline.end_s - self._space_checked_s > _SPACE_CHECK_S:
-            self._check_cache_space(deadline)
+        if adds < 0 or deadline.end_s - self._space_checked_s > _SPACE_CHECK_S:
+            space.look(self.current.store, adds)
+            self._space_checked_s = deadline.end_s
+        if adds >= 0 and space.watchful:
+            space.admit(self.current.store, adds)
         return self.current
 
     def rebuild(self, damage: CacheDamaged) -> None:
@@ -206,11 +219,16 @@ class OwnedContainer:
         """What ``call`` makes of a view of the committed rows (``looking``). Raises what it raises, and as ``serving``."""
         return look(lambda: self.current.store, self.rebuild, call)
 
-    def carry_out(self, attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]], deadline: Deadline) -> T:
+    def carry_out(
+        self,
+        attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]],
+        deadline: Deadline,
+        adds: int = ADDS_NOTHING,
+    ) -> T:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
-        there was anything to do; return the result."""
+        there was anything to do; return the result. ``adds``: bytes of chunks, as ``serving``."""
         while True:
-            owned = self.serving(deadline)
+            owned = self.serving(deadline, adds)
             try:
                 with runtime.defer_interrupt():
                     op, result = attempt(owned)
@@ -245,15 +263,6 @@ class OwnedContainer:
         if deadline.left_s() == 0.0:
             raise damage
         self.rebuild(damage)
-
-    def _check_cache_space(self, deadline: Deadline) -> None:
-        """Raise ``StorageFull`` while the cache disk is nearly full, before anything is written anywhere."""
-        least = self.settings.cache_free_bytes_min
-        free_bytes = self.current.store.free_bytes()
-        if free_bytes is not None and free_bytes < least:
-            what = f"the cache disk has {free_bytes} bytes left, fewer than cache_free_bytes_min={least}"
-            raise StorageFull(f"{what}; free some space or move cache_dir", object="cache")
-        self._space_checked_s = deadline.end_s
 
     def note(self, kind: RecordKind, notes: tuple[object, ...]) -> int:
         """Commit a record without operations; returns its lsn. Raises as ``serving``, and the errors of commits."""

@@ -54,6 +54,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Show the lease, then begin the keeper."""
+        self._container.space.reserve.keep()
         self._renew_lease(released=False)  # at once: without a lease a polite claimant takes the owner for gone
         self._keeper = runtime.spawn(self._keep, "chunkstore-keeper")
 
@@ -72,10 +73,14 @@ class Maintenance:
                 self._look_up()
                 container.current.queue.lead_if_forsaken()
                 self._heartbeat(now_s)
-                self._roll(now_s)
+                # What a full disk has left is for what frees space.
+                if not container.space.disk_low:
+                    self._roll(now_s)
                 if container.current.end_reason is None:
                     self._audit(now_s)
-                    self.snapshots.take_due()
+                    if not container.space.disk_low:
+                        self.snapshots.take_due()
+                    container.space.tend(container.current.store)
                     if self.beside is not None:
                         self.beside.tick(now_s)
             except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
@@ -112,6 +117,7 @@ class Maintenance:
             and current.queue.head.lsn != self._heartbeat_lsn
             and now_s - current.queue.last_commit_at_s >= _HEARTBEAT_S
             and current.queue.idle
+            and not container.space.reserve.is_needed()
         ):
             self._heartbeat_lsn = container.note(RecordKind.HEARTBEAT, ())
 
@@ -178,6 +184,7 @@ class Maintenance:
         step.wait(self._container.settings.op_deadline_s)
 
     def _say_goodbye(self) -> None:
+        self._container.space.reserve.make_room()
         self._container.current.last_note(RecordKind.CLOSE, self._container.deadline())
         self._renew_lease(released=True)
 

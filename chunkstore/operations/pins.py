@@ -39,7 +39,7 @@ def pin(container: OwnedContainer, name: str, wanted: PinRecord) -> Pin:
     ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, and the errors of commits.
     """
     plan = partial(_plan_pin, container, name=name, wanted=wanted)
-    record = commit_changes(container, wanted.offsets, plan, tables=True)[pin_key(name)]
+    record = commit_changes(container, wanted.offsets, plan, tables=True, adds=0)[pin_key(name)]
     assert isinstance(record, PinRecord)
     return pin_of(name, record)
 

@@ -63,7 +63,7 @@ class Recovery:
             owned.queue.decide(
                 failure.batch, OutcomeUnknown("interrupted while the journal was being recovered; it may still happen")
             )
-        self._container.observer.failed(unexpected(failure.error))
+        self._container.observer.failed(_reason(failure.error))
 
     def _decide(self, owned: OwnedEpoch, failure: FailedBatch) -> None:
         container, queue, error = self._container, owned.queue, failure.error

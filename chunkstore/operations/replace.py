@@ -35,7 +35,8 @@ def replace(container: OwnedContainer, change: Replace) -> None:
     after ``OutcomeUnknown``: safe (``Conflict`` if it had happened, or if another epoch has begun: then with new chunks).
     """
     plan = partial(plan_replace, container, change=change)
-    commit_changes(container, (change.name,), plan, tables=change.session_id is not None)
+    adds = change.stop - change.start
+    commit_changes(container, (change.name,), plan, tables=change.session_id is not None, adds=adds)
 
 
 def plan_replace(container: OwnedContainer, changes: ChangeSet, change: Replace) -> None:

@@ -173,6 +173,10 @@ class StorageBasics(ABC):
             assert storage.stat(handle.name).length == len(content)
             storage.delete(handle.name)
 
+    def test_free_bytes(self, storage: ChunkStorage) -> None:
+        found = storage.free_bytes()
+        assert found is None or found > 0
+
     def test_identity(self, storage: ChunkStorage) -> None:
         name = self.name("claim")
         assert storage.create_if_absent(name, b"same")

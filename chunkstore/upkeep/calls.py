@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from functools import partial
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
@@ -31,6 +32,7 @@ from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
+from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.jobs import CollectJob, Job, RetentionJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
@@ -39,6 +41,9 @@ from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
 
 __all__ = ["UpkeepCalls"]
+
+
+_DAY_S: Final = 86_400.0
 
 
 class UpkeepCalls:
@@ -61,7 +66,7 @@ class UpkeepCalls:
         if policy is not None and policy.retention:
             jobs.append((RetentionJob(container, self._context), policy.interval_s))
         if policy is not None and policy.sweep_s:
-            jobs.append((SweepJob(lambda delete: self.sweep(delete=delete)), policy.sweep_s))
+            jobs.append((SweepJob(lambda delete: self._sweep(delete=delete)), policy.sweep_s))
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._maintenance.beside = self.optimiser
 
@@ -162,7 +167,10 @@ class UpkeepCalls:
         self._container.check_owner()
         if dry_run:
             return apply_all(partial(plan_step, self._context))
-        return apply_all(partial(apply_step, self._container, self._context))
+        with self._container.upkeep.run("retention") as done:
+            report = apply_all(partial(apply_step, self._container, self._context))
+            done["chunks"] = report.chunks
+        return report
 
     def defrag(
         self,
@@ -192,7 +200,17 @@ class UpkeepCalls:
             progress,
         )
 
-    def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = 86_400.0) -> SweepReport:
+    def upkeep_figures(self) -> dict[str, dict[str, float]]:
+        """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and
+        ``UPKEEP_GAUGES``, then by part ("" where a figure has none). Figures in bytes, seconds or numbers, as their names say.
+
+        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises.
+        Retry: safe.
+        """
+        self._container.check_open()
+        return {**self._container.upkeep.counts(), **figures(self._container)}
+
+    def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = _DAY_S) -> SweepReport:
         """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.
 
         Only chunks of epochs, and of sessions that began, strictly below the present epoch are orphans. ``age_s_min``: by the storage's
@@ -204,8 +222,14 @@ class UpkeepCalls:
         """
         age_s = check_age(age_s_min)
         self._container.check_owner()
+        with self._container.upkeep.run("sweep") as done:
+            report = self._sweep(delete=delete, keep_in=keep_in, age_s_min=age_s)
+            done.update(chunks=report.deleted, reclaimed_bytes=report.deleted_bytes)
+        return report
+
+    def _sweep(self, *, delete: bool, keep_in: str | None = None, age_s_min: float = _DAY_S) -> SweepReport:
         report = sweep(
-            self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s
+            self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s_min
         )
         self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
         return report
@@ -237,8 +261,9 @@ class UpkeepCalls:
             text = f"bytes_max must be a whole number of bytes above 0, not {bytes_max!r}"
             raise InvalidArgument(text, argument="bytes_max")
         self._container.check_owner()
-        with nullcontext() if repair_from is None else closing(self._open_copy(repair_from)) as copy:
-            return scrub(
+        opened = nullcontext() if repair_from is None else closing(self._open_copy(repair_from))
+        with opened as copy, self._container.upkeep.run("scrub") as done:
+            report = scrub(
                 self._container,
                 self._context,
                 rate_bytes_s=rate_bytes_s,
@@ -246,3 +271,5 @@ class UpkeepCalls:
                 copy=copy,
                 progress=progress,
             )
+            done.update(chunks=report.chunks, read_bytes=report.size_bytes, findings=len(report.findings))
+        return report

@@ -38,6 +38,8 @@ class Step:
         self.dry_run = dry_run
         """Change nothing; the whole pass is one step."""
         self.requests = self.moved_bytes = self.freed_bytes = 0
+        self.done: dict[str, int] = {}
+        """What was done, by names of ``metrics.UPKEEP_COUNTERS``."""
         self.findings: list[str] = []
         """What was met and left as it is, a line each."""
         self._end_s = end_s
@@ -46,6 +48,11 @@ class Step:
     def go_on(self) -> bool:
         """Whether something more may be begun."""
         return not self._stopped() and self.requests < _REQUESTS_MAX and runtime.monotonic_s() < self._end_s
+
+    def count(self, **done: int) -> None:
+        """Add to ``done``."""
+        for name, number in done.items():
+            self.done[name] = self.done.get(name, 0) + number
 
     def did(self, requests: int, *, moved_bytes: int = 0, freed_bytes: int = 0) -> None:
         """Count requests to the storage, about; bytes that went through us; and bytes that are given up."""
@@ -99,6 +106,7 @@ class CollectJob:
                 break
             if rows.chunks > chunks:
                 step.did(rows.chunks - chunks + _COMMIT_REQUESTS, freed_bytes=rows.chunk_bytes - chunk_bytes)
+                step.count(chunks=rows.chunks - chunks, reclaimed_bytes=rows.chunk_bytes - chunk_bytes)
                 container.observer.collected(rows.chunks - chunks, rows.chunk_bytes - chunk_bytes)
             if not step.go_on():
                 return True
@@ -122,6 +130,7 @@ class CollectJob:
         step.did(_COMMIT_REQUESTS)
         _, size_bytes = collect_journal(container, go_on=go_on)
         step.did(0, freed_bytes=size_bytes)
+        step.count(reclaimed_bytes=size_bytes)
         self._collected()
         if not step.go_on():
             return False
@@ -154,6 +163,7 @@ class RetentionJob:
         found = apply_step(self._container, self._context, self._after, step.go_on)
         freed_bytes = sum(cut.offset - cut.start_offset for cut in found.cuts)
         step.did(len(found.cuts) * _COMMIT_REQUESTS, freed_bytes=freed_bytes)
+        step.count(chunks=sum(cut.chunks for cut in found.cuts))
         step.findings += [
             f"retention leaves segment {name!r} alone, which is damaged: run check" for name in found.refused
         ]
@@ -176,4 +186,5 @@ class SweepJob:
         )
         listed = (report.orphans + report.waiting + report.strangers) // 1000 + 1
         step.did(listed + 2 * objects, freed_bytes=size_bytes)
+        step.count(chunks=report.deleted, reclaimed_bytes=report.deleted_bytes)
         return False

@@ -229,10 +229,9 @@ class StorageOptimiser:
         entry.note(step, error, more=more)
         self._pay(step)
         if not isinstance(error, (Closed, NotOwner)):
-            observer = self._container.observer
-            observer.upkeep(entry.job.name, step.requests, step.moved_bytes, step.freed_bytes, error)
+            self._container.upkeep.ended(entry.job.name, step.done, error)
             if error is not None:
-                observer.failed(error)
+                self._container.observer.failed(error)
         return more, error
 
     def _pay(self, step: Step) -> None:

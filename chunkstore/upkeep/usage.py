@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.metadata.port import Totals
+from chunkstore.operations.space import Room
 from chunkstore.records import SegmentRecord, Usage
 
 __all__ = ["Space", "StoredSizes", "Written", "no_sizes", "segment_usage"]
@@ -51,12 +52,19 @@ class _Listing(NamedTuple):
 _NOTHING_WRITTEN = Written(0, 0, 0, 0)
 
 
+def _unknown_room() -> Room:
+    return Room(None, None, None)
+
+
 class Space:
     """Sizes of one container that no row tells. Thread-safe. ``written``: None where another process writes."""
 
-    def __init__(self, stored_sizes: StoredSizes, written: Callable[[], Written] | None) -> None:
+    def __init__(
+        self, stored_sizes: StoredSizes, written: Callable[[], Written] | None, room: Callable[[], Room] = _unknown_room
+    ) -> None:
         self._stored_sizes = stored_sizes
         self._written = written
+        self._room = room
         self._listing: _Listing | None = None
         self._orphans: tuple[int, int] | None = None
 
@@ -86,6 +94,7 @@ class Space:
             segments=totals.segments,
             listed_ms=listing.time_ms,
             orphans_ms=orphans_ms,
+            **self._room()._asdict(),
         )
 
     def _list(self) -> _Listing:

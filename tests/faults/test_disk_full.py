@@ -1,7 +1,8 @@
 """Disk full, on real file systems of 24 MiB: for the data disk, the journal disk and the cache disk.
 
 Required: ``StorageFull`` and nothing else, within the deadline; nothing acknowledged is lost; reads go on; the store works
-again once there is space, without being opened anew; and it can be opened anew after a kill.
+again once there is space, without being opened anew; and it can be opened anew after a kill. With a reserve (``free_bytes_min``)
+truncate, delete and collect make that space themselves.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Shop:
                 "lmdb_map_bytes": 1 << 28,
                 "lease_s": 0.2,
                 "io_workers": 4,
+                "free_bytes_min": 0,
                 "default_rolling": RollingPolicy(chunk_size_bytes_max=1 * MIB),
                 **settings,
             },
@@ -314,3 +316,43 @@ def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path:
         with here.open() as successor:
             here.verify(successor)
             assert problems(successor.check("deep")) == []
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("cache", ["elsewhere", "same disk"])
+def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
+    disk: SmallDisk, mode: Mode, tmp_path: Path, cache: str, killed: bool
+) -> None:
+    """Nobody gives anything back: what is truncated and collected is all that makes room, also for whoever opens it anew."""
+    folder = disk.path / "cache" if cache == "same disk" else tmp_path / "cache"
+    settings: dict[str, Any] = {"free_bytes_min": 4 * MIB, "gc_grace_emergency_s": 0.0}
+    with shop(mode, on_disk(disk), folder, **settings) as here:
+        for name in SEGMENTS:
+            for _ in range(6):
+                here.append(name, bytes(500 * KIB))
+        disk.fill()
+        assert disk.free_bytes() == 0
+        here.append_until_full(50)
+        if killed:
+            here.kill()
+            here._storages[-1].close()  # a process that is gone holds no file open, and so no space
+            disk.fill()
+            here.store = here.open()
+        here.still_full()
+        here.verify()
+        here.store.seal("a")
+        here.store.unseal("a")
+        assert here.store.usage().safe_mode
+        here.store.truncate("a", len(here.content["a"]) - 10)
+        for name in ("b", "c"):
+            here.store.delete(name)
+            del here.content[name]
+        assert here.store.collect().chunks > 0
+        assert here.store.usage().safe_mode is False
+        start = here.store.info("a").start_offset
+        for _ in range(3):
+            here.store.append("a", bytes(100 * KIB))
+        assert here.store.read("a", start, 10) == here.content["a"][start:]
+        here.store._container.space.tend(here.store._container.current.store)
+        assert here.store._container.storage.exists("default/reserve")
+        assert problems(here.store.check("deep")) == []

@@ -200,6 +200,7 @@ class Failing:
 
     def step(self, step: Step) -> bool:
         step.did(3, moved_bytes=7, freed_bytes=5)
+        step.count(chunks=2)
         if self.errors:
             raise self.errors.pop(0)
         return False
@@ -210,7 +211,7 @@ def test_errors_are_told_and_tried_again_with_pauses(scene: Scene) -> None:
     owner = scene.first("z", "a")
     observer = Noting()
     container = owner.store._container
-    container.observer = observer
+    container.upkeep._observer = container.observer = observer
     damage = Damaged("rotten", object="chunk x", position=7)
     job = Failing(ValueError("a bug"), StorageUnavailable("down"), damage)
     owner.run(
@@ -231,7 +232,7 @@ def test_errors_are_told_and_tried_again_with_pauses(scene: Scene) -> None:
     assert [error and type(error).__name__ for *_, error in observer.told] == [
         "StorageUnavailable", "StorageUnavailable", "Damaged", None,
     ]  # fmt: skip
-    assert observer.told[-1] == ("failing", 3, 7, 5, None)
+    assert observer.told[-1] == ("failing", {"chunks": 2}, None)
     scene.world.advance(51)
     assert optimiser.status().jobs[0].passes == 2
 

@@ -74,6 +74,7 @@ class BoundPosixBackend(PosixFaults):
         for kind in _CLOSING:
             self._replaced.replace(kind.__del__, "__defaults__", (calls.close,))
         self._replaced.replace(mounts, "file_system_of", lambda _path: (self._medium, local))
+        self._replaced.replace(mounts, "free_bytes", lambda _path: None)
 
     def close(self) -> None:
         """Give the binding its system back."""

@@ -53,6 +53,9 @@ class Forwarding(ChunkStorage):
     def address(self) -> str:
         return self.inner.address
 
+    def free_bytes(self) -> int | None:
+        return self.inner.free_bytes()
+
     def exists(self, name: str) -> bool:
         return self.around("exists", (name,), lambda: self.at(name).exists(name))
 

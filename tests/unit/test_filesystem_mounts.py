@@ -121,3 +121,13 @@ def test_roots_that_cannot_be_used(tmp_path: Path) -> None:
             FilesystemChunkStorage(tmp_path, open_files_max=files)  # type: ignore[arg-type]
     storage = FilesystemChunkStorage(tmp_path / "kept", create_root=True)
     storage.close()
+
+
+def test_free_bytes(tmp_path: Path) -> None:
+    free = mounts.free_bytes(str(tmp_path))
+    assert free is not None and free > 0
+    assert mounts.free_bytes(str(tmp_path / "missing")) is None
+    assert mounts.free_bytes("/proc") is None, "it has no blocks"
+    storage = FilesystemChunkStorage(tmp_path, medium="nfs4")
+    assert storage.free_bytes() is None, "it would be a request"
+    storage.close()

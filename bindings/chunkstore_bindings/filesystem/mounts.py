@@ -22,6 +22,7 @@ __all__ = [
     "file_system_of",
     "file_system_of_root",
     "find_mount",
+    "free_bytes",
     "is_local",
     "parse_mountinfo",
 ]
@@ -106,6 +107,15 @@ def file_system_of(path: str) -> tuple[str, bool]:
         return (mount.kind if mount is not None else UNKNOWN), is_local(mounts, mount)
     except OSError:
         return UNKNOWN, False
+
+
+def free_bytes(path: str) -> int | None:
+    """What anybody may still write on the file system of a path; None where it is not there, or does not know."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
 
 
 def file_system_of_root(root: str, *, may_be_missing: bool) -> tuple[str, bool]:

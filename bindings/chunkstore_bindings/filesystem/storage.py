@@ -7,8 +7,7 @@ Promises
 * ``write`` compares the offset with the file's size and writes there with pwrite, one writer of a chunk at a time.
 * ``sync`` makes content and name durable. When it fails, the chunk is in doubt for ever: later ``write`` and ``sync`` of
   that name raise ``StorageUnavailable`` at once, because a second sync of lost pages would report success.
-* No name reaches outside the root, and no symbolic link below the root is followed. (A guard against mishaps; a process that
-  can write under the root can do worse.)
+* No name reaches outside the root, no symbolic link below it is followed. (A guard against mishaps, not against who can write there.)
 * Names are resolved in the directories that were opened: the root, and the first folder of a name (``held``). What is renamed, unmounted
   or replaced meanwhile is never mixed up with what takes its place: all goes on in the tree that was opened, or fails with
   ``StorageUnavailable`` once that is deleted. Nothing at or above the first folder is made twice. Open anew to serve a new place.
@@ -50,7 +49,6 @@ SYNC_WORKERS = 32
 """Files synced at the same time; a disk takes that many in about the time of one."""
 _DIRECT_READ_BYTES = 1 << 20
 """Longer reads ask for the file's size first, so that a wild length costs no memory."""
-
 _IDENTITIES_MAX = 1 << 10
 
 
@@ -123,6 +121,9 @@ class FilesystemChunkStorage(BaseChunkStorage):
     @property
     def url(self) -> str:
         return self._url
+
+    def free_bytes(self) -> int | None:
+        return mounts.free_bytes(self._root) if self._coherent else None  # elsewhere it is a request
 
     # Names -----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,182 @@
+"""Room: the quota, the disks' reserves, and safe mode, in which nothing is added until space has been given back.
+
+Promises
+* With ``quota_bytes`` an operation that adds bytes of chunks is refused (``StorageFull``) unless it fits; so committed chunks never take
+  more than the quota and what threads have under way. With ``free_bytes_min`` and ``cache_free_bytes_min`` nothing is added while a disk
+  has less than that left.
+* What adds nothing (truncate, delete, seal, collect, closing) is never refused for these reasons, and has room for its records on a disk
+  that somebody else filled: an object in the container, the reserve, is deleted for it when the disk has less left than it holds.
+* Safe mode ends by itself, a twentieth behind where it began.
+
+Leaves out: which operations add (each verb says so to ``commit_changes``), what the disks have left (storage and metadata store).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.config import KIB, MIB, Settings
+from chunkstore.errors import ChunkstoreError, StorageFull
+from chunkstore.metadata.port import MetadataStore
+from chunkstore.names import ContainerNames
+from chunkstore.observer import Observer
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["Reserve", "Room", "SpaceGuard"]
+
+_RESERVE_BYTES_MAX: Final = 16 * MIB
+_RESERVE_SHARE: Final = 4
+_HYSTERESIS: Final = 20
+_CACHE_SHARE: Final = 16
+"""Of the cache's reserve, what even a truncation leaves: a commit whose cache fails behind it has an unknown outcome."""
+_DELAY_S_MAX: Final = 0.02
+"""Of one append, when the quota is used up but for nothing; a twentieth in front of it appends are not delayed."""
+
+
+class Room(NamedTuple):
+    """The last fields of a ``Usage``."""
+
+    quota_bytes: int | None
+    free_bytes: int | None
+    safe_mode: bool | None
+
+
+class Reserve:
+    """An object that takes up space on a local disk until a record needs that. Its bytes mean nothing; anybody may delete it."""
+
+    def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
+        self._storage = storage
+        self._name = names.reserve
+        self.size_bytes = min(settings.free_bytes_min // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
+        self._kept = False
+
+    def is_needed(self) -> bool:
+        """Whether the disk has less left than the reserve holds."""
+        free_bytes = self._storage.free_bytes() if self.size_bytes else None
+        return free_bytes is not None and free_bytes < self.size_bytes
+
+    def make_room(self) -> None:
+        """Give it up if it is needed. Raises nothing: without room, what needed it says so."""
+        with suppress(ChunkstoreError):
+            if self.is_needed():
+                self._kept = False
+                self._storage.delete(self._name)
+
+    def keep(self) -> None:
+        """Make it, unless it is there. Raises nothing: a disk that is too full for it makes safe mode begin earlier."""
+        with suppress(ChunkstoreError):
+            if self._kept or not self.size_bytes or self._storage.free_bytes() is None:
+                return
+            if not self._storage.exists(self._name):
+                # Not zeros: some file systems store those in no space at all.
+                block = runtime.token(min(self.size_bytes, 64 * KIB))
+                self._storage.put(self._name, (block * (self.size_bytes // len(block) + 1))[: self.size_bytes])
+            self._kept = True
+
+
+class SpaceGuard:
+    """One per container. Thread-safe: figures may be a moment old, and are then corrected by the next look."""
+
+    def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings, observer: Observer) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._observer = observer
+        self._lock = runtime.lock()
+        self.reserve = Reserve(storage, names, settings)
+        self._credit_bytes = 0
+        """What may be added, and one byte, before the totals have to be read again: nothing grows but by what is admitted."""
+        self._low = {"storage": "", "cache": "", "quota": ""}
+        self.reason = ""
+        """Why nothing may be added, in words; empty outside safe mode."""
+        self.watchful = settings.quota_bytes > 0
+        """Whether what adds has to be admitted at all: in safe mode, and with a quota always."""
+
+    @property
+    def disk_low(self) -> bool:
+        """Whether the storage's disk, not the quota, is what began safe mode."""
+        return bool(self._low["storage"])
+
+    def look(self, store: MetadataStore, adds: int) -> None:
+        """Ask the disks. Raises ``StorageFull`` where the cache disk has no room for any commit, and what ``free_bytes`` raises."""
+        if adds < 0:
+            self.reserve.make_room()
+        settings, least = self._settings, self._settings.cache_free_bytes_min
+        free_bytes = self._storage.free_bytes() if settings.free_bytes_min else None
+        self._judge("storage", free_bytes, settings.free_bytes_min, self.reserve.size_bytes)
+        free_bytes = store.free_bytes()
+        self._judge("cache", free_bytes, least, 0)
+        if free_bytes is not None and free_bytes < least // _CACHE_SHARE:
+            raise StorageFull(f"{self._low['cache']}; free some space or move cache_dir", object="cache")
+
+    def admit(self, store: MetadataStore, adds: int) -> None:
+        """Let in what adds so many bytes of chunks, near the quota after a short while. Raises ``StorageFull``."""
+        quota_bytes = self._settings.quota_bytes
+        if quota_bytes:
+            with self._lock:
+                if adds < self._credit_bytes and not self.reason:
+                    self._credit_bytes -= adds
+                    return
+            left_bytes = self.measure_quota(store)
+            soft_bytes = quota_bytes // _HYSTERESIS
+            if left_bytes < max(adds, 1):
+                what = f"quota_bytes={quota_bytes} leaves room for {max(left_bytes, 0)} bytes"
+                if left_bytes < soft_bytes:
+                    self._set("quota", what)
+                raise StorageFull(f"{what}, and {adds} are asked for; truncate or delete, then collect", object="quota")
+            with self._lock:
+                self._credit_bytes = max(0, left_bytes - soft_bytes - adds)
+            if not self.reason and adds > 0 and left_bytes < soft_bytes:
+                runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Raise ``StorageFull`` in safe mode."""
+        if self.reason:
+            cache = self.reason == self._low["cache"]
+            how = "free some space or move cache_dir" if cache else "truncate or delete, then collect"
+            raise StorageFull(f"safe mode: {self.reason}; {how}", object="cache" if cache else "")
+
+    def measure_quota(self, store: MetadataStore) -> int:
+        """What the quota leaves, negative above it; safe mode ends here when that is enough. Raises what views raise."""
+        with store.view() as view:
+            totals = view.totals
+        left_bytes = self._settings.quota_bytes - totals.live_bytes - totals.garbage_bytes - totals.dead_head_bytes
+        if self._low["quota"] and left_bytes >= max(1, self._settings.quota_bytes // _HYSTERESIS):
+            self._set("quota", "")
+        return left_bytes
+
+    def tend(self, store: MetadataStore) -> None:
+        """Called now and then: what began or ended since, and the reserve made again where there is room. Raises as ``look``."""
+        try:
+            self.look(store, 0)
+        finally:
+            if self._settings.quota_bytes:
+                self.measure_quota(store)
+            if not self.disk_low:
+                self.reserve.keep()
+
+    def room(self, store: MetadataStore) -> Room:
+        """What is known now."""
+        with suppress(ChunkstoreError):
+            self.tend(store)
+        return Room(self._settings.quota_bytes or None, self._storage.free_bytes(), bool(self.reason))
+
+    def _judge(self, disk: str, free_bytes: int | None, least: int, reserve_bytes: int) -> None:
+        low = self._low[disk]
+        mark = least + least // _HYSTERESIS + reserve_bytes if low else least
+        if free_bytes is None or free_bytes >= mark:
+            if low:
+                self._set(disk, "")
+        elif not low:
+            name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
+            self._set(disk, f"the {disk} disk has {free_bytes} bytes left, fewer than {name}={least}")
+
+    def _set(self, what: str, reason: str) -> None:
+        with self._lock:
+            self._low[what] = reason
+            before, self.reason = self.reason, next(filter(None, self._low.values()), "")
+            self.watchful = bool(self.reason) or self._settings.quota_bytes > 0
+        if bool(before) != bool(self.reason):
+            self._observer.safe_mode(self.reason)

@@ -1,0 +1,240 @@
+"""Quota and safe mode: what is refused, what never is, and that truncate and collect always lead out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import chunkstore
+from chunkstore import runtime
+from chunkstore.changes import Append, Create, Seal, TableDelete, TablePut, Truncate, UpdateAttributes, added_bytes
+from chunkstore.errors import InvalidArgument, StorageFull
+from chunkstore.observer import Observer
+from chunkstore_bindings.filesystem import mounts
+from chunkstore_bindings.memory import forget_memory
+
+ROOT = "memory://quota"
+
+
+class Modes(Observer):
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def safe_mode(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.fixture
+def fresh() -> Iterator[Callable[..., chunkstore.ChunkedSegmentStorage]]:
+    opened: list[chunkstore.ChunkedSegmentStorage] = []
+
+    def make(root: str = ROOT, *, observer: Observer | None = None, **given: Any) -> chunkstore.ChunkedSegmentStorage:
+        rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=10)
+        chosen = {"gc_grace_s": 0, "lease_s": 0, "default_rolling": rolling, **given}
+        opened.append(chunkstore.open(root, settings=chunkstore.Settings(**chosen), observer=observer))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+    forget_memory(ROOT)
+
+
+def used_bytes(store: chunkstore.ChunkedSegmentStorage) -> int:
+    used = store.usage()
+    return used.live_bytes + used.dead_head_bytes + (used.garbage_bytes or 0)
+
+
+def test_what_adds_is_refused_and_what_frees_is_not(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
+    modes = Modes()
+    store = fresh(quota_bytes=100, observer=modes)
+    for name in ("a", "b"):
+        store.create(name)
+    session = store.session("somebody")
+    store.table("rows").put(b"key", b"value")
+    store.pin("kept")
+    store.append("a", bytes(90))
+    with pytest.raises(StorageFull, match="quota_bytes=100 leaves room for 10 bytes"):
+        store.append("a", bytes(11))
+    assert store.usage().safe_mode is False, "a smaller one fits"
+    store.append("a", bytes(8))
+    with pytest.raises(StorageFull):
+        store.append("a", bytes(3))
+    assert (store.usage().safe_mode, store.usage().quota_bytes) == (True, 100)
+    refused: list[Callable[[], object]] = [
+        lambda: store.append("a", b"x"),
+        lambda: store.create("c"),
+        lambda: store.table("rows").put(b"key", b"other"),
+        lambda: store.session("one more"),
+        lambda: store.pin("more"),
+        lambda: store.commit([Create("c"), Seal("a")]),
+        lambda: store.commit([Truncate("a", 20), Append("b", b"x")]),
+    ]
+    for call in refused:
+        with pytest.raises(StorageFull, match="safe mode"):
+            call()
+    store.seal("a")
+    store.unseal("a")
+    store.update_attributes("a", {"position": 1})
+    store.set_retention("*", chunkstore.RetentionPolicy(size_bytes_max=50))
+    store.table("rows").delete(b"key")
+    store.commit([Truncate("a", 5), TablePut("rows", b"position", b"5")])
+    store.seal("b")
+    store.concat("a", 98, "b")
+    session.end()
+    assert store.snapshot().lsn > 0
+    store.unpin("kept")
+    store.truncate("a", 15)
+    assert used_bytes(store) == 98, "garbage counts until it is collected"
+    assert store.usage().safe_mode
+    store.collect()
+    assert (used_bytes(store), store.usage().safe_mode) == (88, False)
+    store.create("c")
+    store.append("c", bytes(12))
+    assert [bool(reason) for reason in modes.reasons] == [True, False]
+
+
+def test_a_delay_in_front_of_the_quota(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fresh(quota_bytes=2000)
+    store.create("a")
+    store.append("a", bytes(1890))
+    slept: list[float] = []
+    monkeypatch.setattr(runtime, "sleep_s", slept.append)
+    store.append("a", bytes(20))
+    assert slept == []
+    for _ in range(4):
+        store.append("a", bytes(20))
+    monkeypatch.undo()
+    assert len(slept) == 4
+    assert slept == sorted(slept)
+    assert 0 < slept[0] < slept[-1] <= 0.02
+
+
+def test_grace_is_shorter_in_safe_mode_only(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
+    store = fresh(quota_bytes=100, gc_grace_s=3600, gc_grace_emergency_s=0)
+    store.create("a")
+    store.append("a", bytes(96))
+    store.truncate("a", 50)
+    assert store.collect().waiting == 5
+    with pytest.raises(StorageFull):
+        store.append("a", bytes(10))
+    assert store.collect().chunks == 5
+    store.append("a", bytes(10))
+    with pytest.raises(InvalidArgument):
+        chunkstore.Settings(gc_grace_emergency_s=-1)
+
+
+@pytest.mark.parametrize("step", [1, 7, 25])
+def test_threads_pass_the_quota_by_what_is_under_way_at_most(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], step: int
+) -> None:
+    store = fresh(quota_bytes=300)
+    names = ["a", "b", "c"]
+    for name in names:
+        store.create(name)
+
+    def fill(name: str) -> None:
+        with pytest.raises(StorageFull):
+            while True:
+                store.append(name, bytes(step))
+
+    threads = [threading.Thread(target=fill, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert 300 - step < used_bytes(store) <= 300 + step * (len(names) - 1)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["append", "append", "append", "truncate", "delete", "collect"]), st.integers(1, 80)),
+    max_size=30,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_never_above_the_quota_and_always_a_way_out(steps: list[tuple[str, int]]) -> None:
+    forget_memory(ROOT)
+    rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=10)
+    chosen = chunkstore.Settings(quota_bytes=200, gc_grace_s=0, lease_s=0, default_rolling=rolling)
+    with chunkstore.open(ROOT, settings=chosen) as store:
+        store.create("a")
+        for step, size in steps:
+            before = used_bytes(store)
+            if step == "append":
+                safe = store.usage().safe_mode
+                try:
+                    store.append("a", bytes(size))
+                except StorageFull:
+                    assert safe or before + size > 200
+                else:
+                    assert before + size <= 200
+                    assert not safe
+            elif step == "truncate":
+                info = store.info("a")
+                store.truncate("a", min(info.length, info.start_offset + size))
+            elif step == "delete":
+                store.delete("a")
+                store.collect()
+                store.create("a")
+            else:
+                store.collect()
+            assert used_bytes(store) <= 200
+        store.truncate("a", store.info("a").length)
+        store.collect()
+        assert store.usage().safe_mode is False
+        store.append("a", bytes(200))
+    forget_memory(ROOT)
+
+
+def test_what_a_commit_adds() -> None:
+    assert added_bytes([Create("a"), Append("a", bytes(5))]) == 5
+    assert added_bytes([Create("a")]) == added_bytes([TablePut("t", b"k", b"v"), Seal("a")]) == 0
+    assert added_bytes([]) == added_bytes([Seal("a"), TableDelete("t", b"k"), UpdateAttributes("a", {})]) == -1
+    assert added_bytes([Create("a"), Truncate("b", 1)]) == -1
+    assert added_bytes([Truncate("b", 1), Append("a", bytes(5))]) == 5
+
+
+def test_a_disk_with_little_left(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [10_000]
+    monkeypatch.setattr(mounts, "free_bytes", lambda _path: free[0])
+    settings = {"free_bytes_min": 4000, "cache_dir": str(tmp_path / "cache")}
+    store = fresh((tmp_path / "root").as_uri(), **settings)
+    reserve = tmp_path / "root" / "default" / "reserve"
+    assert reserve.stat().st_size == 1000
+    store.create("a")
+    free[0] = 3999
+    space, cache = store._container.space, store._container.current.store
+    space.tend(cache)
+    with pytest.raises(StorageFull, match="the storage disk has 3999 bytes left, fewer than free_bytes_min=4000"):
+        store.append("a", b"x")
+    store.truncate("a", 0)
+    assert reserve.exists(), "there is room for a record"
+    assert (store.usage().free_bytes, store.usage().safe_mode) == (3999, True)
+    free[0] = 999
+    with pytest.raises(StorageFull):
+        store.append("a", b"x")
+    assert reserve.exists(), "not for what adds"
+    store.seal("a")
+    assert not reserve.exists()
+    free[0] = 5199
+    space.tend(cache)
+    assert space.reason, "a twentieth and the reserve above where it began"
+    assert not reserve.exists()
+    free[0] = 5200
+    space.tend(cache)
+    assert not space.reason
+    assert reserve.stat().st_size == 1000
+    free[0] = 10
+    store.close()
+    assert not reserve.exists()
