@@ -6,6 +6,7 @@ from benchmarks import (
     bench_append,
     bench_codec,
     bench_compose,
+    bench_defrag,
     bench_hdfs,
     bench_read,
     bench_recovery,
@@ -19,6 +20,7 @@ if __name__ == "__main__":
     bench_append.main()
     bench_codec.main()
     bench_compose.main()
+    bench_defrag.main()
     bench_hdfs.main()
     bench_read.main()
     bench_recovery.main()

@@ -6,7 +6,7 @@ docs/guide-embed.md for the rest.
 
 from chunkstore.assembly import open_replica
 from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
-from chunkstore.config import GIB, KIB, MIB, OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
+from chunkstore.config import GIB, KIB, MIB, DefragPolicy, OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -56,6 +56,7 @@ __all__ = [
     "ContainerNotFound",
     "Damaged",
     "DeadlineExceeded",
+    "DefragPolicy",
     "InvalidArgument",
     "InvalidOffset",
     "LayoutChunk",

@@ -17,6 +17,7 @@ __all__ = [
     "KIB",
     "LIMITS",
     "MIB",
+    "DefragPolicy",
     "JournalMode",
     "Limits",
     "OptimiserPolicy",
@@ -67,6 +68,8 @@ class Limits:
     """Segments that one step of retention looks at."""
     retention_chunks_max: int = 10_000
     """Chunk rows that one step of retention reads, about."""
+    defrag_chunks_max: int = 20_000
+    """Chunk rows that one step of defrag reads."""
     garbage_unfold_chunks_max: int = 5_000
     """Chunks that one collector record forgets (protocol.md A7)."""
 
@@ -126,6 +129,40 @@ class RetentionPolicy:
     def age_ms_max(self) -> int | None:
         """``age_s_max`` in milliseconds."""
         return None if self.age_s_max is None else round(self.age_s_max * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefragPolicy:
+    """Which small chunks ``defrag`` merges into larger ones. Raises ``InvalidArgument`` when a value is out of range.
+
+    Attributes (units last):
+      fanout: so many neighbours of about the same size make one chunk (2 to 1,000). Fewer: fewer chunks, and more bytes moved: each is
+        written at most 1 + log(rolling size / append, fanout) times.
+      verify: read each new chunk back and compare it before it takes the place of others.
+      run_chunks_max: chunks that are merged into one at most (``fanout`` to 10,000).
+      run_bytes_max: a new chunk is no longer than this, nor than the segment's rolling size (1 to 2**53).
+      age_s_min: chunks that were made less than so many seconds ago stay (0 to 10**10).
+    """
+
+    fanout: int = 8
+    verify: bool = True
+    run_chunks_max: int = 10_000
+    run_bytes_max: int = 1 * GIB
+    age_s_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.verify, bool):
+            raise InvalidArgument(f"DefragPolicy.verify must be a bool, not {self.verify!r}", argument="verify")
+        for name, kinds, low, high in (
+            ("fanout", (int,), 2, 1_000),
+            ("run_chunks_max", (int,), self.fanout, 10_000),
+            ("run_bytes_max", (int,), 1, 1 << 53),
+            ("age_s_min", (int, float), 0, 10**10),
+        ):
+            value = getattr(self, name)
+            if type(value) not in kinds or not low <= value <= high:
+                text = f"DefragPolicy.{name} must be a number from {low} to {high}, not {value!r}"
+                raise InvalidArgument(text, argument=name)
 
 
 def _require(good: bool, name: str, rule: str, value: object) -> None:

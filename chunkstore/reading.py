@@ -15,7 +15,7 @@ from typing import TypeAlias
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
 from chunkstore.blocks import Borders
-from chunkstore.config import RetentionPolicy
+from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import PINNED, Finding
@@ -27,6 +27,7 @@ from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_c
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
+from chunkstore.upkeep.defrag import DefragReport, check_policy, plan_all
 from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
 from chunkstore.upkeep.sweep import SweepReport, SweptKind, check_age, count_garbage, find_orphans
 from chunkstore.upkeep.usage import Space, segment_usage
@@ -127,6 +128,14 @@ class ReadableContainer:
         """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
         self._context.check_open()
         report = apply_all(partial(plan_step, self._context))
+        self._context.check()
+        return report
+
+    def due_defrag(self, name: SegmentRef | None = None, *, policy: DefragPolicy | None = None) -> DefragReport:
+        """What ``defrag`` would do now, and what that costs. Raises as ``info`` (``SegmentNotFound`` of ``name``). Retry: safe."""
+        chosen = check_policy(policy)
+        self._context.check_open()
+        report = plan_all(self._context, name, chosen)
         self._context.check()
         return report
 

@@ -72,7 +72,7 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
     ("Health and history", (upkeep.check, upkeep.scrub, upkeep.journal, upkeep.snapshot, upkeep.repair)),
-    ("Space", (usage, space.gc, serve)),
+    ("Space", (usage, space.gc, space.defrag, serve)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:

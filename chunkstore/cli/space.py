@@ -1,7 +1,7 @@
-"""Verbs about space: ``gc``.
+"""Verbs about space: ``gc``, ``defrag``.
 
 Promises: nothing is deleted that no removal has made garbage, but with ``--orphans --delete``; ``--dry-run`` claims nothing.
-Leaves out: what garbage and orphans are (``operations.collect``, ``upkeep.sweep``).
+Leaves out: what garbage and orphans are (``operations.collect``, ``upkeep.sweep``), which chunks are merged (``upkeep.defrag_plan``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, print_facts, print_json
+from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import InvalidArgument
+from chunkstore.upkeep.defrag import DefragAction, DefragReport
 from chunkstore.upkeep.sweep import SweepReport, SweptKind
 
-__all__ = ["gc"]
+__all__ = ["defrag", "gc"]
 
 _DAY_S = 86_400.0
 
@@ -116,4 +117,65 @@ def _print_plan(garbage: SweptKind, lost: SweepReport | None, *, as_json: bool) 
         return
     print_facts(
         {f"would {what}": f"{part.objects} chunks, {human_bytes(part.size_bytes)}" for what, part in parts.items()}
+    )
+
+
+def defrag(
+    root: options.Root,
+    segment: Annotated[
+        str | None,
+        typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.", show_default=False),
+    ] = None,
+    *,
+    dry_run: options.DryRun = False,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Merge small neighbouring chunks into large ones. Needs space for both until 'gc' deletes the old ones.
+
+    Exit code 1: a segment is damaged, and stays as it is.
+    """
+    if dry_run:
+        with access.replica(root, container, cache_dir) as replica:
+            report = replica.due_defrag(segment)
+    else:
+        with (
+            access.owner(
+                root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+            ) as store,
+            meter(f"merging {container}", None, as_json=as_json) as bar,
+        ):
+            report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
+    _print_defrag(report, dry_run=dry_run, as_json=as_json)
+    if report.refused:
+        raise typer.Exit(1)
+
+
+def _print_defrag(report: DefragReport, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        facts = {
+            "actions": [{**action._asdict(), "bytes": action.size_bytes} for action in report.actions],
+            "bytes": report.bytes_moved,
+            "requests": report.requests,
+            "segments": report.segments,
+            "chunks_before": report.chunks_before,
+            "chunks_after": report.chunks_after,
+            "refused": report.refused,
+        }
+        print_json(facts if dry_run else {**facts, "carried_bytes": report.carried_bytes})
+        return
+    if report.actions:
+        print_table(DefragAction._fields, report.actions, right=("start", "stop", "chunks", "requests"))
+    for name in report.refused:
+        typer.echo(f"{shown(name)}: damaged; run check --deep")
+    would = "would move" if dry_run else "moved"
+    print_facts(
+        {
+            "segments": report.segments,
+            "chunks": f"{report.chunks_before}, then {report.chunks_after}",
+            would: f"{human_bytes(report.bytes_moved)} by about {report.requests} requests",
+        }
     )

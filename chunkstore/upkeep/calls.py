@@ -14,8 +14,9 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
-from chunkstore.config import OptimiserPolicy, RetentionPolicy
+from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
+from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.retention import encode_policy, pattern_key
@@ -30,6 +31,7 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
 from chunkstore.storage import ChunkStorage
+from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.jobs import CollectJob, Job, RetentionJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
@@ -169,6 +171,34 @@ class UpkeepCalls:
             report = apply_all(partial(apply_step, self._container, self._context))
             done["chunks"] = report.chunks
         return report
+
+    def defrag(
+        self,
+        name: SegmentRef | None = None,
+        *,
+        policy: DefragPolicy | None = None,
+        dry_run: bool = False,
+        progress: Callable[[DefragAction], None] | None = None,
+    ) -> DefragReport:
+        """Merge small neighbouring chunks of a segment, or of all, into chunks of up to the rolling size; and write a first chunk anew
+        without its dead head, where that is at least half of it and 8 MiB. What it replaces becomes garbage.
+
+        Bytes that can be read never change; appends and reads go on. ``dry_run``: says what it would do, and what that costs.
+        ``progress`` is called behind each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
+        a later one fails. Raises ``InvalidArgument``, ``SegmentNotFound`` (of ``name``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``
+        (of one commit), ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, it goes on where it was.
+        """
+        chosen = check_policy(policy)
+        container, context = self._container, self._context
+        container.check_owner()
+        if dry_run:
+            return plan_all(context, name, chosen)
+        return defrag_all(
+            context,
+            name,
+            lambda key, position: defrag_step(container, context, key, chosen, position, wait=False),
+            progress,
+        )
 
     def upkeep_figures(self) -> dict[str, dict[str, float]]:
         """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and

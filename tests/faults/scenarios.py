@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
+from chunkstore.config import DefragPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
@@ -95,6 +96,18 @@ def _merged(store: ChunkedSegmentStorage) -> None:
     store.truncate("log", 9)
 
 
+def _small_chunks(store: ChunkedSegmentStorage) -> None:
+    """Chunks of 8 bytes, the first with a dead head, in a segment whose chunks may have 64."""
+    _fill(store)
+    store.delete("log")
+    store.create("small", rolling=RollingPolicy(chunk_size_bytes_max=8))
+    store.append("small", b"0123456789" * 8)
+    store.seal("small")
+    store.create("log", rolling=RollingPolicy(chunk_size_bytes_max=64))
+    store.concat("log", 0, "small")
+    store.truncate("log", 9)
+
+
 def _mixed(store: ChunkedSegmentStorage, prepared: object) -> None:
     store.commit(
         [
@@ -168,6 +181,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("session-open", lambda store, _: store.session("another"), _fill),
     Operation("session-attach", _attach, _session),
     Operation("replace", _merge, _merged, SMALL),
+    Operation("defrag", lambda store, _: store.defrag("log", policy=DefragPolicy(fanout=2)), _small_chunks),
     Operation("snapshot", lambda store, _: store.snapshot(), _garbage, SMALL),
     Operation("collect", lambda store, _: store.collect(), _due_garbage, {**SMALL, "snapshots_kept": 1}),
     Operation("roll", lambda store, _: store.append("log", b"this makes the journal roll"), _chunks, {**SMALL, **ROLL}),

@@ -79,6 +79,8 @@ class StepInvariants:
         self._offers: dict[tuple[str, str], bytes] = {}
         self._chunks: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
+        self._taken_back: set[bytes] = set()
+        """Chunks that were deleted, by their writer or a sweep, because no record of them ever was: there may never be one."""
         self._stored_snapshots: dict[str, int] = {}
         self._epochs: dict[str, dict[int, None]] = defaultdict(dict)
         self._owner_of: dict[int, str] = {}
@@ -232,6 +234,7 @@ class StepInvariants:
             self._check_writer(process, what, name)
         if self.history.top != top:
             self._check_promises(f"OPEN({self.history.top})")
+        self._check_taken_back(name)
 
     def _write_log(self, process: str, name: str, what: _Name, data: bytes) -> None:
         self._check_writer(process, what, name)
@@ -240,6 +243,14 @@ class StepInvariants:
         self._moment += 1
         for lsn in range(before + 1, self.history.lsn + 1):
             self._written_at[lsn] = self._moment
+        self._check_taken_back(name)
+
+    def _check_taken_back(self, name: str) -> None:
+        for identity in self._taken_back:
+            if chunk_key(identity) in self.history.rows:
+                self._report(
+                    24, f"with {name} history refers to chunk {identity.hex()}, which was deleted before"
+                )
 
     def _check_writer(self, process: str, what: _Name, name: str) -> None:
         if what.epoch not in self._epochs[process]:
@@ -289,7 +300,8 @@ class StepInvariants:
 
     def _put_chunk(self, process: str, name: str, what: _Name, data: bytes | None, *, late: bool) -> None:
         self._check_chunk_writer(process, what, name)
-        if name in self._deleted and not late:
+        if name in self._deleted and not late and what.identity not in self._taken_back:
+            # What history never referred to may be sent again by who did not hear that it had arrived (#51): an orphan again.
             self._report(18, f"{process} wrote {name} again after it was deleted")
         stored = self._content(name)
         identity = hash(stored)
@@ -313,8 +325,10 @@ class StepInvariants:
                 self._report(39, f"{process} deleted {name}, removed at lsn {removed}: a pin is at {lowest}")
         elif chunk_key(what.identity) in history.rows:
             self._report(21, f"{process} deleted {name}, which lsn {history.lsn} refers to")
-        elif what.epoch >= max(self._epochs[process], default=0):
-            self._report(24, f"{process} deleted {name}, of its own epoch or a later one, and nobody had removed it")
+        else:
+            self._taken_back.add(what.identity)
+            if what.epoch not in self._epochs[process] and what.epoch >= max(self._epochs[process], default=0):
+                self._report(24, f"{process} deleted {name}, of a later epoch than its own, and nobody had removed it")
 
     # What was told to whom
 

@@ -10,7 +10,7 @@ import pytest
 import chunkstore
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
-from chunkstore.config import KIB, MIB, Settings
+from chunkstore.config import KIB, MIB, DefragPolicy, RollingPolicy, Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
@@ -85,6 +85,33 @@ def test_composing_costs_what_it_has_to(rgw: S3Server, connect: Connect) -> None
     assert spent.total <= 300 + 2 + 4
     assert storage.read(ChunkHandle("c/large", False), 5 * MIB - 8, 16) == b"89abcdef01234567"
     assert storage.read(ChunkHandle("c/small", False), 299 * 64 * KIB, 100 * KIB) == b"0299" * (16 * KIB)
+
+
+@pytest.mark.parametrize(("count", "size", "verify"), [(60, 64 * KIB, False), (8, 5 * MIB, False), (8, 5 * MIB, True)])
+def test_a_merge_costs_what_it_says_beforehand(
+    rgw: S3Server, tmp_path: Path, count: int, size: int, verify: bool
+) -> None:
+    storage = open_storage(rgw.root(rgw.make_bucket()), settings(tmp_path))
+    with open_store_on(storage, settings=settings(tmp_path), close_storage=True) as store:
+        store.create("small", rolling=RollingPolicy(chunk_size_bytes_max=size))
+        store.append("small", bytes(count * size))
+        store.seal("small")
+        store.create("s")
+        store.concat("s", 0, "small")
+        alone(store)
+        policy = DefragPolicy(verify=verify)
+        with Requests(storage) as spent:
+            would = store.defrag("s", policy=policy, dry_run=True)
+        assert spent.total <= 1
+        with Requests(storage) as spent:
+            done = store.defrag("s", policy=policy)
+        assert (done.chunks_before, done.chunks_after, done.bytes_moved) == (count, 1, count * size)
+        assert abs(spent.total - would.requests) <= 8, spent.verbs
+        carried = count * size if size < 5 * MIB else 0
+        assert done.carried_bytes == carried
+        moved = 2 * carried + (count * size if verify else 0)
+        assert moved <= spent.moved_bytes <= 1.1 * moved + 64 * KIB
+        assert store.read("s", 0, 1) == b"\0" and store.check("deep") == []
 
 
 @pytest.mark.slow

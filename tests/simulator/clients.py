@@ -18,7 +18,7 @@ from typing import Any, Final
 from greenlet import GreenletExit
 
 from chunkstore.changes import Append, Change, Concat, Create, Delete, Seal, TablePut, Truncate
-from chunkstore.config import RollingPolicy
+from chunkstore.config import DefragPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     CacheDamaged,
@@ -440,8 +440,11 @@ class Client:
         with self._judged("merge"):
             chunks = len([*store.layout(segment)])
             if chunks:
-                first, count = random.randrange(chunks), random.choice((1, 3, 100))
-                store.commit([merge(store, segment, first, count, parts=random.choice((1, 1, 2)), leave_head=True)])
+                first, count, parts = random.randrange(chunks), random.choice((1, 3, 100)), random.choice((1, 1, 2))
+                if count == 100 and parts == 1:
+                    store.defrag(segment, policy=DefragPolicy(fanout=2))
+                else:
+                    store.commit([merge(store, segment, first, count, parts=parts, leave_head=True)])
 
     def do_pin(self, store: ChunkedSegmentStorage) -> None:
         expires_s = self._random.choice((None, self._plan.latency_s * 30))

@@ -36,6 +36,7 @@ from chunkstore.changes import (
     Unseal,
     UpdateAttributes,
 )
+from chunkstore.config import DefragPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -360,6 +361,16 @@ class Program(RuleBasedStateMachine):
         else:
             assert expected is None and not unfit
             self.state = planned
+
+    @rule(fanout=st.integers(2, 3), verify=st.booleans())
+    def defrag(self, fanout: int, verify: bool) -> None:
+        """Nothing that can be read changes, and no chunk is left behind."""
+        policy = DefragPolicy(fanout=fanout, verify=verify)
+        before = sum(info.chunk_count for info in self.store.segments())
+        report = self.store.defrag(policy=policy)
+        after = sum(info.chunk_count for info in self.store.segments())
+        assert (report.chunks_before, report.chunks_after, report.refused) == (before, after, ())
+        assert self.store.defrag(policy=policy, dry_run=True).actions == ()
 
     # Reading
 

@@ -141,6 +141,15 @@ def zombie_sweeps(bench: Bench) -> None:
     bench.steps.delete("p1", name)
 
 
+def commits_what_it_deleted(bench: Bench) -> None:
+    """A chunk of its own epoch, deleted before the record that names it."""
+    identity, row = bench.chunk(5, 1, 1)
+    bench.put("p1", bench.names.chunk(identity), b"abc")
+    bench.steps.delete("p1", bench.names.chunk(identity))
+    assert not bench.steps.violations
+    bench.record(1, [], [row])
+
+
 def deleted(name: Callable[[ContainerNames], str], bench: Bench) -> None:
     bench.claim(2)
     bench.open(2, 1)
@@ -238,6 +247,8 @@ CASES: list[tuple[int, Mode, str, Callable[[Bench], object]]] = [
     (21, "append", "deleted before it was decided", deleted_before_it_was_decided),
     (22, "slot", "garbage of nothing", garbage_of_nothing),
     (24, "slot", "zombie sweeps", zombie_sweeps),
+    (24, "slot", "commits what it deleted", commits_what_it_deleted),
+    (24, "append", "commits what it deleted, in a log", commits_what_it_deleted),
     (25, "slot", "deleted FORMAT", partial(deleted, lambda names: names.format)),
     (25, "slot", "deleted claim", partial(deleted, lambda names: names.epoch(1))),
     (25, "slot", "deleted slot 0", partial(deleted, lambda names: names.slot(1, 0))),
