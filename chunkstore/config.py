@@ -284,6 +284,8 @@ class OptimiserPolicy:
     may move, and ask of the storage, in the long run (0: no limit); what one step has spent too much is waited for before the next.
     ``step_deadline_s``: a step begins nothing new after so long (0.01 to 3600); what hangs in it ends by ``op_deadline_s``.
     ``retention``: apply the policies of ``set_retention``. ``sweep_s``: delete orphans that are a day old so often (0: never).
+    ``defrag``: merge small chunks so (None: never). ``scrub_bytes_s``: read and compare so much of what is stored, once a day at most
+    (0: never).
     """
 
     interval_s: float = 60.0
@@ -292,6 +294,8 @@ class OptimiserPolicy:
     step_deadline_s: float = 5.0
     retention: bool = False
     sweep_s: float = 0.0
+    defrag: DefragPolicy | None = None
+    scrub_bytes_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, low, high in _POLICY_RANGES:
@@ -302,6 +306,9 @@ class OptimiserPolicy:
         if type(self.retention) is not bool:
             text = f"OptimiserPolicy.retention must be a bool, not {self.retention!r}"
             raise InvalidArgument(text, argument="retention")
+        if self.defrag is not None and not isinstance(self.defrag, DefragPolicy):
+            text = f"OptimiserPolicy.defrag must be a DefragPolicy or None, not {self.defrag!r}"
+            raise InvalidArgument(text, argument="defrag")
 
 
 _EXACT = (
@@ -344,6 +351,7 @@ _POLICY_RANGES: tuple[tuple[str, float, float], ...] = (
     ("requests_s", 0, 1 << 30),
     ("step_deadline_s", 0.01, 3600),
     ("sweep_s", 0, _YEAR_S),
+    ("scrub_bytes_s", 0, 1 << 50),
 )
 _DEFAULTS: object = type("_NoDefaults", (), {})()
 _DEFAULTS = Settings()

@@ -30,13 +30,14 @@ __all__ = [
     "upkeep_collector",
 ]
 
-UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "scrub")
+UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub")
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
     "runs": "Runs that ended, also in an error; no dry runs",
     "errors": "Runs that ended in an error",
-    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), read (scrub)",
+    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), merged (defrag), read (scrub)",
     "reclaimed_bytes": "Bytes deleted from the storage, of chunks and of the journal",
+    "moved_bytes": "Bytes of chunks that were made of others (defrag)",
     "read_bytes": "Bytes of chunks that were read (scrub)",
     "findings": "Damage that was found (scrub)",
 }

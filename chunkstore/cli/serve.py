@@ -24,7 +24,7 @@ import chunkstore
 from chunkstore import assembly, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
-from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
 from chunkstore.errors import ChunkstoreError, ContainerBusy, InvalidArgument, NotOwner
 from chunkstore.metrics import CallCounts, exposition, storage_collector, upkeep_collector
 
@@ -59,14 +59,28 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    defrag: Annotated[bool, typer.Option("--defrag", help="Also merge small chunks.")] = False,
+    scrub_bytes_s: Annotated[
+        int | None,
+        typer.Option(
+            "--scrub",
+            metavar="N",
+            help="Also read what is stored, once a day, N bytes a second, and say what is damaged.",
+            show_default=False,
+        ),
+    ] = None,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Own a container without using it: collect what is due and apply retention policies, until told to end."""
-    settings, policy = access.settings_for(cache_dir), OptimiserPolicy(retention=True)
+    """Own a container without using it: collect what is due, apply retention policies, and what else is asked for, until told to end."""
+    settings = access.settings_for(cache_dir)
+    if scrub_bytes_s is not None and scrub_bytes_s < 1:
+        raise InvalidArgument(f"--scrub must be bytes a second above 0, not {scrub_bytes_s}", argument="--scrub")
+    merging = DefragPolicy() if defrag else None
+    policy = OptimiserPolicy(retention=True, defrag=merging, scrub_bytes_s=scrub_bytes_s or 0)
     if idle_s is not None:
         if not 0.1 <= idle_s <= 1e8:
             raise InvalidArgument(f"--idle-s must be from 0.1 to 1e8 seconds, not {idle_s!r}", argument="--idle-s")
@@ -180,6 +194,8 @@ class _Serving:
         look_s = _LOOK_LOCAL_S if store.journal_mode == "append" else _LOOK_REMOTE_S
         looked_s = active_s = runtime.monotonic_s()
         freed: dict[str, int] = {}
+        merged_bytes = 0
+        found: dict[str, tuple[str, ...]] = {}
         errors: dict[str, int] = {}
         while not self.told:
             runtime.sleep_s(_POLL_S)
@@ -190,6 +206,14 @@ class _Serving:
                 if job.errors > errors.get(job.name, 0):
                     errors[job.name] = job.errors
                     self.say("error", f"{job.name}: {job.error}", job=job.name, message=str(job.error))
+                if job.name == "defrag" and job.moved_bytes > merged_bytes:
+                    size_bytes, active_s = job.moved_bytes - merged_bytes, now_s
+                    merged_bytes = job.moved_bytes
+                    self.say("merged", f"{job.name}: {human_bytes(size_bytes)} merged", job=job.name, bytes=size_bytes)
+                for text in job.findings:
+                    if text not in found.get(job.name, ()):
+                        self.say("finding", f"{job.name}: {text}", job=job.name, message=text)
+                found[job.name] = job.findings
                 if job.freed_bytes > freed.get(job.name, 0):
                     size_bytes = job.freed_bytes - freed.get(job.name, 0)
                     freed[job.name], active_s = job.freed_bytes, now_s

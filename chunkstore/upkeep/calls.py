@@ -33,7 +33,7 @@ from chunkstore.records import Pin, PinRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
-from chunkstore.upkeep.jobs import CollectJob, Job, RetentionJob, SweepJob
+from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
 from chunkstore.upkeep.scrub import ScrubReport, scrub
@@ -67,6 +67,11 @@ class UpkeepCalls:
             jobs.append((RetentionJob(container, self._context), policy.interval_s))
         if policy is not None and policy.sweep_s:
             jobs.append((SweepJob(lambda delete: self._sweep(delete=delete)), policy.sweep_s))
+        if policy is not None and policy.defrag is not None:
+            jobs.append((DefragJob(container, self._context, policy.defrag), policy.interval_s))
+        if policy is not None and policy.scrub_bytes_s:
+            bytes_pass = max(1, int(policy.scrub_bytes_s * SCRUB_INTERVAL_S))
+            jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._maintenance.beside = self.optimiser
 
@@ -193,12 +198,15 @@ class UpkeepCalls:
         container.check_owner()
         if dry_run:
             return plan_all(context, name, chosen)
-        return defrag_all(
-            context,
-            name,
-            lambda key, position: defrag_step(container, context, key, chosen, position, wait=False),
-            progress,
-        )
+        with container.upkeep.run("defrag") as done:
+            report = defrag_all(
+                context,
+                name,
+                lambda key, position: defrag_step(container, context, key, chosen, position, wait=False),
+                progress,
+            )
+            done.update(chunks=sum(action.chunks for action in report.actions), moved_bytes=report.bytes_moved)
+        return report
 
     def upkeep_figures(self) -> dict[str, dict[str, float]]:
         """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and

@@ -2,31 +2,43 @@
 
 Promises: a step that is told to leave off begins nothing more, and the next one goes on behind it; a pass of a job that finds nothing to do
 asks nothing of the storage, but for journal and snapshots, which are listed when there is something new since the last time.
-Leaves out: when they run and how fast (``optimiser``), what they do (``collect``, ``retention``, ``sweep``).
+Leaves out: when they run and how fast (``optimiser``), what they do (``collect``, ``retention``, ``sweep``, ``defrag``, ``scrub``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
 from chunkstore import runtime
-from chunkstore.config import Settings
+from chunkstore.config import DefragPolicy, Settings
+from chunkstore.errors import Damaged, SegmentNotFound
 from chunkstore.metadata.pins import pinned_lsn
+from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, find_mark
 from chunkstore.operations.collect import Collection, collect, collect_journal
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.inspect import list_segments
 from chunkstore.operations.pins import end_expired_pins
 from chunkstore.operations.read import ReadContext
+from chunkstore.upkeep.defrag import defrag_step, plan_all
 from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
+from chunkstore.upkeep.scrub import STEP_BYTES, save_mark, scrub_step
 from chunkstore.upkeep.sweep import SweepReport
 
-__all__ = ["CollectJob", "Job", "RetentionJob", "Step", "SweepJob"]
+__all__ = ["SCRUB_INTERVAL_S", "CollectJob", "DefragJob", "Job", "RetentionJob", "ScrubJob", "Step", "SweepJob"]
 
 _REQUESTS_MAX: Final = 512
 """Of one step, about: half a second of deletions on S3, and little enough that a limit is not overdrawn for long."""
 _COMMIT_REQUESTS: Final = 2
 """A record, and a look at the fence."""
+_NAMES_PAGE: Final = 256
+_TRIES: Final = 5
+"""At a segment that others change all the time."""
+SCRUB_INTERVAL_S: Final = 10.0
+_SCRUB_S_MIN: Final = 86_400.0
+_SAVE_S: Final = 60.0
 _HORIZON_S: Final = 3600.0
 """With a horizon, time alone makes history needless: so often it is looked for."""
 
@@ -188,3 +200,106 @@ class SweepJob:
         step.did(listed + 2 * objects, freed_bytes=size_bytes)
         step.count(chunks=report.deleted, reclaimed_bytes=report.deleted_bytes)
         return False
+
+
+class DefragJob:
+    """Small chunks become larger ones, segment by segment, by name. A segment with a run that is damaged is left alone from then on."""
+
+    name = "defrag"
+
+    def __init__(self, container: OwnedContainer, context: ReadContext, policy: DefragPolicy) -> None:
+        self._container = container
+        self._context = context
+        self._policy = policy
+        self._names: list[str] = []
+        """What is next, the last first."""
+        self._after: str | None = None
+        self._position = self._tries = 0
+        self._damaged: set[str] = set()
+
+    def step(self, step: Step) -> bool:
+        if step.dry_run:
+            report = plan_all(self._context, None, self._policy)
+            step.did(report.requests, moved_bytes=report.bytes_moved)
+            return False
+        while self._names or self._next_page():
+            name = self._names[-1]
+            if name in self._damaged or not self._merge(name, step):
+                self._names.pop()
+                self._position = self._tries = 0
+            if not step.go_on():
+                return True
+        self._after = None
+        return False
+
+    def _next_page(self) -> bool:
+        found = [info.name for info in list_segments(self._context, "", self._after, _NAMES_PAGE)]
+        self._names = found[::-1]
+        self._after = found[-1] if found else None
+        return bool(found)
+
+    def _merge(self, name: str, step: Step) -> bool:
+        """Do the next bit of a segment; whether there is more of it to be done now."""
+        try:
+            found = defrag_step(self._container, self._context, name, self._policy, self._position)
+        except SegmentNotFound:
+            return False  # deleted since, or now a part of another
+        except Damaged:
+            self._leave(name, step)
+            return False
+        moved_bytes = sum(action.size_bytes for action in found.actions)
+        step.did(sum(action.requests for action in found.actions), moved_bytes=moved_bytes)
+        step.count(chunks=sum(action.chunks for action in found.actions), moved_bytes=moved_bytes)
+        if found.refused:
+            self._leave(name, step)
+            return False
+        self._tries = self._tries + 1 if found.changed and not found.actions else 0
+        self._position = found.position or 0
+        return found.position is not None and self._tries < _TRIES
+
+    def _leave(self, name: str, step: Step) -> None:
+        self._damaged.add(name)
+        step.findings.append(f"merging leaves segment {name!r} alone, which is damaged: run check --deep")
+
+
+class ScrubJob:
+    """Every closed chunk is read and compared, over and over, at most once a day: ``bytes_pass`` in a pass. Where it is stays in a row."""
+
+    name = "scrub"
+
+    def __init__(self, container: OwnedContainer, context: ReadContext, bytes_pass: int) -> None:
+        self._container = container
+        self._context = context
+        self._bytes_pass = bytes_pass
+        self._mark: ScrubMark | None = None
+        self._left = 0
+        self._saved_s = -math.inf
+        self._rests_until_s = -math.inf
+
+    def step(self, step: Step) -> bool:
+        now_s = runtime.monotonic_s()
+        if step.dry_run or now_s < self._rests_until_s:
+            return False
+        if self._mark is None:
+            self._mark = self._container.look(find_mark)
+            self._saved_s = now_s
+        if self._mark is None or self._mark.position == BEGINNING:
+            self._mark = ScrubMark(BEGINNING, runtime.now_ms())
+        if self._left <= 0:
+            self._left = self._bytes_pass
+        found = scrub_step(self._container, self._context, self._mark.position, min(STEP_BYTES, self._left))
+        step.did(found.chunks + 1, moved_bytes=found.size_bytes)
+        step.count(chunks=found.chunks, read_bytes=found.size_bytes, findings=len(found.findings))
+        step.findings += [
+            f"{item.object}: {item.message} (segment {item.segment!r}, [{item.start}, {item.stop}))"
+            for item in found.findings
+        ]
+        self._mark = self._mark._replace(position=found.position)
+        self._left -= max(1, found.size_bytes)
+        done = found.position == BEGINNING
+        if done or now_s - self._saved_s >= _SAVE_S:
+            save_mark(self._container, self._mark)
+            self._saved_s = now_s
+        if done:
+            self._rests_until_s, self._left = now_s + _SCRUB_S_MIN, 0
+        return self._left > 0

@@ -50,6 +50,13 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         store.create("a")
         store.append("a", bytes(95))
         store.truncate("a", 13)
+        store.create("b", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=1000))
+        for number in range(8):
+            store.create("part")
+            store.append("part", bytes(5))
+            store.seal("part")
+            store.concat("b", 5 * number, "part")
+        store.defrag("b")
         store.pin("kept")
         clock.jump(5)
         free[0] = 999
@@ -70,9 +77,10 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         seen.append(store.upkeep_figures())
     last = seen[-1]
     assert set(last) == {*UPKEEP_COUNTERS, *UPKEEP_GAUGES}
-    assert last["runs"] == {"collect": 1, "retention": 1, "sweep": 2, "scrub": 1}
-    assert last["errors"] == {"collect": 0, "retention": 0, "sweep": 1, "scrub": 0}
-    assert last["chunks"] == {"collect": 4, "retention": 3, "sweep": 0, "scrub": 5}
+    assert last["runs"] == {"collect": 1, "retention": 1, "sweep": 2, "defrag": 1, "scrub": 1}
+    assert last["errors"] == {"collect": 0, "retention": 0, "sweep": 1, "defrag": 0, "scrub": 0}
+    assert last["chunks"] == {"collect": 12, "retention": 3, "sweep": 0, "defrag": 8, "scrub": 6}
+    assert last["moved_bytes"]["defrag"] == 40
     assert last["findings"]["scrub"] == 1
     assert last["reclaimed_bytes"]["collect"] >= 40
     assert last["quota_bytes"] == {"": 1000}

@@ -248,9 +248,7 @@ class StepInvariants:
     def _check_taken_back(self, name: str) -> None:
         for identity in self._taken_back:
             if chunk_key(identity) in self.history.rows:
-                self._report(
-                    24, f"with {name} history refers to chunk {identity.hex()}, which was deleted before"
-                )
+                self._report(24, f"with {name} history refers to chunk {identity.hex()}, which was deleted before")
 
     def _check_writer(self, process: str, what: _Name, name: str) -> None:
         if what.epoch not in self._epochs[process]:
