@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 
 import chunkstore
@@ -96,15 +97,14 @@ def raising(error: Exception) -> Any:
 
 
 def test_prometheus_gets_all_of_them() -> None:
-    client = pytest.importorskip("prometheus_client")
     with chunkstore.open(ROOT, settings=settings(quota_bytes=1000)) as store:
         store.create("a")
         store.append("a", bytes(30))
         store.truncate("a", 20)
         store.collect()
-        registry = client.CollectorRegistry()
+        registry = prometheus_client.CollectorRegistry()
         registry.register(upkeep_collector("orders", store.upkeep_figures))
-        text = client.generate_latest(registry).decode()
+        text = prometheus_client.generate_latest(registry).decode()
     forget_memory(ROOT)
     lines = set(text.splitlines())
     assert 'chunkstore_upkeep_chunks_total{container="orders",part="collect"} 2.0' in lines

@@ -29,7 +29,7 @@ def test_the_order_of_storage_calls(world: World) -> None:
     def section(title: str, recording: Recording) -> None:
         said.extend((f"# {title}", *recording.take(), ""))
 
-    store = world.open(rolling=10, wrap=wrap)
+    store = world.open(rolling=10, wrap=wrap, free_bytes_min=0)
     world.still(store)
     first = recorded[0]
     first.take()
@@ -51,7 +51,7 @@ def test_the_order_of_storage_calls(world: World) -> None:
     section("a snapshot", first)
     store.close()
     section("close", first)
-    store = world.open(rolling=10, wrap=wrap)
+    store = world.open(rolling=10, wrap=wrap, free_bytes_min=0)
     world.still(store)
     section("take-over, with the cache of the former owner", recorded[1])
     store.unseal("a")
@@ -60,7 +60,7 @@ def test_the_order_of_storage_calls(world: World) -> None:
     section("the first append of a new epoch", recorded[1])
     world.crash(store)
     world.forget_cache()
-    store = world.open(rolling=10, wrap=wrap)
+    store = world.open(rolling=10, wrap=wrap, free_bytes_min=0)
     section("take-over after a crash, without a cache", recorded[2])
     assert store.read("a", 0, 99) == pattern(0, 20)
     text = "\n".join(said)

@@ -65,7 +65,9 @@ def test_a_run_becomes_other_chunks(world: World, first: int, count: int, parts:
     assert store.commit([merge(store, "a", first, count, parts=parts)]) == [None]
     after = rows(store)
     changed = {key[:1] for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    assert changed == {b"S", b"C", b"G"}
+    assert {b"C", b"G"} <= changed <= {b"S", b"C", b"G"}, (
+        "the segment's, unless nothing in it is another, in the same millisecond"
+    )
     assert sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()) == 4 + parts - (first == 0)
     assert sum(key[:1] == b"G" for key in after) == 1
     assert [*lengths(store)[:first], *lengths(store)[first + parts :]] == [*old[:first], *old[first + count :]]

@@ -150,8 +150,8 @@ def test_nothing_enters_behind_close(world: World, monkeypatch: pytest.MonkeyPat
     let_in, go, closed = threading.Event(), threading.Event(), threading.Event()
     serving = container.serving
 
-    def slow_serving(deadline: Deadline) -> OwnedEpoch:
-        owned = serving(deadline)
+    def slow_serving(deadline: Deadline, *adds: int) -> OwnedEpoch:
+        owned = serving(deadline, *adds)
         if not let_in.is_set():
             let_in.set()
             assert go.wait(30)
