@@ -87,9 +87,12 @@ def repair_on(
         with serve(service, ownership, storage, names, chosen, cache, format_.uuid, None, None, closing) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
             segments = store.regain(plan)
+            findings = tuple(item for item in store.check("exists") if item.severity == "damage" and item.segment)
             # What is damaged behind us is needed no more.
             store.snapshot()
-        return replace(report, continued=interrupted is not None, dry_run=False, epoch=epoch, segments=segments)
+        return replace(
+            report, continued=interrupted is not None, dry_run=False, epoch=epoch, segments=segments, findings=findings
+        )
     finally:
         room.close()
 

@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
+from chunkstore.arguments import check_pin
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_time, print_facts, print_json, print_table
 from chunkstore.errors import ChunkstoreError
+from chunkstore.names import check_segment_name
 from chunkstore.records import Pin
 
 __all__ = ["add", "ls", "rm"]
@@ -68,6 +70,8 @@ def add(
     as_json: options.AsJson = False,
 ) -> None:
     """Keep the present state restorable: no collection deletes what it needs."""
+    check_segment_name(name, "name")
+    check_pin(note, expires_s, None)  # before anybody is fenced for it
     with access.owner(
         root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:

@@ -217,7 +217,8 @@ class _Serving:
                 if job.freed_bytes > freed.get(job.name, 0):
                     size_bytes = job.freed_bytes - freed.get(job.name, 0)
                     freed[job.name], active_s = job.freed_bytes, now_s
-                    self.say("freed", f"{job.name}: {human_bytes(size_bytes)} freed", job=job.name, bytes=size_bytes)
+                    event = "truncated" if job.name == "retention" else "freed"
+                    self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
             if self._idle_s is not None and now_s - active_s >= self._idle_s:
                 return "idle"
             if now_s - looked_s >= look_s:

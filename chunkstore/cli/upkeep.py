@@ -97,6 +97,9 @@ def scrub(
     as_json: options.AsJson = False,
 ) -> None:
     """Read every chunk and compare its checksums, from where the last scrub stood. Exit code 1: something is, and stays, damaged."""
+    for option, value in (("--rate", rate), ("--bytes-max", bytes_max)):
+        if value is not None and not 0 < value < 1 << 60:  # before anybody is fenced for it
+            raise InvalidArgument(f"{option} must be above 0, not {value!r}", argument=option)
     with access.owner(
         root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:
@@ -216,6 +219,8 @@ def repair(
         typer.echo(f"{container}: history is sound up to lsn {report.last_lsn}; nothing to repair")
     else:
         _print_repair(report)
+    if report.findings:
+        raise typer.Exit(1)
 
 
 def _print_repair(report: RepairReport) -> None:
@@ -239,3 +244,6 @@ def _print_repair(report: RepairReport) -> None:
         print_table(("segment", "bytes", "from", "to", "reason"), rows, right=("from", "to"))
     for text in report.not_applied:
         typer.echo(f"not made again: {text}")
+    if report.findings:
+        print_table(Finding._fields, report.findings)
+        typer.echo("some of this may lie in chunks that nothing refers to any more: keep a copy, and delete no orphans")

@@ -47,8 +47,9 @@ class Suspect(NamedTuple):
         return None if self.info.modified_ms is None else max(0, runtime.now_ms() - self.info.modified_ms)
 
 
-def list_suspects(context: ReadContext) -> tuple[list[Suspect], list[str]]:
-    """The chunks of a LIST that have no row, and the names there that are not those of a chunk. Raises what the storage raises."""
+def list_suspects(context: ReadContext, listed: set[int] | None = None) -> tuple[list[Suspect], list[str]]:
+    """The chunks of a LIST that have no row, and the names there that are not those of a chunk. ``listed`` gets the hashes of all ids of
+    chunks. Raises what the storage raises."""
     suspects: list[Suspect] = []
     strangers: list[str] = []
     page: list[Suspect] = []
@@ -61,6 +62,8 @@ def list_suspects(context: ReadContext) -> tuple[list[Suspect], list[str]]:
         if identity is None:
             strangers.append(info.name)
             continue
+        if listed is not None:
+            listed.add(hash(identity))
         page.append(Suspect(identity, info))
         if len(page) == _PAGE:
             context.check_open()  # a long listing does not hold up a close

@@ -20,6 +20,7 @@ from chunkstore.changes import NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged
+from chunkstore.invariants import Finding
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_session, decode_table
 from chunkstore.metadata.keys import REPAIR_KEY, SESSION, chunk_key, segment_key
@@ -71,7 +72,8 @@ class RepairReport:
     ``sound``: history goes on to its end; nothing was to be done. ``continued``: an earlier repair had been interrupted behind its OPEN.
     ``damage`` at ``object`` and ``position``: why history does not go on behind ``last_lsn``, the last good record, of ``last_epoch``.
     ``behind``: records behind it that can be read; ``unreadable``: places there that cannot. ``segments``: what of their bytes is
-    kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost.
+    kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost. ``findings``: damage behind the repair,
+    chunks among it that segments name and that are gone: a merge behind the cut stood for them, whose chunk is an orphan now.
     """
 
     container: str
@@ -88,6 +90,7 @@ class RepairReport:
     unreadable: tuple[Unread, ...] = ()
     segments: tuple[SegmentOutcome, ...] = ()
     not_applied: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 class Regain(NamedTuple):

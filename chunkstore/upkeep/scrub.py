@@ -361,5 +361,5 @@ def _sound(sides: Sequence[ChunkStorage], name: str, borders: Borders) -> bytes:
 def _read(storage: ChunkStorage, name: str, offset: int, length: int) -> bytes:
     try:
         return storage.read(ChunkHandle(name, False), offset, length)
-    except (ChunkNotFound, Damaged):
-        return b""
+    except (ChunkNotFound, Damaged, Unsupported):
+        return b""  # also what is no file in a copied tree

@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
-from chunkstore.metadata.codec import decode_garbage
-from chunkstore.metadata.keys import GARBAGE, REPAIR_KEY
+from chunkstore.metadata.codec import decode_garbage, decode_segment
+from chunkstore.metadata.index import walk
+from chunkstore.metadata.keys import GARBAGE, REPAIR_KEY, SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import check_kept_folder, chunk_session
 from chunkstore.operations.check import check
@@ -30,6 +31,7 @@ from chunkstore.operations.collect import delete_objects
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.orphans import judge, list_suspects
 from chunkstore.operations.read import ReadContext
+from chunkstore.records import SegmentRecord
 from chunkstore.storage import ChunkInfo, ChunkRange, ChunkStorage, iter_listing
 
 __all__ = ["Found", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]
@@ -155,13 +157,14 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
 
     Raises what the storage raises; where ``strict``, ``Damaged`` for metadata by which nothing should be deleted.
     """
-    suspects, strangers = list_suspects(context)
+    listed = set[int]() if strict else None
+    suspects, strangers = list_suspects(context, listed)
     temporaries = list(iter_listing(context.storage, context.names.temporary("")))
     context.recheck()
 
     def decide(view: MetadataView) -> dict[bytes, str]:
-        if strict:
-            _require_sound(context, view)
+        if listed is not None:
+            _require_sound(context, view, listed)
         return {**judge(view, context.names, suspects, epoch=epoch)}
 
     standings = context.look(decide) if suspects else {}
@@ -195,8 +198,9 @@ def count_garbage(view: MetadataView) -> SweptKind:
     return SweptKind(chunks, size_bytes)
 
 
-def _require_sound(context: ReadContext, view: MetadataView) -> None:
-    """Rows that are hidden, cut off or not there yet make orphans of what is wanted. Raises ``CacheDamaged``, ``Damaged``."""
+def _require_sound(context: ReadContext, view: MetadataView, listed: set[int]) -> None:
+    """Rows that are hidden, cut off or not there yet make orphans of what is wanted; and where a chunk is gone that a segment names, what
+    nothing names may hold its bytes: a merge that a repair cut off. Raises ``CacheDamaged``, ``Damaged``."""
     view.audit()
     if view.get(REPAIR_KEY) is not None:
         raise Damaged(
@@ -206,6 +210,18 @@ def _require_sound(context: ReadContext, view: MetadataView) -> None:
         if finding.severity == "damage":
             what = f"nothing is swept by damaged metadata ({finding.message}); run check"
             raise Damaged(what, object=finding.object, position=finding.position)
+    for segment in _segments(view):
+        for offset, identity, record in walk(view.get, segment):
+            chunk = context.names.chunk(identity)
+            if record.length and hash(identity) not in listed and not context.storage.exists(chunk):
+                what = f"nothing is swept while chunks of segments are absent (segment {segment.name!r}): an orphan may be all that is left"
+                raise Damaged(f"{what} of their bytes; run check --exists", object=chunk, position=offset)
+
+
+def _segments(view: MetadataView) -> Iterator[SegmentRecord]:
+    """Every segment. Raises ``Damaged``."""
+    for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
+        yield decode_segment(key[1:].decode("utf-8", "replace"), raw)
 
 
 def _is_old(item: _Orphan, now_ms: int, age_s_min: float) -> bool:

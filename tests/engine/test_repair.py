@@ -412,6 +412,38 @@ def test_an_open_that_is_damaged_or_gone(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_merge_that_does_not_fit_any_more_is_told_and_its_chunk_stays(mode: str, tmp_path: Path) -> None:
+    """It stood for old chunks that are collected, together with bytes that are lost: the only copy of theirs is an orphan now."""
+    place = Place(mode, tmp_path)
+    store = place.open()
+    store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=400))
+    for letter in b"abc":
+        store.create("part")
+        store.append("part", bytes([letter]) * 40)
+        store.seal("part")
+        store.concat("a", store.info("a").length, "part")
+    cut = store._container.current.queue.head.lsn
+    store.append("a", b"behind the cut")
+    store.close()
+    store = place.open()
+    store.commit([merge(store, "a", 0, 4)])
+    store.collect()
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert report.last_lsn == cut
+    assert {(item.segment, item.severity) for item in report.findings} == {("a", "damage")}
+    orphan = next(path for path in (place.folder / "root/default/d").rglob("*-*") if path.stat().st_size == 134)
+    with place.open() as store:
+        pass
+    with place.open() as store:
+        assert store.sweep(age_s_min=0).orphan_bytes == 134
+        with pytest.raises(Damaged, match="absent"):
+            store.sweep(delete=True, age_s_min=0)
+    assert orphan.read_bytes().startswith(b"a" * 40)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_the_owner_that_is_cut_off_is_fenced(mode: str, tmp_path: Path) -> None:
     place = Place(mode, tmp_path)
     zombie = place.open()
