@@ -33,8 +33,8 @@ __all__ = [
 UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub")
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
-    "runs": "Runs that ended, also in an error; no dry runs",
-    "errors": "Runs that ended in an error",
+    "runs": "Runs, and steps of the optimiser, that ended, also in an error; no dry runs",
+    "errors": "Of these, those that ended in an error",
     "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), merged (defrag), read (scrub)",
     "reclaimed_bytes": "Bytes deleted from the storage, of chunks and of the journal",
     "moved_bytes": "Bytes of chunks that were made of others (defrag)",

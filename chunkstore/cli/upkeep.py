@@ -20,6 +20,7 @@ from chunkstore.invariants import Finding
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.regain import RepairReport
 from chunkstore.repair import repair as repair_container
+from chunkstore.upkeep.scrub import check_limits
 
 __all__ = ["check", "journal", "repair", "scrub", "snapshot"]
 
@@ -97,9 +98,7 @@ def scrub(
     as_json: options.AsJson = False,
 ) -> None:
     """Read every chunk and compare its checksums, from where the last scrub stood. Exit code 1: something is, and stays, damaged."""
-    for option, value in (("--rate", rate), ("--bytes-max", bytes_max)):
-        if value is not None and not 0 < value < 1 << 60:  # before anybody is fenced for it
-            raise InvalidArgument(f"{option} must be above 0, not {value!r}", argument=option)
+    check_limits(rate, bytes_max, "--rate", "--bytes-max")  # before anybody is fenced for it
     with access.owner(
         root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:

@@ -36,7 +36,7 @@ from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
-from chunkstore.upkeep.scrub import ScrubReport, scrub
+from chunkstore.upkeep.scrub import ScrubReport, check_limits, scrub
 from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
 
@@ -226,7 +226,8 @@ class UpkeepCalls:
         the container, such as "lost", into which a chunk is copied before it is deleted.
 
         Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
-        ``collect``; ``Damaged`` also where the metadata are damaged, or a repair was interrupted: then nothing was deleted. Retry: safe.
+        ``collect``; ``Damaged`` also where the metadata are damaged, a chunk of a segment is absent, or a repair was
+        interrupted: then nothing was deleted. Retry: safe.
         """
         age_s = check_age(age_s_min)
         self._container.check_owner()
@@ -262,12 +263,7 @@ class UpkeepCalls:
         replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too), ``DeadlineExceeded``,
         ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
         """
-        if rate_bytes_s is not None and not (type(rate_bytes_s) in (int, float) and 0 < rate_bytes_s < math.inf):
-            text = f"rate_bytes_s must be a number of bytes above 0, not {rate_bytes_s!r}"
-            raise InvalidArgument(text, argument="rate_bytes_s")
-        if bytes_max is not None and not (type(bytes_max) is int and bytes_max > 0):
-            text = f"bytes_max must be a whole number of bytes above 0, not {bytes_max!r}"
-            raise InvalidArgument(text, argument="bytes_max")
+        check_limits(rate_bytes_s, bytes_max)
         self._container.check_owner()
         opened = nullcontext() if repair_from is None else closing(self._open_copy(repair_from))
         with opened as copy, self._container.upkeep.run("scrub") as done:

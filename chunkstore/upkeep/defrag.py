@@ -50,6 +50,7 @@ from chunkstore.storage import ChunkHandle, ChunkRange, Composed
 from chunkstore.upkeep.defrag_plan import READ_BACK_BYTES, DefragChunk, plan_runs, requests_of, undecided_from
 
 __all__ = [
+    "TRIES",
     "DefragAction",
     "DefragReport",
     "DefragStep",
@@ -61,7 +62,8 @@ __all__ = [
 ]
 
 _RUNS_OF_A_STEP = 64
-_TRIES = 5
+TRIES = 5
+"""At a segment that others change all the time."""
 _READERS = 4
 _SOURCES_OF_A_DEADLINE = 256
 """Composing may take ``op_deadline_s`` for each so many chunks."""
@@ -402,7 +404,7 @@ def defrag_all(
         looked, chunks = looked + 1, chunks + segment.chunk_count
         position: int | None = 0
         tries = 0
-        while position is not None and tries < _TRIES:
+        while position is not None and tries < TRIES:
             try:
                 found = step(segment.name, position)
             except SegmentNotFound:

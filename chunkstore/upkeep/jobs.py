@@ -22,9 +22,9 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments
 from chunkstore.operations.pins import end_expired_pins
 from chunkstore.operations.read import ReadContext
-from chunkstore.upkeep.defrag import defrag_step, plan_all
+from chunkstore.upkeep.defrag import TRIES, defrag_step, plan_all
 from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
-from chunkstore.upkeep.scrub import STEP_BYTES, save_mark, scrub_step
+from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
 from chunkstore.upkeep.sweep import SweepReport
 
 __all__ = ["SCRUB_INTERVAL_S", "CollectJob", "DefragJob", "Job", "RetentionJob", "ScrubJob", "Step", "SweepJob"]
@@ -34,11 +34,8 @@ _REQUESTS_MAX: Final = 512
 _COMMIT_REQUESTS: Final = 2
 """A record, and a look at the fence."""
 _NAMES_PAGE: Final = 256
-_TRIES: Final = 5
-"""At a segment that others change all the time."""
 SCRUB_INTERVAL_S: Final = 10.0
 _SCRUB_S_MIN: Final = 86_400.0
-_SAVE_S: Final = 60.0
 _HORIZON_S: Final = 3600.0
 """With a horizon, time alone makes history needless: so often it is looked for."""
 
@@ -255,7 +252,7 @@ class DefragJob:
             return False
         self._tries = self._tries + 1 if found.changed and not found.actions else 0
         self._position = found.position or 0
-        return found.position is not None and self._tries < _TRIES
+        return found.position is not None and self._tries < TRIES
 
     def _leave(self, name: str, step: Step) -> None:
         self._damaged.add(name)
@@ -297,7 +294,7 @@ class ScrubJob:
         self._mark = self._mark._replace(position=found.position)
         self._left -= max(1, found.size_bytes)
         done = found.position == BEGINNING
-        if done or now_s - self._saved_s >= _SAVE_S:
+        if done or now_s - self._saved_s >= SAVE_S:
             save_mark(self._container, self._mark)
             self._saved_s = now_s
         if done:

@@ -12,6 +12,7 @@ Leaves out: garbage that pins keep, journal and snapshots (``check``), when to s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,7 +24,15 @@ from chunkstore.buffers import joined
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, SegmentNotFound, Unsupported
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Conflict,
+    Damaged,
+    InvalidArgument,
+    SegmentNotFound,
+    Unsupported,
+)
 from chunkstore.invariants import Finding
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
@@ -42,14 +51,25 @@ from chunkstore.operations.tables import plan_put_row
 from chunkstore.records import CLOSED, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["STEP_BYTES", "ScrubFinding", "ScrubReport", "ScrubStep", "no_copies", "save_mark", "scrub", "scrub_step"]
+__all__ = [
+    "SAVE_S",
+    "STEP_BYTES",
+    "ScrubFinding",
+    "ScrubReport",
+    "ScrubStep",
+    "check_limits",
+    "no_copies",
+    "save_mark",
+    "scrub",
+    "scrub_step",
+]
 
 STEP_BYTES: Final = 8 * MIB
 _PARTS_MAX: Final = 256
 """Chunks of one step: each is a request or two, however short it is."""
 _SEGMENTS_MAX: Final = 1_000
 """Segments of one step, most of them empty."""
-_SAVE_S: Final = 60.0
+SAVE_S: Final = 60.0
 """Between two records of the position: what a crash makes us look at again."""
 _PAUSE_S: Final = 0.25
 """How long at most nobody notices that the store was closed."""
@@ -120,6 +140,16 @@ class _Plan(NamedTuple):
     position: ScrubPosition
 
 
+def check_limits(
+    rate_bytes_s: float | None, bytes_max: int | None, rate: str = "rate_bytes_s", most: str = "bytes_max"
+) -> None:
+    """Check the limits of a scrub, which the caller knows by the names ``rate`` and ``most``. Raises ``InvalidArgument``."""
+    if rate_bytes_s is not None and not (type(rate_bytes_s) in (int, float) and 0 < rate_bytes_s < math.inf):
+        raise InvalidArgument(f"{rate} must be a number of bytes above 0, not {rate_bytes_s!r}", argument=rate)
+    if bytes_max is not None and not (type(bytes_max) is int and bytes_max > 0):
+        raise InvalidArgument(f"{most} must be a whole number of bytes above 0, not {bytes_max!r}", argument=most)
+
+
 def no_copies(_root: str) -> NoReturn:
     """For a store that opens no roots. Raises ``Unsupported``."""
     raise Unsupported("this store was made without roots, and opens no copy", feature="repair_from")
@@ -152,7 +182,7 @@ def scrub(
             progress(step.size_bytes)
         done = position == BEGINNING
         ends = done or (bytes_max is not None and size_bytes >= bytes_max)
-        if ends or runtime.monotonic_s() - saved_s >= _SAVE_S:
+        if ends or runtime.monotonic_s() - saved_s >= SAVE_S:
             save_mark(container, ScrubMark(position, mark.began_ms))
             saved_s = runtime.monotonic_s()
         if ends:

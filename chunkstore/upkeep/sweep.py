@@ -3,8 +3,8 @@
 Promises: LIST first, the rows behind it, the fence behind them, and only then a deletion. What may go is of an epoch, or of a
 session that began, strictly below the epoch that the sweeper had before its LIST (``orphans.judge``): so a sweeper that was deposed
 meanwhile, or a LIST that lags, harms nothing at any delay, and what an undecided commit may refer to stays. Ages are a margin only.
-A cache that does not hold what was written, rows that contradict each other, and a repair that was interrupted stop it before
-anything is deleted. It can be stopped anywhere and begun again.
+A cache that does not hold what was written, rows that contradict each other, a chunk of a segment that is absent, and a repair that was
+interrupted stop it before anything is deleted. It can be stopped anywhere and begun again.
 Leaves out: the journal's own objects, which ``collect`` deletes: an unfinished snapshot goes as soon as newer ones stand behind it,
 and the log of an epoch that never opened is empty, for records follow its OPEN. Temporaries of files and HDFS, which their
 bindings delete after a day.
@@ -212,10 +212,12 @@ def _require_sound(context: ReadContext, view: MetadataView, listed: set[int]) -
             raise Damaged(what, object=finding.object, position=finding.position)
     for segment in _segments(view):
         for offset, identity, record in walk(view.get, segment):
-            chunk = context.names.chunk(identity)
-            if record.length and hash(identity) not in listed and not context.storage.exists(chunk):
-                what = f"nothing is swept while chunks of segments are absent (segment {segment.name!r}): an orphan may be all that is left"
-                raise Damaged(f"{what} of their bytes; run check --exists", object=chunk, position=offset)
+            # What came behind the LIST is not in it.
+            if record.length and hash(identity) not in listed:
+                chunk = context.names.chunk(identity)
+                if not context.storage.exists(chunk):
+                    what = f"a chunk of segment {segment.name!r} is absent, and an orphan may be all that is left of its bytes"
+                    raise Damaged(f"nothing is swept: {what}; run check --exists", object=chunk, position=offset)
 
 
 def _segments(view: MetadataView) -> Iterator[SegmentRecord]:
@@ -257,12 +259,10 @@ def _stat(storage: ChunkStorage, name: str) -> ChunkInfo | None:
 
 
 def _keep(context: ReadContext, item: _Orphan, folder: str) -> None:
-    """Copy a chunk into ``folder`` of the container. A copy that was made before a crash is made again."""
-    if not item.identity:
-        return
-    if item.info.length == 0:
+    """Copy a chunk that has bytes into ``folder`` of the container, unless it is there."""
+    if not item.identity or not item.info.length:
         return
     kept = context.names.kept(folder, item.identity)
-    # Chunks never change, and their names are never used again: a copy of this length is the one that a crash left here.
+    # Chunks never change, and their names are never used again: what is there is the copy that was made before a crash.
     with suppress(ChunkNotFound, ChunkExists):
         context.storage.compose(kept, [ChunkRange(item.info.name, 0, item.info.length)])

@@ -34,6 +34,7 @@ def test_add_ls_rm(call: Call, root: str, tmp_path: Path) -> None:
     call("pins", "ls", root)
     assert call("owner", root, "--json").document["claimed_epoch"] == claimed
     assert call("pins", "add", root, "", code=2).err and call("pins", "add", root, "x", "--expires-s", "-1", code=2).err
+    assert call("owner", root, "--json").document["claimed_epoch"] == claimed, "nobody is fenced for what is refused"
     with chunkstore.open(root) as store:
         assert [pin.name for pin in store.pins()] == ["q"]
         assert {record["kind"] for record in call("journal", root, "--json").lines} >= {"PIN", "UNPIN"}

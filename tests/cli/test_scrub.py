@@ -41,6 +41,28 @@ def test_scrub_finds_and_repairs(call: Call, root: str, tmp_path: Path) -> None:
 
 def test_misuse(call: Call, root: str) -> None:
     chunkstore.open(root).close()
-    for options in (("--rate", "0"), ("--bytes-max", "0"), ("--repair-from", "/no/url")):
-        assert call("scrub", root, *options, "--json", code=2).error["error"] == "InvalidArgument", options
+    claimed = call("owner", root, "--json").document["claimed_epoch"]
+    for option in ("--rate", "--bytes-max"):
+        error = call("scrub", root, option, "0", "--take-over", "--json", code=2).error
+        assert (error["error"], error["fields"]) == ("InvalidArgument", {"argument": option})
+    assert call("owner", root, "--json").document["claimed_epoch"] == claimed, "nobody is fenced for what is refused"
+    assert call("scrub", root, "--repair-from", "/no/url", "--json", code=2).error["error"] == "InvalidArgument"
     assert call("scrub", root + "-not-there", "--json", code=1).error["error"] == "ContainerNotFound"
+
+
+def test_what_is_no_file_in_a_copy_ends_nothing(call: Call, root: str, tmp_path: Path) -> None:
+    names = []
+    with chunkstore.open(root) as store:
+        for segment in ("a", "b"):
+            store.create(segment)
+            store.append(segment, b"12345")
+            names += [chunk.name for chunk in store.layout(segment)]
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    for name in names:
+        (tmp_path / "store" / name).write_bytes(b"1x345")
+    link = tmp_path / "copy" / names[0]
+    link.rename(link.with_suffix(".moved"))
+    link.symlink_to(link.with_suffix(".moved"))
+    found = call("scrub", root, "--repair-from", (tmp_path / "copy").as_uri(), "--json", code=1).document
+    assert [(item["segment"], item["repaired"]) for item in found["findings"]] == [("a", False), ("b", True)]
+    assert call("cat", root, "b").out == b"12345"

@@ -183,7 +183,7 @@ def test_many_short_chunks_and_empty_segments(world: World, monkeypatch: pytest.
     """A step ends where it has asked for enough objects, or passed enough segments; and positions are saved by the clock."""
     monkeypatch.setattr(scrubbing, "_PARTS_MAX", 4)
     monkeypatch.setattr(scrubbing, "_SEGMENTS_MAX", 3)
-    monkeypatch.setattr(scrubbing, "_SAVE_S", 0.0)
+    monkeypatch.setattr(scrubbing, "SAVE_S", 0.0)
     with world.open(rolling=5) as store:
         store.create("m")
         store.append("m", pattern(0, 45))
