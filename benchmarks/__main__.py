@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from benchmarks import (
     bench_append,
+    bench_ask,
+    bench_backup,
     bench_codec,
     bench_compose,
     bench_defrag,
@@ -12,12 +14,15 @@ from benchmarks import (
     bench_recovery,
     bench_s3,
     bench_spark,
+    bench_upkeep,
 )
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
     bench_append.main()
+    bench_ask.main()
+    bench_backup.main()
     bench_codec.main()
     bench_compose.main()
     bench_defrag.main()
@@ -26,3 +31,4 @@ if __name__ == "__main__":
     bench_recovery.main()
     bench_s3.main()
     bench_spark.main()
+    bench_upkeep.main()

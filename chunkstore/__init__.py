@@ -4,15 +4,18 @@
 docs/guide-embed.md for the rest.
 """
 
-from chunkstore.assembly import open_replica
+from chunkstore.asker import Asker
+from chunkstore.assembly import open_asker, open_replica
 from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
 from chunkstore.config import GIB, KIB, MIB, DefragPolicy, OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
+    AccessDenied,
     BadOffset,
     CacheDamaged,
     ChunkExists,
     ChunkNotFound,
+    ChunksMissing,
     ChunkstoreError,
     Closed,
     Conflict,
@@ -24,6 +27,7 @@ from chunkstore.errors import (
     InvalidOffset,
     NotOwner,
     OutcomeUnknown,
+    PastCollected,
     RolledBack,
     SegmentExists,
     SegmentNotFound,
@@ -44,11 +48,14 @@ __all__ = [
     "GIB",
     "KIB",
     "MIB",
+    "AccessDenied",
+    "Asker",
     "BadOffset",
     "CacheDamaged",
     "ChunkExists",
     "ChunkNotFound",
     "ChunkedSegmentStorage",
+    "ChunksMissing",
     "ChunkstoreError",
     "Closed",
     "Conflict",
@@ -63,6 +70,7 @@ __all__ = [
     "NotOwner",
     "OptimiserPolicy",
     "OutcomeUnknown",
+    "PastCollected",
     "Pin",
     "Replica",
     "RetentionPolicy",
@@ -83,5 +91,6 @@ __all__ = [
     "Unsupported",
     "Usage",
     "open",
+    "open_asker",
     "open_replica",
 ]

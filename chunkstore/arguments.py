@@ -7,6 +7,7 @@ Leaves out: names of containers, segments and objects (``names``), changes of a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 from chunkstore.checksum import check_data
 from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
@@ -22,6 +23,7 @@ __all__ = [
     "check_data_buffer",
     "check_key",
     "check_listing",
+    "check_moment",
     "check_namespace",
     "check_not_itself",
     "check_number",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _PIN_S_MAX = 100 * 366 * 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_number(value: object, argument: str) -> None:
@@ -46,6 +49,25 @@ def check_range(offset: object, length: object) -> None:
     """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
     check_number(offset, "offset")
     check_number(length, "length")
+
+
+def check_moment(at_lsn: object, at_time: object) -> tuple[int | None, int | None]:
+    """A moment of the past as (lsn, milliseconds since 1970), one of them None; both where none is named. Raises ``InvalidArgument``."""
+    if at_lsn is not None and at_time is not None:
+        raise InvalidArgument("give at_lsn or at_time, not both: a moment is named in one way", argument="at_time")
+    if at_lsn is not None:
+        if type(at_lsn) is not int or at_lsn < 1:
+            text = f"at_lsn must be a whole number from 1 on, not {at_lsn!r}"
+            raise InvalidArgument(text, argument="at_lsn")
+        return at_lsn, None
+    if isinstance(at_time, datetime):
+        if at_time.tzinfo is None:
+            raise InvalidArgument(f"at_time must have a time zone: {at_time.isoformat()} has none", argument="at_time")
+        return None, max(0, (at_time - _EPOCH) // timedelta(milliseconds=1))
+    if at_time is not None and (type(at_time) is not int or at_time < 0):
+        text = f"at_time must be a datetime, or whole milliseconds since 1970, not {at_time!r}"
+        raise InvalidArgument(text, argument="at_time")
+    return None, at_time
 
 
 def check_ranges(name: str, ranges: object) -> None:

@@ -8,68 +8,39 @@ Leaves out: everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 
-from chunkstore.config import OptimiserPolicy, Settings, default_cache_dir
+from chunkstore import parts
+from chunkstore.arguments import check_moment
+from chunkstore.asker import Asker
+from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument
-from chunkstore.invariants import PINNED, Finding
-from chunkstore.journal import JournalService, Ownership
+from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.metrics import CallCounts
-from chunkstore.names import ContainerNames
+from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
-from chunkstore.operations.lazy_chunks import close_lazy_chunks
-from chunkstore.operations.snapshots import SnapshotWriter
-from chunkstore.operations.space import Reserve
+from chunkstore.owning import Claim, Seen, check_ownership, promote
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
-from chunkstore.upkeep.usage import StoredSizes
 
 __all__ = [
-    "cache_of",
-    "checked_settings",
     "describe_owner",
     "journal_records",
     "list_containers",
+    "open_asker",
+    "open_asker_on",
+    "open_metered_replica",
     "open_metered_store",
     "open_replica",
     "open_replica_on",
     "open_store",
     "open_store_on",
-    "scratch_of",
-    "serve",
-    "storage_of",
 ]
-
-
-_SEVERITY = {"error": "damage", "warning": "warning"}
-
-
-def checked_settings(settings: Settings | None) -> Settings:
-    """The caller's settings, or the default ones. Raises ``InvalidArgument``."""
-    if settings is None:
-        return Settings()
-    if not isinstance(settings, Settings):
-        raise InvalidArgument(
-            f"settings must be chunkstore.Settings, not {type(settings).__name__}", argument="settings"
-        )
-    return settings
-
-
-def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
-    """The metadata cache of a container at this root. Raises as ``LmdbMetadataCache``."""
-    address = storage.address
-    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        from chunkstore.metadata.memory import MemoryMetadataCache
-
-        return MemoryMetadataCache(container, address, role)
-    from chunkstore.metadata.lmdb import LmdbMetadataCache
-
-    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
 
 
 def open_store(
@@ -99,7 +70,7 @@ def open_store(
     owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
     Retry: safe. Source: protocol 3.4, 3.12.
     """
-    chosen = checked_settings(settings)
+    chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
     storage = open_storage(root, chosen)
     try:
@@ -163,136 +134,94 @@ def open_store_on(
 
     ``root``: the URL under which another process finds the same storage; with it, large snapshots are written by a worker.
     """
-    from chunkstore_bindings.probe import confirm_storage, probe_storage
+    from chunkstore_bindings.probe import probe_storage
     from chunkstore_bindings.wrappers.guarded import guarded
-    from chunkstore_journal.container import check_writable, create_container, read_format
-    from chunkstore_journal.objects import encode_format
-    from chunkstore_journal.service import ContainerJournal
+    from chunkstore_journal.container import create_container, read_format
 
-    chosen = checked_settings(settings)
+    chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
-    if observer is not None and not isinstance(observer, Observer):
-        raise InvalidArgument(
-            f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
-        )
-    if optimiser is not None and not isinstance(optimiser, OptimiserPolicy):
-        raise InvalidArgument(
-            f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
-        )
-    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
-        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+    check_ownership(observer, optimiser, wait_s)
     storage = guarded(storage)
+    created = False
     try:
         format_ = read_format(storage, names)
     except ContainerNotFound:
         if not create:
             raise
         format_ = create_container(storage, names, chosen, probe=probe_storage)
-    else:
-        Reserve(storage, names, chosen).make_room()  # for the claim
-        confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-    check_writable(storage, format_, chosen)
-    parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "owner")
-    closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
-    if close_storage:
-        closing.append(storage.close)
-    try:
-        service = ContainerJournal(storage, names, format_, parts, chosen)
-        ownership = service.take_over(own=None, wait_s=float(wait_s), accept_rollback=accept_rollback)
-        store = serve(
-            service, ownership, storage, names, chosen, cache, format_.uuid, root, observer, closing, optimiser
-        )
-        if chosen.verify_chunks_at_open:
-            _verify_chunks(store)
-        return store
-    except BaseException:
-        if cache is None:
-            parts.close()
-        raise
+        created = True
+    claim = Claim(storage, names, format_, chosen, cache, root, close_storage)
+    return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
-def serve(
-    service: JournalService,
-    ownership: Ownership,
-    storage: ChunkStorage,
-    names: ContainerNames,
-    settings: Settings,
-    cache: MetadataCache | None,
-    uuid: bytes,
-    root: str | None,
-    observer: Observer | None,
-    closing: list[Callable[[], None]],
-    optimiser: OptimiserPolicy | None = None,
-) -> ChunkedSegmentStorage:
-    """The store of a fresh ownership, which is given up if that fails."""
-    try:
-        close_lazy_chunks(storage, names, ownership)
-        return ChunkedSegmentStorage(
-            storage=storage,
-            names=names,
-            settings=settings,
-            service=service,
-            ownership=ownership,
-            journal_findings=partial(
-                _journal_findings, storage, names.container, scratch_of(storage, uuid, settings, cache)
-            ),
-            stored_sizes=_stored_sizes(storage, names),
-            observer=observer,
-            optimiser=optimiser,
-            snapshot_worker=_snapshot_worker(storage, names, settings, root) if cache is None else None,
-            sweep_unfinished=partial(_sweep_unfinished, storage),
-            open_copy=partial(open_storage, settings=settings),
-            on_close=closing,
-        )
-    except BaseException:
-        ownership.journal.close()
-        ownership.store.close(clean=False)
-        raise
+def open_replica(
+    root: str,
+    *,
+    container: str = "default",
+    settings: Settings | None = None,
+    at_lsn: int | None = None,
+    at_time: datetime | int | None = None,
+) -> Replica:
+    """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
+    its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
+    that was made by that time.
 
+    ``at_lsn``: what the record of this number left. ``at_time`` (a ``datetime`` with a time zone, or whole milliseconds since 1970): what
+    the newest record whose label of time is not behind it left. Labels are what the owners' clocks said, but never go back along
+    history: where a clock ran ahead, all records that follow have its label until the others have caught up, and so they have where a
+    clock was put back. ``chunkstore journal`` lists the labels; ``at_lsn`` depends on no clock.
 
-def _snapshot_worker(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None
-) -> SnapshotWriter | None:
-    if root is None or storage.capabilities.medium == "memory":
-        return None
-    from chunkstore.snapshot_worker import SnapshotWorker
+    A state of the past is built in a cache of its own, from the newest snapshot at or before it, and deleted when the replica is closed.
+    It costs local space as the container's metadata do. Its chunks may be gone: then reading them raises ``PastCollected``.
 
-    return SnapshotWorker(root, names.container, settings).write
-
-
-def _sweep_unfinished(storage: ChunkStorage) -> int:
-    """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
-    from chunkstore_bindings.wrappers.wrapping import layers
-
-    return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
-
-
-def _verify_chunks(store: ChunkedSegmentStorage) -> None:
-    try:
-        # What only a pin needs does not keep anybody from opening: it may have to be removed for that very reason.
-        found = (item for item in store.check("exists") if item.severity == "damage" and item.invariant != PINNED)
-        damage = next(found, None)
-    except BaseException:
-        store.close()
-        raise
-    if damage is not None:
-        store.close()
-        raise Damaged(f"segment {damage.segment!r}: {damage.message}", object=damage.object, position=damage.position)
-
-
-def open_replica(root: str, *, container: str = "default", settings: Settings | None = None) -> Replica:
-    """Follow a container's journal read-only. Never claims, never writes to the container.
-
-    Raises ``InvalidArgument``, ``ContainerNotFound``, ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``.
+    Raises ``InvalidArgument`` (also: both are given, or the future), ``ContainerNotFound``, ``PastCollected`` (what leads to that moment is
+    not stored any more), ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``. Retry: safe.
     """
-    chosen = checked_settings(settings)
+    chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
+    check_moment(at_lsn, at_time)
     storage = open_storage(root, chosen)
     try:
-        return open_replica_on(storage, container=names.container, settings=chosen, close_storage=True)
+        return open_replica_on(
+            storage,
+            container=names.container,
+            settings=chosen,
+            close_storage=True,
+            root=root,
+            reopen=partial(open_storage, root, chosen),
+            at_lsn=at_lsn,
+            at_time=at_time,
+        )
     except BaseException:
         storage.close()
         raise
+
+
+def open_metered_replica(
+    root: str, *, container: str, settings: Settings
+) -> tuple[Replica, Callable[[], Mapping[str, CallCounts]]]:
+    """As ``open_replica``; and what counts its calls of the storage, by operation, or those of the owner that it has become."""
+    from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+
+    made: list[MeteredChunkStorage] = []
+
+    def opened() -> ChunkStorage:
+        made.append(MeteredChunkStorage(open_storage(root, settings)))
+        return made[-1]
+
+    storage = opened()
+    try:
+        replica = open_replica_on(
+            storage, container=container, settings=settings, close_storage=True, root=root, reopen=opened
+        )
+    except BaseException:
+        storage.close()
+        raise
+
+    def counts() -> Mapping[str, CallCounts]:
+        return made[-1].snapshot()
+
+    return replica, counts
 
 
 def open_replica_on(
@@ -301,67 +230,144 @@ def open_replica_on(
     container: str = "default",
     settings: Settings | None = None,
     cache: MetadataCache | None = None,
+    owner_cache: MetadataCache | None = None,
     close_storage: bool = False,
+    root: str | None = None,
+    reopen: Callable[[], ChunkStorage] | None = None,
+    at_lsn: int | None = None,
+    at_time: datetime | int | None = None,
 ) -> Replica:
-    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own."""
+    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own.
+
+    For a promotion: ``owner_cache``, with ``cache``, keeps its state; ``reopen`` opens the storage that the owner shall have, else it is
+    this one, and stays the caller's; ``root`` as in ``open_store_on``.
+    """
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import read_format
+    from chunkstore_journal.findings import journal_findings
     from chunkstore_journal.follower import Follower
+    from chunkstore_journal.history import Streams
+    from chunkstore_journal.past import Asked, FixedState
 
-    chosen = checked_settings(settings)
+    chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
+    asked = Asked(*check_moment(at_lsn, at_time))
+    past = asked != (None, None)
     storage = guarded(storage)
-    format_ = read_format(storage, names)
-    parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "replica")
-    closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
-    if close_storage:
-        closing.append(storage.close)
     try:
-        follower = Follower(storage, names, format_, parts, chosen)
-        scratch = scratch_of(storage, format_.uuid, chosen, cache)
+        format_ = read_format(storage, names)
+    except Unsupported as error:
+        if error.feature != "backup":
+            raise
+        return _open_backup(storage, names.container, chosen, cache, asked, close_storage=close_storage)
+    made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
+    try:
+        follower: Follower | FixedState
+        streams = Streams(storage, names, format_)
+        follower = FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
+        scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
 
-        def journal_findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
-            memory = None if cache is not None else _memory_of_owner(storage, format_.uuid, chosen)
-            found = _journal_findings(storage, container, scratch, level, head, pinned_lsn, memory)
-            if follower.ahead:
-                found.append(_finding(12, "warning", "metadata cache", 0, follower.ahead))
+        def findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
+            memory = None if cache is not None else parts.memory_of_owner(storage, format_.uuid, chosen)
+            found = journal_findings(storage, names, scratch, level, head, pinned_lsn, memory)
+            if isinstance(follower, Follower) and follower.ahead:
+                found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
             return found
 
-        return Replica(
+        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen)
+        promotes = not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
+        replica = Replica(
             storage=storage,
             names=names,
             settings=chosen,
             follower=follower,
-            journal_findings=journal_findings,
-            stored_sizes=_stored_sizes(storage, names),
-            on_close=closing,
+            journal_findings=findings,
+            stored_sizes=parts.stored_sizes(storage, names),
+            uuid=format_.uuid,
+            why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
+            promote=partial(promote, seen, follower) if promotes else None,
+            close_cache=made.close if cache is None else None,
+            close_storage=storage.close if close_storage else None,
         )
+        try:
+            parts.require_import(follower.store, names, None)
+        except BaseException:
+            replica.close()
+            raise
+        return replica
     except BaseException:
         if cache is None:
-            parts.close()
+            made.close()
         raise
 
 
-def _memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
-    """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
-    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        store = cache_of(storage, container, settings, "owner").open_current()
-        if store is None:
-            return None
-        try:
-            return store.head()
-        finally:
-            store.close(clean=False)
-    from chunkstore.metadata.lmdb import newest_head
+def _open_backup(
+    storage: ChunkStorage,
+    container: str,
+    settings: Settings,
+    cache: MetadataCache | None,
+    moment: tuple[int | None, int | None],
+    *,
+    close_storage: bool,
+) -> Replica:
+    """The newest backup of a container, or that of a moment, where its backups lie."""
+    from chunkstore.backup.opened import BackupFollower
+    from chunkstore.backup.runs import container_of
 
-    return newest_head(settings.cache_dir or default_cache_dir(), container, storage.address, settings=settings)
+    names = BackupNames(container)
+    uuid = container_of(storage, names)
+    role = "replica" if moment == (None, None) else "past"
+    made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
+    try:
+        return Replica(
+            storage=storage,
+            names=names,
+            settings=settings,
+            follower=BackupFollower(storage, names, made, moment),
+            uuid=uuid,
+            close_cache=made.close if cache is None else None,
+            close_storage=storage.close if close_storage else None,
+        )
+    except BaseException:
+        if cache is None:
+            made.close()
+        raise
+
+
+def open_asker(root: str, *, container: str = "default", settings: Settings | None = None) -> Asker:
+    """What asks a container's owner to do something, without claiming anything. ``settings.ask_s`` is the owner's.
+
+    Raises as ``open_replica``, and ``Unsupported`` where requests cannot be stored safely.
+    """
+    chosen = parts.checked_settings(settings)
+    names = ContainerNames(container)
+    storage = open_storage(root, chosen)
+    try:
+        replica = open_replica_on(storage, container=names.container, settings=chosen, close_storage=True)
+        return open_asker_on(storage, replica)
+    except BaseException:
+        storage.close()
+        raise
+
+
+def open_asker_on(storage: ChunkStorage, replica: Replica) -> Asker:
+    """As ``open_asker``, on a storage of the caller's own and a replica of it, which it closes."""
+    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_journal.asks import StoredAsks
+
+    if not storage.capabilities.create_if_absent:
+        replica.close()
+        raise Unsupported(f"{storage.url} cannot store a request safely", feature="ask")
+    able = storage.capabilities
+    box = StoredAsks(guarded(storage), ContainerNames(replica.container), replica.uuid)
+    return Asker(replica, box, syncs_prove=able.sync_repeatable or not able.append)
 
 
 def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
     """The containers under a root, in name order. Read-only. Raises ``InvalidArgument``, ``StorageUnavailable``."""
     from chunkstore_journal.container import list_containers as listed
 
-    with storage_of(root, settings) as storage:
+    with parts.storage_of(root, settings) as storage:
         return list(listed(storage))
 
 
@@ -374,7 +380,7 @@ def describe_owner(root: str, container: str = "default", *, settings: Settings 
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import describe_owner as described
 
-    with storage_of(root, settings) as storage:
+    with parts.storage_of(root, settings) as storage:
         streams = open_streams(storage, ContainerNames(container))
         info = described(streams)
         claim, lease = info.claim, info.lease
@@ -402,90 +408,6 @@ def journal_records(
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.inspect import iter_records
 
-    with storage_of(root, settings) as storage:
+    with parts.storage_of(root, settings) as storage:
         for record in iter_records(open_streams(storage, ContainerNames(container)), epoch):
             yield record._asdict()
-
-
-@contextmanager
-def storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
-    """The storage of a root, closed when the block ends. Raises ``InvalidArgument``, ``StorageUnavailable``."""
-    storage = open_storage(root, checked_settings(settings))
-    try:
-        yield storage
-    finally:
-        storage.close()
-
-
-def scratch_of(
-    storage: ChunkStorage, container: bytes, settings: Settings, cache: MetadataCache | None
-) -> Callable[[], MetadataCache]:
-    """Makes caches for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
-
-    def make() -> MetadataCache:
-        if cache is None:
-            return cache_of(storage, container, settings, "replica")
-        from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-
-        return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())
-
-    return make
-
-
-def _journal_findings(
-    storage: ChunkStorage,
-    container: str,
-    scratch: Callable[[], MetadataCache],
-    level: CheckLevel,
-    head: Head,
-    pinned_lsn: int | None,
-    memory: Head | None = None,
-) -> list[Finding]:
-    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30, 39; ``deep``: 10 and all of 11), for ``check``.
-
-    ``memory``: where the cache of an owner on this machine stands.
-    """
-    from chunkstore_journal.history import open_streams
-    from chunkstore_journal.inspect import check_journal
-    from chunkstore_journal.pin_check import check_pinned
-    from chunkstore_journal.replay_check import check_replay
-
-    names = ContainerNames(container)
-
-    def stored() -> list[Finding]:
-        streams = open_streams(storage, names)
-        pinned = check_pinned(streams, pinned_lsn) if pinned_lsn else ()
-        return [_finding(*item) for item in (*check_journal(streams, head, memory), *pinned)]
-
-    def replayed() -> list[Finding]:
-        room = scratch()
-        try:
-            return [_finding(*item) for item in check_replay(open_streams(storage, names), room)]
-        finally:
-            room.close()
-
-    found = _found_twice(stored)
-    if level == "deep":
-        known = {(item.invariant, item.object) for item in found}
-        found += [item for item in _found_twice(replayed) if (item.invariant, item.object) not in known]
-    return found
-
-
-def _stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
-    from chunkstore_journal.sizes import stored_sizes
-
-    return partial(stored_sizes, storage, names)
-
-
-def _finding(invariant: int, severity: str, object: str, position: int, message: str) -> Finding:
-    """One of the journal's findings, as ``check`` reports it."""
-    return Finding(invariant, _SEVERITY[severity], "", "", object, position, message)
-
-
-def _found_twice(look: Callable[[], list[Finding]]) -> list[Finding]:
-    """Only what a second look finds again counts: a collector or a take-over may be at work meanwhile."""
-    found = look()
-    if found:
-        again = {(item.invariant, item.object) for item in look()}
-        found = [item for item in found if (item.invariant, item.object) in again]
-    return found

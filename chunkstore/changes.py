@@ -53,11 +53,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a segment. ``rolling`` None takes the store's default."""
+    """Create a segment. ``rolling`` None takes the store's default. ``start_offset``: as if what lies below had been truncated away."""
 
     name: str
     rolling: RollingPolicy | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    start_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,9 @@ def check_changes(changes: Sequence[Change]) -> None:
             if change.rolling is not None and not isinstance(change.rolling, RollingPolicy):
                 raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
             check_attributes(change.attributes)
+            check_number(change.start_offset, "start_offset")
+            if change.start_offset >> 63:
+                raise InvalidArgument("start_offset must be below 2^63", argument="start_offset")
         elif isinstance(change, UpdateAttributes):
             check_attribute_changes(change.changes, "changes")
             check_attribute_changes(change.expected, "expected")

@@ -185,6 +185,8 @@ class Settings:
       undecided_s_max: an undecided batch is "unknown" when a self-take-over has not resolved it after this long (protocol.md A6);
         on local storages after op_deadline_s at the latest.
       gc_grace_s: removed chunks are kept this long for readers in flight.
+      ask_s: how often an owner looks whether somebody asks it for something (``chunkstore.open_asker``); 0: never. None: every 0.05 s on
+        local storages; elsewhere every second, and up to 20 s while nothing has happened for a minute.
       collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.
       gc_grace_emergency_s: in safe mode, the grace where that is shorter; None leaves it as it is.
       quota_bytes: chunks (live, garbage, dead heads; not journal, snapshots or orphans) may take so much; 0 is no quota.
@@ -219,6 +221,7 @@ class Settings:
     resolve_s: float = 5.0
     undecided_s_max: float = 60.0
     gc_grace_s: float = 3600.0
+    ask_s: float | None = None
     collect_s: float = 300.0
     gc_grace_emergency_s: float | None = None
     quota_bytes: int = 0
@@ -255,9 +258,10 @@ class Settings:
         _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
-        emergency = self.gc_grace_emergency_s
-        good = emergency is None or (type(emergency) in (int, float) and 0 <= emergency <= _YEAR_S)
-        _require(good, "gc_grace_emergency_s", f"None or a number from 0 to {_YEAR_S:g}", emergency)
+        for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0)):
+            value = getattr(self, name)
+            good = value is None or (type(value) in (int, float) and 0 <= value <= high)
+            _require(good, name, f"None or a number from 0 to {high:g}", value)
         for name, low, high in _NUMBER_RANGES:
             value = getattr(self, name)
             whole = isinstance(getattr(_DEFAULTS, name, value), int)
@@ -284,8 +288,8 @@ class OptimiserPolicy:
     may move, and ask of the storage, in the long run (0: no limit); what one step has spent too much is waited for before the next.
     ``step_deadline_s``: a step begins nothing new after so long (0.01 to 3600); what hangs in it ends by ``op_deadline_s``.
     ``retention``: apply the policies of ``set_retention``. ``sweep_s``: delete orphans that are a day old so often (0: never).
-    ``defrag``: merge small chunks so (None: never). ``scrub_bytes_s``: read and compare so much of what is stored, once a day at most
-    (0: never).
+    ``defrag``: merge small chunks so (None: never). ``defrag_inline``: begin within a second, not within ``interval_s``, when a segment has
+    got ``fanout`` new chunks. ``scrub_bytes_s``: read and compare so much of what is stored, once a day at most (0: never).
     """
 
     interval_s: float = 60.0
@@ -295,6 +299,7 @@ class OptimiserPolicy:
     retention: bool = False
     sweep_s: float = 0.0
     defrag: DefragPolicy | None = None
+    defrag_inline: bool = False
     scrub_bytes_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -303,9 +308,13 @@ class OptimiserPolicy:
             if type(value) not in (int, float) or not low <= value <= high:
                 text = f"OptimiserPolicy.{name} must be a number from {low:g} to {high:g}, not {value!r}"
                 raise InvalidArgument(text, argument=name)
-        if type(self.retention) is not bool:
-            text = f"OptimiserPolicy.retention must be a bool, not {self.retention!r}"
-            raise InvalidArgument(text, argument="retention")
+        for name in ("retention", "defrag_inline"):
+            if type(getattr(self, name)) is not bool:
+                text = f"OptimiserPolicy.{name} must be a bool, not {getattr(self, name)!r}"
+                raise InvalidArgument(text, argument=name)
+        if self.defrag_inline and self.defrag is None:
+            text = "OptimiserPolicy.defrag_inline says when merging begins: give defrag=DefragPolicy(), too"
+            raise InvalidArgument(text, argument="defrag_inline")
         if self.defrag is not None and not isinstance(self.defrag, DefragPolicy):
             text = f"OptimiserPolicy.defrag must be a DefragPolicy or None, not {self.defrag!r}"
             raise InvalidArgument(text, argument="defrag")

@@ -22,6 +22,7 @@ from typing import Self
 
 from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
+from chunkstore.asks import AskBox
 from chunkstore.changes import Change, added_bytes, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
@@ -49,11 +50,14 @@ from chunkstore.operations.regain import Regain, SegmentOutcome, regain
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.snapshots import SnapshotWriter
+from chunkstore.operations.take_in import Batch, take_in
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue
+from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
+from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
@@ -82,6 +86,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         open_copy: Callable[[str], ChunkStorage] = no_copies,
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
+        asks: AskBox | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
@@ -123,6 +128,10 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         )
         self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
         self._make_optimiser(optimiser)
+        if asks is not None:
+            self._maintenance.beside.append(
+                Asked(container, asks, partial(carry_out, container, self), self._maintenance.stopping)
+            )
         self._maintenance.start()
 
     def __enter__(self) -> Self:
@@ -342,10 +351,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         Atomic, durable. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (it opens another one).
         """
-        if not isinstance(holder, str) or not 1 <= utf8_bytes(holder) <= 255:
-            raise InvalidArgument("holder must be a str of 1 to 255 bytes", argument="holder")
-        if not isinstance(ttl_s, (int, float)) or not 0 < ttl_s <= 366 * 86_400:
-            raise InvalidArgument(f"ttl_s must be a number of seconds above 0, not {ttl_s!r}", argument="ttl_s")
+        check_holder(holder, ttl_s)
         plan = partial(plan_open_session, holder=holder, ttl_s=ttl_s)
         session_id = commit_changes(self._container, (), plan, adds=0)
         return Session(self._container, session_id, holder)
@@ -392,11 +398,15 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]
 
-    # Repairs and the end
+    # Repairs, imports and the end
 
     def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
         """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
         return regain(self._container, plan)
+
+    def take_in(self, source: ChunkStorage, batch: Batch) -> None:
+        """Commit a step of an import (``chunkstore.backup``), atomic and durable. Raises as ``commit``, and what ``source`` raises."""
+        take_in(self._container, source, batch)
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Raises nothing.

@@ -15,10 +15,13 @@ A class exists only where a caller would act differently::
       OutcomeUnknown         may or may not have happened: retry with an expected offset or event number
       StorageFull            free space, then retry; nothing was lost
       StorageUnavailable     retry later; it did not happen
+        AccessDenied         mend the root or its permissions, then retry; it did not happen
         CacheDamaged         the same: the metadata cache is made anew meanwhile
       DeadlineExceeded       retry with more time; it did not happen
       ContainerNotFound      create it, or mend the root
       ContainerBusy          a live owner exists: wait, or take over
+      ChunksMissing          a state cannot be copied whole: choose another one, or bring the chunks back
+      PastCollected          choose a later moment; pins and pitr_horizon_s keep more
       Unsupported            this storage cannot do it safely
       Damaged                stored bytes are not what was written: restore or salvage
         RolledBack           this root is older than what was seen here: put it right, or accept it
@@ -33,13 +36,16 @@ Promises: every field survives pickling (Spark workers send errors home); foreig
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
 __all__ = [
+    "AccessDenied",
     "BadOffset",
     "CacheDamaged",
     "ChunkExists",
     "ChunkNotFound",
+    "ChunksMissing",
     "ChunkstoreError",
     "Closed",
     "Conflict",
@@ -51,6 +57,7 @@ __all__ = [
     "InvalidOffset",
     "NotOwner",
     "OutcomeUnknown",
+    "PastCollected",
     "RolledBack",
     "SegmentExists",
     "SegmentNotFound",
@@ -94,6 +101,12 @@ class ChunkstoreError(Exception):
         twin.__cause__ = self.__cause__
         assert isinstance(twin, type(self))
         return twin
+
+    @staticmethod
+    def told(name: str, message: str, fields: Mapping[str, object]) -> ChunkstoreError:
+        """An error that another process tells: of the class of this name, of the base where this program has none."""
+        cls = globals()[name] if name in __all__ else ChunkstoreError
+        return _restore(cls, message, {field: fields.get(field) for field in cls.fields})
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_restore, (type(self), self.message, self.to_fields()))
@@ -224,6 +237,13 @@ class StorageUnavailable(ChunkstoreError):
         self.object = object
 
 
+class AccessDenied(StorageUnavailable):
+    """The root takes no changes from this process: it lacks the permission, or the file system is mounted read-only.
+
+    The operation certainly did not happen, and waiting mends nothing.
+    """
+
+
 class CacheDamaged(StorageUnavailable):
     """The local metadata cache does not hold what was written to it; ``object`` is its directory. The operation did not happen.
 
@@ -266,6 +286,43 @@ class ContainerBusy(ChunkstoreError):
         self.container = container
         self.host = host
         self.pid = pid
+
+
+class ChunksMissing(ChunkstoreError):
+    """A state cannot be copied whole, because some of its chunks are absent or too short. Nothing was begun.
+
+    ``missing``: the first thousand, each with ``segment``, ``chunk``, ``start``, ``stop`` (bytes of the segment) and ``reason``; ``count``:
+    all of them, of ``chunks``.
+    """
+
+    fields = ("missing", "count", "chunks")
+
+    def __init__(self, missing: Sequence[Mapping[str, object]], *, count: int, chunks: int) -> None:
+        first = missing[0]
+        text = (
+            f"{count} of {chunks} chunks are missing, the first of them {first['chunk']} ({first['reason']}), bytes {first['start']} to "
+            f"{first['stop']} of segment {first['segment']!r}"
+        )
+        super().__init__(f"{text}. Nothing was begun; bring them back, or choose another moment")
+        self.missing = [dict(item) for item in missing]
+        self.count = count
+        self.chunks = chunks
+
+
+class PastCollected(ChunkstoreError):
+    """What a moment of the past needs was removed behind it, and collected since. Nothing is damaged.
+
+    ``lsn``: the moment; 0 where it is not known to which record its time leads. ``oldest_lsn``: the oldest one that is still there;
+    None where there is none, or where it is a ``chunk`` that is missing.
+    """
+
+    fields = ("lsn", "oldest_lsn", "chunk")
+
+    def __init__(self, message: str, *, lsn: int, oldest_lsn: int | None = None, chunk: str = "") -> None:
+        super().__init__(f"{message}. A pin, or Settings(pitr_horizon_s=...), keeps what a later moment needs")
+        self.lsn = lsn
+        self.oldest_lsn = oldest_lsn
+        self.chunk = chunk
 
 
 class Unsupported(ChunkstoreError):

@@ -13,8 +13,10 @@ from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, LAZY, ChunkRecord, SegmentRecord
 
-__all__ = ["PINNED", "Finding", "segment_findings"]
+__all__ = ["ORPHANED", "PINNED", "Finding", "segment_findings"]
 
+ORPHANED: Final = 23
+"""The number of the invariant that is about chunks without a row."""
 PINNED: Final = 39
 """The number of the invariant that is about pins."""
 
@@ -41,10 +43,10 @@ def segment_findings(
     names: ContainerNames,
     *,
     epoch: int,
-    seen: set[bytes],
+    take: Callable[[bytes], bool],
 ) -> Iterator[Finding]:
-    """Walk one segment's list and report what is wrong. ``find`` may raise ``Damaged``; ``seen`` collects chunk ids over all segments
-    (invariant 17)."""
+    """Walk one segment's list and report what is wrong. ``find`` may raise ``Damaged``; ``take`` is told each chunk that was found, and
+    answers whether no list had it before (invariant 17)."""
     where = segment.name
 
     def finding(number: int, message: str, identity: bytes = NO_CHUNK, position: int = 0) -> Finding:
@@ -68,40 +70,54 @@ def segment_findings(
         try:
             record = find(identity) if identity else None
         except Damaged as error:
-            seen.add(identity)
+            take(identity)
             yield finding(14, f"the row of chunk {number} cannot be read: {error.message}", identity, offset)
             return
         if record is None:
             yield finding(14, f"chunk {number} of {segment.chunk_count} has no record", identity, offset)
             return
-        if identity in seen:
+        if not take(identity):
             yield finding(17, "the chunk belongs to two places", identity, offset)
             return
-        seen.add(identity)
         try:
             confined(names, identity, record)
         except Damaged as error:
             yield finding(18, error.message, identity, offset)
-        yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch)
+        # For most chunks of a million it is enough to look here.
+        if (
+            record.previous != previous
+            or record.length < 1
+            or record.state != CLOSED
+            or record.epoch > epoch
+            or chunk_epoch(identity) not in (0, record.epoch)
+        ):
+            yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch)
         if number == 0 and not offset <= segment.start_offset < offset + record.length:
             yield finding(16, "the start offset is not inside the first chunk", identity, offset)
         if number == segment.chunk_count - 1:
-            if identity != segment.last_chunk:
-                yield finding(14, "the list does not end at the last chunk", identity, offset)
-            if record.next:
-                yield finding(14, "the last chunk has a successor", identity, offset)
-            if offset != segment.last_chunk_offset:
-                yield finding(
-                    15, f"the last chunk begins at {offset}, recorded {segment.last_chunk_offset}", identity, offset
-                )
-            if offset + record.length != segment.length:
-                yield finding(
-                    15, f"the list ends at {offset + record.length}, the segment at {segment.length}", identity, offset
-                )
+            yield from _last_findings(finding, segment, identity, record, offset)
         elif not record.next:
             yield finding(14, f"the list ends after {number + 1} of {segment.chunk_count} chunks", identity, offset)
             return
         identity, previous, offset = record.next, identity, offset + record.length
+
+
+def _last_findings(
+    finding: Callable[[int, str, bytes, int], Finding],
+    segment: SegmentRecord,
+    identity: bytes,
+    record: ChunkRecord,
+    offset: int,
+) -> Iterator[Finding]:
+    end = offset + record.length
+    if identity != segment.last_chunk:
+        yield finding(14, "the list does not end at the last chunk", identity, offset)
+    if record.next:
+        yield finding(14, "the last chunk has a successor", identity, offset)
+    if offset != segment.last_chunk_offset:
+        yield finding(15, f"the last chunk begins at {offset}, recorded {segment.last_chunk_offset}", identity, offset)
+    if end != segment.length:
+        yield finding(15, f"the list ends at {end}, the segment at {segment.length}", identity, offset)
 
 
 def _chunk_findings(

@@ -10,9 +10,20 @@ Layout of a container (protocol.md 3.1, A11), everything under ``<container>/``:
     snap/<lsn>-<E>-<token>.sn   snapshots, unique names
     snap/LATEST                 hint
     lease                       hint (A15)
+    ask/<token>                 a request to the owner; ask/<token>.r its answer; ask/bell a hint that changes with each (3.19)
     tmp/<token>                 unique temporaries, swept by age and epoch
     d/<2 hex>/<rest>            chunks; rest = <segment>-<epoch>-<n>-<8 hex random>, or s<session>-<n>-<8 hex random>;
                                 the 2 hex digits are the first byte of BLAKE2b of the rest
+
+Layout of a container's backups (``chunkstore.backup``), under ``<container>/`` of another root::
+
+    BACKUP                      put once: which container's
+    NEWEST                      hint
+    backups/<lsn>-<run>.sn      exports; run is 32 hex digits
+    done/<run>                  what became of a run, put once
+    running/<run>               runs that are under way
+    d/<2 hex>/<rest>            copies of chunks, under their own names
+    o/<2 hex>/<rest>.<length>   copies of chunks that were growing
 
 Promises: no name built here can leave the root; ``parse_*`` invert the builders and answer ``None`` for strangers; a chunk's row leads
 to the object that its id names, or is refused (``confined``): no stored text is ever used as a chunk's name.
@@ -22,6 +33,7 @@ Leaves out: keys inside the metadata store (``metadata.keys``).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct
 
@@ -33,6 +45,7 @@ from chunkstore.records import KIND_OBJECT, ChunkRecord
 __all__ = [
     "CHUNK_ID_BYTES",
     "NO_CHUNK",
+    "BackupNames",
     "ContainerNames",
     "check_container_name",
     "check_kept_folder",
@@ -47,6 +60,7 @@ __all__ = [
     "confined",
     "named_chunks",
     "parse_chunk_rest",
+    "parse_run",
     "session_chunk_id",
     "session_epoch",
     "utf8_bytes",
@@ -56,7 +70,7 @@ _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
-_OWN_FOLDERS = frozenset(("format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
+_OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 
 _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
@@ -190,15 +204,17 @@ def parse_chunk_rest(rest: str) -> bytes | None:
 class ContainerNames:
     """The object names of one container. Built once per store; every method is pure."""
 
-    __slots__ = ("_data", "container", "format", "latest", "lease", "reserve", "voided")
+    __slots__ = ("_data", "backup", "bell", "container", "format", "latest", "lease", "reserve", "voided")
 
     def __init__(self, container: str) -> None:
         check_container_name(container)
         self.container = container
+        self.backup = f"{container}/BACKUP"
         self.format = f"{container}/FORMAT"
         self.latest = f"{container}/snap/LATEST"
         self.voided = f"{container}/j/VOIDED"
         self.lease = f"{container}/lease"
+        self.bell = f"{container}/ask/bell"
         self.reserve = f"{container}/reserve"
         self._data = f"{container}/d/"
 
@@ -242,6 +258,23 @@ class ContainerNames:
         """A unique temporary."""
         return f"{self.container}/tmp/{token}"
 
+    def ask_prefix(self) -> str:
+        """All requests and answers."""
+        return f"{self.container}/ask/"
+
+    def request(self, token: str) -> str:
+        """A request to the owner."""
+        return f"{self.container}/ask/{token}"
+
+    def answer(self, token: str) -> str:
+        """The owner's answer to a request."""
+        return f"{self.container}/ask/{token}.r"
+
+    def parse_ask(self, name: str) -> tuple[str, bool] | None:
+        """``(token, whether it is the answer)`` of a request's or an answer's name; None for a stranger, and for the bell."""
+        match = re.fullmatch(r"([0-9a-f]{32})(\.r)?", name[len(self.ask_prefix()) :])
+        return (match[1], match[2] is not None) if match and name.startswith(self.ask_prefix()) else None
+
     def chunk(self, identity: bytes) -> str:
         """The object name of a chunk."""
         return self._data + _chunk_path(identity)
@@ -276,6 +309,82 @@ class ContainerNames:
         """The epoch of a claim's name; None for a stranger."""
         match = re.fullmatch(r"[0-9a-f]{16}/([0-9a-f]{16})", name[len(self.epoch_prefix()) :])
         return int(match[1], 16) if match and name.startswith(self.epoch_prefix()) else None
+
+
+class BackupNames(ContainerNames):
+    """The object names of one container's backups, which lie where a container of this name would lie in another root.
+
+    A copy of a chunk has the chunk's name; the copy of one that was still growing has its length in its name besides. ``growing``: those
+    of the backup that is looked at, by their lengths.
+    """
+
+    __slots__ = ("growing", "newest")
+
+    def __init__(self, container: str) -> None:
+        super().__init__(container)
+        self.newest = f"{container}/NEWEST"
+        self.growing: Mapping[bytes, int] = {}
+
+    def chunk(self, identity: bytes) -> str:
+        length = self.growing.get(identity) if self.growing else None
+        return super().chunk(identity) if length is None else self.copy(identity, length)
+
+    def copy(self, identity: bytes, growing: int | None) -> str:
+        """The copy of a chunk; of one that was ``growing``, of its first so many bytes."""
+        return (
+            super().chunk(identity)
+            if growing is None
+            else f"{self.growing_prefix()}{_chunk_path(identity)}.{growing:x}"
+        )
+
+    def parse_copy(self, name: str) -> tuple[bytes, int | None] | None:
+        """Inverse of ``copy``; None for a stranger."""
+        if not name.startswith(self.growing_prefix()):
+            identity = self.parse_chunk(name)
+            return None if identity is None else (identity, None)
+        path, _, length = name[len(self.growing_prefix()) :].rpartition(".")
+        identity = self.parse_chunk(self._data + path)
+        found = identity is not None and re.fullmatch(r"[0-9a-f]{1,16}", length)
+        return (identity, int(length, 16)) if found and identity is not None else None
+
+    def data_prefix(self) -> str:
+        """Nothing lies there: copies that one backup does not name are no orphans, for others do."""
+        return f"{self.container}/none/"
+
+    def copies_prefix(self) -> str:
+        """All copies of chunks that do not grow."""
+        return self._data
+
+    def growing_prefix(self) -> str:
+        """All copies of chunks that were growing."""
+        return f"{self.container}/o/"
+
+    def stored_prefix(self) -> str:
+        """All exports."""
+        return f"{self.container}/backups/"
+
+    def stored(self, lsn: int, run: str) -> str:
+        """The export of a run."""
+        return f"{self.stored_prefix()}{lsn:016x}-{run}.sn"
+
+    def parse_stored(self, name: str) -> tuple[int, str] | None:
+        """``(lsn, run)`` of an export's name; None for a stranger, and for a part."""
+        match = re.fullmatch(r"([0-9a-f]{16})-([0-9a-f]{32})\.sn", name[len(self.stored_prefix()) :])
+        return (int(match[1], 16), match[2]) if match and name.startswith(self.stored_prefix()) else None
+
+    def done(self, run: str) -> str:
+        """What became of a run, put once; of ``""`` the prefix."""
+        return f"{self.container}/done/{run}"
+
+    def running(self, run: str) -> str:
+        """A run that is under way; of ``""`` the prefix."""
+        return f"{self.container}/running/{run}"
+
+
+def parse_run(name: str, prefix: str) -> str | None:
+    """The run in a name of ``done`` or ``running``; None for a stranger."""
+    run = name[len(prefix) :]
+    return run if name.startswith(prefix) and re.fullmatch(r"[0-9a-f]{32}", run) else None
 
 
 def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> ChunkRecord:

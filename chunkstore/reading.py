@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
@@ -20,13 +20,14 @@ from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import PINNED, Finding
 from chunkstore.metadata.pins import pinned_lsn, read_pins
-from chunkstore.metadata.port import Head
+from chunkstore.metadata.port import Head, MetadataView
 from chunkstore.metadata.retention import scan_policies
 from chunkstore.operations import inspect
+from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
-from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
+from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.upkeep.defrag import DefragReport, check_policy, plan_all
 from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
 from chunkstore.upkeep.sweep import SweepReport, SweptKind, check_age, count_garbage, find_orphans
@@ -35,6 +36,7 @@ from chunkstore.upkeep.usage import Space, segment_usage
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
 _POLL_S = 0.05
+T = TypeVar("T")
 
 JournalFindings: TypeAlias = Callable[[CheckLevel, Head, int | None], list[Finding]]
 """What the journal says of itself, at a level of ``check``, of a metadata cache that stands at a head, and of the lowest lsn that a pin
@@ -53,11 +55,31 @@ class ReadableContainer:
     _journal_findings: JournalFindings
     _space: Space
 
+    @property
+    def read_context(self) -> ReadContext:
+        """What reads rows and chunks, for packages of ours that read them themselves."""
+        return self._context
+
     def _present_epoch(self) -> int:
         raise NotImplementedError
 
+    def _sweeping_epoch(self) -> int:
+        """Of the next sweep."""
+        return self._present_epoch()
+
     def _refresh(self, most_s: float | None = None) -> None:
         """Bring the view up to date before waiting on, for ``most_s`` at most; an owner is always up to date."""
+
+    def look(self, call: Callable[[MetadataView], T]) -> T:
+        """What ``call`` makes of one consistent view of the rows, for those who read them themselves (``chunkstore.backup``).
+
+        It may be called again. Raises what it raises, and as ``info`` but for ``SegmentNotFound``. Retry: safe.
+        """
+        self._context.check_open()
+        try:
+            return self._context.look(call)
+        finally:
+            self._context.check()
 
     def open_read(self, segment: SegmentRef) -> SegmentHandle:
         """A read handle. Never writes. Raises as ``info``."""
@@ -196,6 +218,14 @@ class ReadableContainer:
         finally:
             self._context.check()
 
+    def sessions(self) -> list[OpenSession]:
+        """The sessions that are open, in the order in which they were opened. Raises and retry as ``pins``."""
+        self._context.check_open()
+        try:
+            return self._context.look(list_sessions)
+        finally:
+            self._context.check()
+
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
 
@@ -256,13 +286,14 @@ class ReadableContainer:
         )
 
     def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
-        """What a sweep would delete now (``ChunkedSegmentStorage.sweep``). Lists every chunk; changes nothing.
+        """What a sweep would delete now (``ChunkedSegmentStorage.sweep``); of a replica: the sweep of whoever claims next. Lists every
+        chunk; changes nothing.
 
         Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.
         """
         age_s = check_age(age_s_min)
         self._context.check_open()
-        return find_orphans(self._context, self._present_epoch(), age_s).report()
+        return find_orphans(self._context, self._sweeping_epoch(), age_s).report()
 
     def garbage(self) -> SweptKind:
         """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""

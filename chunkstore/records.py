@@ -24,6 +24,7 @@ __all__ = [
     "Extra",
     "GarbageRecord",
     "LayoutChunk",
+    "OpenSession",
     "Pin",
     "PinRecord",
     "SegmentInfo",
@@ -187,6 +188,15 @@ class Pin(NamedTuple):
     created_at: int
     expires_at: int | None
     offsets: Mapping[str, int]
+
+
+class OpenSession(NamedTuple):
+    """What ``sessions`` answers of an open session. Times are milliseconds since 1970, and labels: a session ends by a commit."""
+
+    id: int
+    holder: str
+    opened_at: int
+    expires_at: int
 
 
 class SegmentInfo(NamedTuple):

@@ -5,7 +5,7 @@ schemes through the entry-point group ``chunkstore.bindings`` (name: the scheme;
 settings, returns a ``ChunkStorage``). A binding is imported when a root needs it, never before. Credentials in a URL never
 reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
 limit (docs/decisions/0011).
-Leaves out: containers (``assembly``).
+Leaves out: containers (``assembly``), but for whether a root holds a copy of one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from chunkstore.config import Settings
-from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, Unsupported
+from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["ENTRY_POINT_GROUP", "open_storage"]
+__all__ = ["ENTRY_POINT_GROUP", "open_copy", "open_storage"]
 
 ENTRY_POINT_GROUP = "chunkstore.bindings"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -150,3 +151,42 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
             "s3:// roots need the package boto3: pip install 'chunkstore-engine[s3]'", feature="s3"
         ) from error
     return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
+
+
+def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
+    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
+
+    Raises ``InvalidArgument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
+    """
+    from chunkstore_journal.container import read_format
+
+    names = ContainerNames(container)
+    copy = open_storage(root, settings)
+    try:
+        what = "" if copy.address != of.address else "it is this root itself"
+        try:
+            if not what and _uuid_of_copy(copy, container) != read_format(of, names).uuid:
+                what = "the container of this name there is another one"
+        except ContainerNotFound:
+            what = "there is no such container"
+        except Damaged:
+            pass  # its chunks may be sound all the same
+        if what:
+            text = f"{copy.url} holds no copy of container {container!r}: {what}; name a root that the container's was copied to"
+            raise InvalidArgument(text, argument="repair_from")
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _uuid_of_copy(copy: ChunkStorage, container: str) -> bytes:
+    from chunkstore.backup.runs import container_of
+    from chunkstore_journal.container import read_format
+
+    try:
+        return read_format(copy, ContainerNames(container)).uuid
+    except Unsupported as error:
+        if error.feature != "backup":
+            raise
+        return container_of(copy, BackupNames(container))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from chunkstore.assembly import cache_of, checked_settings, scratch_of, serve, storage_of
 from chunkstore.config import Settings
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.cut_off import CutOff
 from chunkstore.operations.regain import Regain, RepairReport, Unread, plan_regain
+from chunkstore.owning import serve
+from chunkstore.parts import cache_of, checked_settings, scratch_of, storage_of
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["repair", "repair_on"]
@@ -131,5 +132,6 @@ def _plan(
         unreadable=tuple(unreadable),
         segments=plan.outcomes,
         not_applied=plan.not_applied,
+        pins=tuple(name for name, _ in plan.pins),
     )
     return report, plan

@@ -1,32 +1,41 @@
-"""``Replica``: follows the journal read-only. Never claims, never writes to the container (protocol 3.13).
+"""``Replica``: follows the journal read-only, or shows a state of the past. Never claims, never writes to the container (protocol 3.13).
 
 Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of what its owner has answered.
 ``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; behind a network the
 catching up itself continues in the background, because it may take longer. In a forked child it is closed: the
-threads and the locks are its parent's. Leaves out: changing anything.
+threads and the locks are its parent's. ``promote`` makes an owner of it. Leaves out: changing anything.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_namespace
-from chunkstore.config import Settings
-from chunkstore.errors import Closed, DeadlineExceeded
+from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
+from chunkstore.invariants import ORPHANED, Finding
 from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore.names import ContainerNames
+from chunkstore.observer import Observer
+from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import TableReader
+from chunkstore.upkeep.sweep import SweepReport
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
 __all__ = ["JournalFollower", "Replica"]
+
+
+Promote: TypeAlias = Callable[[Observer | None, OptimiserPolicy | None, float, bool], ChunkedSegmentStorage]
+"""Makes the owner: observer, optimiser, ``wait_s``, whether a rollback is accepted."""
 
 
 class JournalFollower(Protocol):
@@ -55,12 +64,24 @@ class Replica(ReadableContainer):
         follower: JournalFollower,
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
-        on_close: Iterable[Callable[[], None]] = (),
+        uuid: bytes = b"",
+        why_absent: Callable[[str], ChunkstoreError | None] | None = None,
+        promote: Promote | None = None,
+        close_cache: Callable[[], None] | None = None,
+        close_storage: Callable[[], None] | None = None,
     ) -> None:
+        """``why_absent``: given for a state of the past, and only then."""
         self._names = names
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
-        self._on_close = tuple(on_close)
+        self.uuid = uuid
+        """The container's, of 16 bytes."""
+        self.storage = storage
+        """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
+        self._promote = promote
+        self._close_cache = close_cache
+        self._close_storage = close_storage
+        self._is_past = why_absent is not None
         self._journal_findings = journal_findings
         self._space = Space(stored_sizes, None)
         self._closed = False
@@ -84,6 +105,8 @@ class Replica(ReadableContainer):
             recheck=self._refresh,
             rebuild=lambda _damage: self._refresh(),
         )
+        if why_absent is not None:
+            self._context = self._context._replace(why_absent=why_absent)
         try:
             # Without a limit: no other caller waits, and there is nothing to show before.
             follower.catch_up()
@@ -117,7 +140,7 @@ class Replica(ReadableContainer):
         return self._context.look(lambda view: view.head).position.lsn
 
     def refresh(self) -> int:
-        """Apply everything committed by now; returns the lsn reached.
+        """Apply everything committed by now; returns the lsn reached. A state of the past stays where it is.
 
         Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull`` (cache disk), ``Closed``, ``DeadlineExceeded`` (it goes on
         in the background, or in another thread). Retry: safe.
@@ -131,6 +154,60 @@ class Replica(ReadableContainer):
     def table(self, namespace: str) -> TableReader:
         """The reading half of a table. Raises ``InvalidArgument``."""
         return TableReader(self._context, check_namespace(namespace))
+
+    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
+        """Raises as ``ReadableContainer.orphans``, and ``Unsupported`` at a state of the past, which does not know what is wanted now."""
+        if self._is_past:
+            raise Unsupported("a state of the past cannot say what a sweep would delete now", feature="orphans")
+        return super().orphans(age_s_min=age_s_min)
+
+    def check(self, level: CheckLevel = "quick") -> list[Finding]:
+        """Raises as ``ReadableContainer.check``. At a state of the past chunks that were collected are findings, orphans not."""
+        found = super().check(level)
+        return [item for item in found if not (self._is_past and item.invariant == ORPHANED)]
+
+    def promote(
+        self,
+        wait_s: float = 0,
+        *,
+        observer: Observer | None = None,
+        accept_rollback: bool = False,
+        optimiser: OptimiserPolicy | None = None,
+    ) -> ChunkedSegmentStorage:
+        """Claim the next epoch and serve it, with the state that is here: no snapshot is loaded, and only what is missing is replayed.
+
+        That is what was committed behind the last ``refresh``. A copy of the metadata is made for the owner before the claim, which takes
+        local space as they do. Settings are the replica's, arguments those of ``chunkstore.open``. The root is looked up anew. Afterwards
+        the replica is closed; after an error it is as it was.
+
+        Raises what ``chunkstore.open`` raises: ``InvalidArgument``, ``ContainerBusy``, ``NotOwner``, ``Damaged``, ``RolledBack``,
+        ``StorageFull``, ``StorageUnavailable``, and ``Unsupported`` also for a state of the past; ``DeadlineExceeded`` where another
+        thread is catching up; ``Closed``. Retry: safe.
+        """
+        self._check_open()
+        if self._promote is None:
+            what = (
+                "a state of the past is none to go on from: restore it"
+                if self._is_past
+                else "this replica has no cache for an owner"
+            )
+            raise Unsupported(what, feature="promote")
+        held = runtime.interruptible_lock(self._lock)
+        try:
+            if not held.wait(self.settings.op_deadline_s):
+                raise DeadlineExceeded("promoting a replica", deadline_s=self.settings.op_deadline_s)
+            self._check_open()
+            store = self._promote(observer, optimiser, wait_s, accept_rollback)
+            self._closed = True
+            try:
+                self._release()
+            except BaseException:
+                store.close()
+                raise
+            return store
+        finally:
+            if held.got:
+                held.lock.release()
 
     def close(self) -> None:
         """Release everything. Raises nothing. Safe to repeat. Waits ``op_deadline_s`` at most for a thread that is catching up;
@@ -152,8 +229,9 @@ class Replica(ReadableContainer):
             return
         self._follower.close()
         self._pool.close()
-        for callback in self._on_close:
-            callback()
+        for close in (self._close_cache, self._close_storage):
+            if close is not None:
+                close()
         # Last: an interrupted release is repeated.
         self._released = True
 
@@ -202,6 +280,9 @@ class Replica(ReadableContainer):
 
     def _present_epoch(self) -> int:
         return self.epoch
+
+    def _sweeping_epoch(self) -> int:
+        return self.epoch + 1
 
     def _refresh(self, most_s: float | None = None) -> None:
         self._check_open()

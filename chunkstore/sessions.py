@@ -13,10 +13,17 @@ from chunkstore import runtime
 from chunkstore.blocks import count_borders, crc_at_borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import ContainerNames, session_chunk_id
+from chunkstore.names import ContainerNames, session_chunk_id, utf8_bytes
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["SessionChunk", "SessionWriter", "check_chunk_number", "check_session_chunks", "check_session_id"]
+__all__ = [
+    "SessionChunk",
+    "SessionWriter",
+    "check_chunk_number",
+    "check_holder",
+    "check_session_chunks",
+    "check_session_id",
+]
 
 _NUMBER_MAX: Final = (1 << 64) - 1
 
@@ -65,6 +72,14 @@ def check_session_id(session_id: object) -> None:
     """A whole number of 63 bits. Raises ``InvalidArgument``."""
     if type(session_id) is not int or not 1 <= session_id < 1 << 63:
         raise InvalidArgument(f"{session_id!r} is not a session's id", argument="session_id")
+
+
+def check_holder(holder: object, ttl_s: object) -> None:
+    """A session's holder and how long it may be open, labels both. Raises ``InvalidArgument``."""
+    if not isinstance(holder, str) or not 1 <= utf8_bytes(holder) <= 255:
+        raise InvalidArgument("holder must be a str of 1 to 255 bytes", argument="holder")
+    if not isinstance(ttl_s, (int, float)) or not 0 < ttl_s <= 366 * 86_400:
+        raise InvalidArgument(f"ttl_s must be a number of seconds above 0, not {ttl_s!r}", argument="ttl_s")
 
 
 def check_chunk_number(number: object, argument: str, most: int = _NUMBER_MAX) -> None:

@@ -40,6 +40,7 @@ LAYERS = {
     "chunkstore.storage": 1,
     "chunkstore.journal": 1,
     "chunkstore.arguments": 1,
+    "chunkstore.asks": 1,
     "chunkstore.blocks": 1,
     "chunkstore.chunks": 1,
     "chunkstore.changes": 1,
@@ -61,11 +62,15 @@ LAYERS = {
     "chunkstore.tables": 4,
     "chunkstore.reading": 4,
     "chunkstore.replica": 4,
+    "chunkstore.asker": 4,
     "chunkstore.writer": 4,
     "chunkstore.reader": 4,
     "chunkstore.upkeep": 4,
     "chunkstore.pulsar": 5,
+    "chunkstore.backup": 5,
     "chunkstore.assembly": 5,
+    "chunkstore.owning": 5,
+    "chunkstore.parts": 5,
     "chunkstore.registry": 5,
     "chunkstore.repair": 5,
     "chunkstore.snapshot_worker": 5,
@@ -109,7 +114,16 @@ ROOMS = {
 }
 
 # Only these know concrete bindings and the journal, and only inside functions.
-COMPOSERS = ("chunkstore.assembly", "chunkstore.registry", "chunkstore.repair", "chunkstore.snapshot_worker")
+COMPOSERS = (
+    "chunkstore.assembly",
+    "chunkstore.backup.files",
+    "chunkstore.backup.target",
+    "chunkstore.owning",
+    "chunkstore.parts",
+    "chunkstore.registry",
+    "chunkstore.repair",
+    "chunkstore.snapshot_worker",
+)
 
 DOORS = {"time", "random", "uuid", "threading", "secrets", "sched", "concurrent", "multiprocessing", "asyncio"}
 DOOR_CALLS = {("os", "urandom"), ("os", "getrandom"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}

@@ -7,14 +7,16 @@ whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Lea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 
 import chunkstore
+from chunkstore.cli.options import moment_of
 from chunkstore.config import Settings
+from chunkstore.errors import ContainerBusy, InvalidArgument
 
-__all__ = ["owner", "replica", "settings_for", "wait_s"]
+__all__ = ["owner", "owner_or_asker", "replica", "settings_for", "wait_s"]
 
 _LEASES_WATCHED = 2.2
 """A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
@@ -31,9 +33,16 @@ def wait_s(settings: Settings) -> float:
 
 
 @contextmanager
-def replica(root: str, container: str, cache_dir: str | None) -> Iterator[chunkstore.Replica]:
-    """The container's present state, read-only. Raises ``ContainerNotFound``, ``Damaged``, ``StorageUnavailable``."""
-    with chunkstore.open_replica(root, container=container, settings=settings_for(cache_dir)) as opened:
+def replica(
+    root: str, container: str, cache_dir: str | None, at_lsn: int | None = None, at_time: str | None = None
+) -> Iterator[chunkstore.Replica]:
+    """The container's present state, or a past one, read-only.
+
+    Raises ``InvalidArgument``, ``ContainerNotFound``, ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
+    """
+    moment = moment_of(at_time, "--at-time")
+    settings = settings_for(cache_dir)
+    with chunkstore.open_replica(root, container=container, settings=settings, at_lsn=at_lsn, at_time=moment) as opened:
         yield opened
 
 
@@ -67,6 +76,44 @@ def owner(
         )
     with store:
         yield store
+
+
+@contextmanager
+def owner_or_asker(
+    root: str,
+    container: str,
+    cache_dir: str | None,
+    *,
+    ask: bool,
+    take_over: bool,
+    accept_rollback: bool,
+    quiet: bool = False,
+    gc_grace_s: float | None = None,
+) -> Iterator[chunkstore.ChunkedSegmentStorage | chunkstore.Asker]:
+    """As ``owner``; with ``ask``, where the present owner looks alive, what asks it to do the same."""
+    if ask and take_over:
+        text = "--ask has the live owner do it, --take-over fences that owner: say one of them"
+        raise InvalidArgument(text, argument="--ask")
+    with ExitStack() as stack:
+        opened: chunkstore.ChunkedSegmentStorage | chunkstore.Asker
+        try:
+            claimed = owner(
+                root,
+                container,
+                cache_dir,
+                take_over=take_over,
+                accept_rollback=accept_rollback,
+                quiet=quiet,
+                gc_grace_s=gc_grace_s,
+            )
+            opened = stack.enter_context(claimed)
+        except ContainerBusy:
+            if not ask:
+                raise
+            asker = chunkstore.open_asker(root, container=container, settings=settings_for(cache_dir))
+            opened = stack.enter_context(asker)
+            stack.enter_context(_note(f"asking the owner of {container}", quiet=quiet))
+        yield opened
 
 
 @contextmanager

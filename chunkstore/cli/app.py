@@ -16,7 +16,7 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import change, ledgers, look, pins, retention, space, transfer, upkeep
+from chunkstore.cli import backups, change, ledgers, look, pins, restore, retention, space, transfer, upkeep
 from chunkstore.cli.output import print_error
 from chunkstore.cli.serve import serve
 from chunkstore.cli.showcase import demo
@@ -72,6 +72,7 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
     ("Health and history", (upkeep.check, upkeep.scrub, upkeep.journal, upkeep.snapshot, upkeep.repair)),
+    ("Backup", (backups.backup, backups.export, restore.restore)),
     ("Space", (usage, space.gc, space.defrag, serve)),
     ("Try it", (demo,)),
 )

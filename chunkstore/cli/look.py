@@ -46,12 +46,14 @@ def ls(
         str, typer.Argument(metavar="[PREFIX]", help="Only names that begin so.", show_default=False)
     ] = "",
     *,
+    at_lsn: options.AtLsn = None,
+    at_time: options.AtTime = None,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List segments, in name order."""
-    with access.replica(root, container, cache_dir) as store:
+    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
         if as_json:
             for info in store.segments(prefix=prefix):
                 print_json(info)
@@ -70,12 +72,14 @@ def stat(
     root: options.Root,
     segment: options.Segment,
     *,
+    at_lsn: options.AtLsn = None,
+    at_time: options.AtTime = None,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one segment."""
-    with access.replica(root, container, cache_dir) as store:
+    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
         info = store.info(segment)
     if as_json:
         print_json(info)
@@ -102,8 +106,8 @@ def layout(
 ) -> None:
     """Show the chunks a segment is stitched together from, in order."""
     with access.replica(root, container, cache_dir) as store:
-        if svg is not None:
-            write_picture(svg, layout_svg(_picture(store, segment)))
+        if svg is not None and not write_picture(svg, layout_svg(_picture(store, segment)), as_json=as_json):
+            return
         if as_json:
             for chunk in store.layout(segment):
                 print_json(chunk)

@@ -5,11 +5,28 @@ Promises: one definition of each argument and option. Leaves out: what a verb do
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-__all__ = ["AcceptRollback", "AsJson", "CacheDir", "Container", "DryRun", "Root", "Segment", "Svg", "TakeOver"]
+from chunkstore.errors import InvalidArgument
+
+__all__ = [
+    "AcceptRollback",
+    "AsJson",
+    "Ask",
+    "AtLsn",
+    "AtTime",
+    "CacheDir",
+    "Container",
+    "DryRun",
+    "Root",
+    "Segment",
+    "Svg",
+    "TakeOver",
+    "moment_of",
+]
 
 Root = Annotated[
     str,
@@ -34,6 +51,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Results and errors as JSON
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Claim the container even if its owner looks alive; that owner is fenced.")
 ]
+Ask = Annotated[
+    bool, typer.Option("--ask", help="If its owner looks alive, have that do it; else claim the container, as without.")
+]
 AcceptRollback = Annotated[
     bool,
     typer.Option(
@@ -41,8 +61,41 @@ AcceptRollback = Annotated[
         help="Go on with a restored backup, or with a journal that lost its end. Only where no former owner runs any more.",
     ),
 ]
+AtLsn = Annotated[
+    int | None,
+    typer.Option("--at-lsn", metavar="N", help="As it was behind the record of this number.", show_default=False),
+]
+AtTime = Annotated[
+    str | None,
+    typer.Option(
+        "--at-time",
+        metavar="T",
+        help="As it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change and claim nothing.")]
 Svg = Annotated[
     str | None,
-    typer.Option("--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG.", show_default=False),
+    typer.Option(
+        "--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG; - is standard output.", show_default=False
+    ),
 ]
+
+
+def moment_of(text: str | None, argument: str) -> datetime | int | None:
+    """A time as people write it. Raises ``InvalidArgument``."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        example = "2026-03-01T12:00:00+01:00"
+        raise InvalidArgument(
+            f"{argument} must be a time with its zone, such as {example}, not {text!r}", argument=argument
+        )
+    return found

@@ -165,14 +165,23 @@ def print_error(error: BaseException, *, as_json: bool) -> None:
         sys.stderr.write("chunkstore: with --take-over it is claimed all the same, and that process is fenced\n")
 
 
-def write_picture(path: str, text: str) -> None:
-    """Put a picture into a file, in place of what is there. Raises ``InvalidArgument``."""
+def write_picture(path: str, text: str, *, as_json: bool) -> bool:
+    """Put a picture into a file, in place of what is there, or on stdout (``-``), which then takes nothing else: False.
+
+    Raises ``InvalidArgument``.
+    """
+    if path == "-":
+        if as_json:
+            raise InvalidArgument("--svg - and --json both write to standard output: name a file", argument="FILE")
+        sys.stdout.write(text)
+        return False
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InvalidArgument(f"cannot write {path}: {reason}", argument="FILE") from error
+    return True
 
 
 class Meter(Protocol):

@@ -64,6 +64,7 @@ def add(
         typer.Option("--expires-s", metavar="N", help="It lasts at least N seconds.", show_default="until pins rm"),
     ] = None,
     container: options.Container = "default",
+    ask: options.Ask = False,
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
@@ -72,8 +73,8 @@ def add(
     """Keep the present state restorable: no collection deletes what it needs."""
     check_segment_name(name, "name")
     check_pin(note, expires_s, None)  # before anybody is fenced for it
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    with access.owner_or_asker(
+        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:
         pin = store.pin(name, note, expires_s)
     if as_json:
@@ -87,14 +88,15 @@ def rm(
     name: _Name,
     *,
     container: options.Container = "default",
+    ask: options.Ask = False,
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Give up a pin: what only it kept goes with the next collection."""
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    with access.owner_or_asker(
+        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:
         if not store.unpin(name):
             raise NoSuchPin(name)

@@ -13,6 +13,7 @@ import typer
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_facts, print_json, print_table, shown
 from chunkstore.config import RetentionPolicy
+from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.retention import pattern_key
 from chunkstore.upkeep.retention import RetentionReport
 
@@ -24,6 +25,16 @@ _Name = Annotated[
         metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).", show_default=False
     ),
 ]
+
+
+class NoSuchPolicy(ChunkstoreError):
+    """``retention rm``: no policy of this name. Python's ``set_retention`` answers False."""
+
+    fields = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no policy of {name!r} here; retention ls shows those that are set")
+        self.name = name
 
 
 def ls(
@@ -89,12 +100,13 @@ def rm(
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove the policy of a segment or of a prefix. Removing one that is not there is no change."""
+    """Remove the policy of a segment or of a prefix."""
     pattern_key(name)
     with access.owner(
         root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:
-        store.set_retention(name, None)
+        if not store.set_retention(name, None):
+            raise NoSuchPolicy(name)
     if as_json:
         print_json({"name": name, "removed": True})
     else:

@@ -1,8 +1,9 @@
 """The verb ``serve``: an owner without an application, for cron and containers.
 
-Promises: claims as every verb that changes, never makes a container, and ends with a clean close: when it is told to (SIGTERM, Ctrl-C),
-when upkeep has found nothing to do for ``--idle-s``, or when somebody else has taken over, which it looks for every second where that
-asks nothing of a server, and 40 times an hour elsewhere. Metrics are shown on 127.0.0.1 only, one answer at a time, each within seconds.
+Promises: claims as every verb that changes, never makes a container, and ends with a clean close: when it is told to (SIGTERM, SIGHUP,
+Ctrl-C), when upkeep has found nothing to do for ``--idle-s``, or when somebody else has taken over, which it looks for every second where
+that asks nothing of a server, and 40 times an hour elsewhere. A storage that is away ends it only where it has not opened the container yet
+and does not stand by. Metrics are shown on 127.0.0.1 only, one answer at a time, each within seconds.
 Leaves out: what upkeep does (``chunkstore.upkeep``), what is counted (``chunkstore.metrics``).
 """
 
@@ -25,7 +26,17 @@ from chunkstore import assembly, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
-from chunkstore.errors import ChunkstoreError, ContainerBusy, InvalidArgument, NotOwner
+from chunkstore.errors import (
+    ChunkstoreError,
+    ContainerBusy,
+    ContainerNotFound,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
 from chunkstore.metrics import CallCounts, exposition, storage_collector, upkeep_collector
 
 __all__ = ["serve"]
@@ -34,7 +45,10 @@ _POLL_S: Final = 0.2
 _LOOK_LOCAL_S: Final = 1.0
 _LOOK_REMOTE_S: Final = 90.0
 _ANSWER_S: Final = 5.0
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_PAUSE_S_MAX: Final = 60.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_AWAY: Final = (StorageUnavailable, StorageFull, DeadlineExceeded, OutcomeUnknown)
+"""The storage may be back for the next try."""
 
 
 def serve(
@@ -110,10 +124,13 @@ class _Serving:
         self.container = container
         self.port: int | None = None
         self._calls: Callable[[], Mapping[str, CallCounts]] = dict
+        self._warm: tuple[chunkstore.Replica, Callable[[], Mapping[str, CallCounts]]] | None = None
+        """What follows the owner that is waited for; and what counts its calls."""
         self._store: chunkstore.ChunkedSegmentStorage | None = None
         self.told = False
         """To end."""
         self._opening = False
+        self._troubles: dict[str, type[ChunkstoreError]] = {}
         self._root = root
         self._settings = settings
         self._policy = policy
@@ -140,6 +157,20 @@ class _Serving:
         else:
             typer.echo(f"chunkstore: {self.container}: {text}", err=True)
 
+    def _note(self, job: str | None, error: ChunkstoreError | None) -> None:
+        """Say an error of a job, or of the storage, when it begins, and when it is over."""
+        name = job or "storage"
+        before, now = self._troubles.pop(name, None), None if error is None else type(error)
+        if now is not None:
+            self._troubles[name] = now
+        if now is before:
+            return
+        facts = {} if job is None else {"job": job}
+        if error is None:
+            self.say("recovered", f"{name}: the error is over", **facts)
+        else:
+            self.say("error", f"{name}: {error}", **facts, message=str(error))
+
     def tell(self, _number: int, _frame: FrameType | None) -> None:
         """The signal handler. No lock is taken: whatever it interrupts may hold it."""
         self.told = True
@@ -148,7 +179,14 @@ class _Serving:
 
     def claim_and_serve(self, *, stand_by: bool, take_over: bool) -> str:
         """Serve until there is a reason to end, and return it. Raises ``ContainerBusy`` and ``NotOwner``, but not to ``stand_by``."""
+        try:
+            return self._claim_and_serve(stand_by=stand_by, take_over=take_over)
+        finally:
+            self._cool()
+
+    def _claim_and_serve(self, *, stand_by: bool, take_over: bool) -> str:
         waiting = False
+        pause_s = self._settings.lease_s
         while not self.told:
             try:
                 store = self._open(take_over=take_over)
@@ -157,11 +195,23 @@ class _Serving:
             except (ContainerBusy, NotOwner) as error:
                 if not stand_by:
                     raise
+                self._note(None, None)
                 if not waiting:
                     self.say("standing by", f"standing by: {error}")
-                waiting, take_over = True, False
-                self._sleep(self._settings.lease_s)
+                waiting, take_over, pause_s = True, False, self._settings.lease_s
+                self._keep_warm()
+                self._sleep(pause_s)
                 continue
+            except (*_AWAY, ContainerNotFound) as error:
+                # A container that is not there was there when we waited for it: what holds it is away.
+                if not stand_by or (isinstance(error, ContainerNotFound) and not waiting):
+                    raise
+                self._note(None, error)
+                self._sleep(pause_s)
+                pause_s = min(_PAUSE_S_MAX, pause_s * 2)
+                continue
+            self._note(None, None)
+            pause_s = self._settings.lease_s
             try:
                 with store:
                     return self._serve(store)
@@ -173,20 +223,45 @@ class _Serving:
         return "signal"
 
     def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
+        wait_s = 0.0 if take_over else access.wait_s(self._settings)
         self._opening = True
         try:
-            store, self._calls = assembly.open_metered_store(
-                self._root,
-                container=self.container,
-                settings=self._settings,
-                wait_s=0.0 if take_over else access.wait_s(self._settings),
-                accept_rollback=self._accept_rollback,
-                optimiser=self._policy,
-            )
+            if self._warm is not None:
+                replica, self._calls = self._warm
+                store = replica.promote(wait_s, accept_rollback=self._accept_rollback, optimiser=self._policy)
+                self._warm = None
+            else:
+                store, self._calls = assembly.open_metered_store(
+                    self._root,
+                    container=self.container,
+                    settings=self._settings,
+                    wait_s=wait_s,
+                    accept_rollback=self._accept_rollback,
+                    optimiser=self._policy,
+                )
         finally:
             self._opening = False
         self._store = store
         return store
+
+    def _keep_warm(self) -> None:
+        """Follow the owner, so that taking over does not begin with loading its state. Where that fails, taking over says why."""
+        self._opening = True
+        try:
+            if self._warm is None:
+                self._warm = assembly.open_metered_replica(
+                    self._root, container=self.container, settings=self._settings
+                )
+            self._warm[0].refresh()
+        except (KeyboardInterrupt, ChunkstoreError):
+            self._cool()
+        finally:
+            self._opening = False
+
+    def _cool(self) -> None:
+        if self._warm is not None:
+            self._warm[0].close()
+            self._warm = None
 
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
         where = "" if self.port is None else f", metrics at http://127.0.0.1:{self.port}/metrics"
@@ -194,18 +269,15 @@ class _Serving:
         look_s = _LOOK_LOCAL_S if store.journal_mode == "append" else _LOOK_REMOTE_S
         looked_s = active_s = runtime.monotonic_s()
         freed: dict[str, int] = {}
-        merged_bytes = 0
+        merged_bytes, asked = 0, 0.0
         found: dict[str, tuple[str, ...]] = {}
-        errors: dict[str, int] = {}
         while not self.told:
             runtime.sleep_s(_POLL_S)
             now_s = runtime.monotonic_s()
             for job in store.optimiser.status().jobs:
                 if isinstance(job.error, NotOwner):
                     raise job.error.copy()
-                if job.errors > errors.get(job.name, 0):
-                    errors[job.name] = job.errors
-                    self.say("error", f"{job.name}: {job.error}", job=job.name, message=str(job.error))
+                self._note(job.name, job.error)
                 if job.name == "defrag" and job.moved_bytes > merged_bytes:
                     size_bytes, active_s = job.moved_bytes - merged_bytes, now_s
                     merged_bytes = job.moved_bytes
@@ -219,8 +291,11 @@ class _Serving:
                     freed[job.name], active_s = job.freed_bytes, now_s
                     event = "truncated" if job.name == "retention" else "freed"
                     self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
-            if self._idle_s is not None and now_s - active_s >= self._idle_s:
-                return "idle"
+            if self._idle_s is not None:
+                asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
+                active_s = now_s if asked != asked_before else active_s
+                if now_s - active_s >= self._idle_s:
+                    return "idle"
             if now_s - looked_s >= look_s:
                 looked_s = now_s
                 self._look(store)
@@ -232,7 +307,9 @@ class _Serving:
         except NotOwner:
             raise
         except ChunkstoreError as error:
-            self.say("error", str(error), message=str(error))  # the storage may be back for the next look
+            self._note(None, error)  # the storage may be back for the next look
+        else:
+            self._note(None, None)
 
     def _sleep(self, seconds: float) -> None:
         end_s = runtime.monotonic_s() + seconds
@@ -242,7 +319,9 @@ class _Serving:
 
 @contextmanager
 def _told_to_end(server: _Serving) -> Iterator[None]:
-    before = [(number, signal.signal(number, server.tell)) for number in _SIGNALS]
+    # Under nohup a hangup ends nothing.
+    heard = [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    before = [(number, signal.signal(number, server.tell)) for number in heard]
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from chunkstore import Asker, ChunkedSegmentStorage
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import InvalidArgument
@@ -51,6 +52,7 @@ def gc(
     ] = None,
     dry_run: options.DryRun = False,
     container: options.Container = "default",
+    ask: options.Ask = False,
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
@@ -60,27 +62,27 @@ def gc(
 
     With --orphans --delete also chunks that crashes have left behind.
     """
-    if (delete or keep_in is not None) and not orphans:
-        raise InvalidArgument("--delete and --keep-in are about orphans: say --orphans, too", argument="--delete")
-    if keep_in is not None and not delete:
-        raise InvalidArgument("--keep-in copies what --delete deletes: say --delete, too", argument="--keep-in")
+    _check_options(orphans=orphans, delete=delete, keep_in=keep_in, ask=ask, grace_s=grace_s)
     if dry_run:
         with access.replica(root, container, cache_dir) as replica:
             garbage = replica.garbage()
             lost = replica.orphans(age_s_min=age_s) if orphans else None
         _print_plan(garbage, lost, as_json=as_json)
         return
-    with access.owner(
+    with access.owner_or_asker(
         root,
         container,
         cache_dir,
+        ask=ask,
         take_over=take_over,
         accept_rollback=accept_rollback,
         quiet=as_json,
         gc_grace_s=grace_s,
     ) as store:
         collected = store.collect()
-        swept = store.sweep(delete=delete, keep_in=keep_in, age_s_min=age_s) if orphans else None
+        swept = None
+        if orphans and isinstance(store, ChunkedSegmentStorage):
+            swept = store.sweep(delete=delete, keep_in=keep_in, age_s_min=age_s)
     if as_json:
         print_json({**collected._asdict(), "orphans": swept})
         return
@@ -91,6 +93,16 @@ def gc(
         "journal": f"{collected.journal_objects} objects, {human_bytes(collected.journal_bytes)}",
     }
     print_facts({name: value for name, value in {**facts, **_facts_of(swept)}.items() if value})
+
+
+def _check_options(*, orphans: bool, delete: bool, keep_in: str | None, ask: bool, grace_s: float | None) -> None:
+    if (delete or keep_in is not None) and not orphans:
+        raise InvalidArgument("--delete and --keep-in are about orphans: say --orphans, too", argument="--delete")
+    if keep_in is not None and not delete:
+        raise InvalidArgument("--keep-in copies what --delete deletes: say --delete, too", argument="--keep-in")
+    if ask and (orphans or grace_s is not None):
+        text = "--ask has the owner collect by its own grace; for --orphans and --grace-s claim the container"
+        raise InvalidArgument(text, argument="--ask")
 
 
 def _facts_of(swept: SweepReport | None) -> dict[str, object]:
@@ -129,6 +141,7 @@ def defrag(
     *,
     dry_run: options.DryRun = False,
     container: options.Container = "default",
+    ask: options.Ask = False,
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
@@ -143,12 +156,15 @@ def defrag(
             report = replica.due_defrag(segment)
     else:
         with (
-            access.owner(
-                root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+            access.owner_or_asker(
+                root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
             ) as store,
             meter(f"merging {container}", None, as_json=as_json) as bar,
         ):
-            report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
+            if isinstance(store, Asker):
+                report = store.defrag(segment)
+            else:
+                report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
     _print_defrag(report, dry_run=dry_run, as_json=as_json)
     if report.refused:
         raise typer.Exit(1)
@@ -164,6 +180,7 @@ def _print_defrag(report: DefragReport, *, dry_run: bool, as_json: bool) -> None
             "chunks_before": report.chunks_before,
             "chunks_after": report.chunks_after,
             "refused": report.refused,
+            "ahead": report.ahead,
         }
         print_json(facts if dry_run else {**facts, "carried_bytes": report.carried_bytes})
         return
@@ -171,6 +188,10 @@ def _print_defrag(report: DefragReport, *, dry_run: bool, as_json: bool) -> None
         print_table(DefragAction._fields, report.actions, right=("start", "stop", "chunks", "requests"))
     for name in report.refused:
         typer.echo(f"{shown(name)}: damaged; run check --deep")
+    for name in report.ahead:
+        typer.echo(
+            f"{shown(name)}: has chunks that stay, for they were made later than it is by this clock; set it right"
+        )
     would = "would move" if dry_run else "moved"
     print_facts(
         {

@@ -277,6 +277,8 @@ def cat(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Leave out damaged blocks, name each on standard error, and exit with 1.")
     ] = False,
+    at_lsn: options.AtLsn = None,
+    at_time: options.AtTime = None,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Errors as JSON; the bytes stay bytes.")] = False,
@@ -285,8 +287,12 @@ def cat(
     for name, value in (("--offset", offset), ("--length", length)):
         if value is not None and value < 0:
             raise InvalidArgument(f"{name} must not be negative", argument=name)
+    if follow and (at_lsn is not None or at_time is not None):
+        raise InvalidArgument(
+            "--follow waits for what comes, and nothing comes to a state of the past", argument="--follow"
+        )
     out = sys.stdout.buffer
-    with access.replica(root, container, cache_dir) as store:
+    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
         info = store.info(segment)
         start = info.start_offset if offset is None else offset
         stop = None if length is None else start + length

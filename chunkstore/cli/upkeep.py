@@ -12,13 +12,15 @@ from typing import Annotated
 
 import typer
 
-from chunkstore import assembly
+from chunkstore import assembly, parts
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
+from chunkstore.names import check_segment_name
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.regain import RepairReport
+from chunkstore.registry import open_copy
 from chunkstore.repair import repair as repair_container
 from chunkstore.upkeep.scrub import check_limits
 
@@ -98,7 +100,12 @@ def scrub(
     as_json: options.AsJson = False,
 ) -> None:
     """Read every chunk and compare its checksums, from where the last scrub stood. Exit code 1: something is, and stays, damaged."""
-    check_limits(rate, bytes_max, "--rate", "--bytes-max")  # before anybody is fenced for it
+    # Before anybody is fenced for it.
+    check_limits(rate, bytes_max, "--rate", "--bytes-max")
+    if repair_from is not None:
+        settings = access.settings_for(cache_dir)
+        with parts.storage_of(root, settings) as storage:
+            open_copy(repair_from, of=storage, container=container, settings=settings).close()
     with access.owner(
         root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:
@@ -171,18 +178,28 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Pin this state: pins rm gives it up.", show_default=False),
+    ] = None,
     container: options.Container = "default",
+    ask: options.Ask = False,
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    if name is not None:
+        check_segment_name(name, "name")
+    with access.owner_or_asker(
+        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
     ) as store:
         report = store.snapshot()
+        # Behind it: the nearest snapshot that is not behind the pin is this one.
+        pinned = {} if name is None else {"pin": name, "pin_lsn": store.pin(name).lsn}
     facts = {
+        **pinned,
         "name": report.name,
         "lsn": report.lsn,
         "hash": report.position.hash.hex(),
@@ -243,6 +260,8 @@ def _print_repair(report: RepairReport) -> None:
         print_table(("segment", "bytes", "from", "to", "reason"), rows, right=("from", "to"))
     for text in report.not_applied:
         typer.echo(f"not made again: {text}")
+    for name in report.pins:
+        typer.echo(shown(f"pin given up behind it, and again: {name}"))
     if report.findings:
         print_table(Finding._fields, report.findings)
         typer.echo("some of this may lie in chunks that nothing refers to any more: keep a copy, and delete no orphans")

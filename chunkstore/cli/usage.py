@@ -50,7 +50,9 @@ def usage(
         used = store.usage(segment)
         buckets = _sizes(store, segment) if histogram or svg is not None else None
     if buckets is not None and svg is not None:
-        write_picture(svg, histogram_svg(f"Chunks of {segment or container}", buckets))
+        picture = histogram_svg(f"Chunks of {segment or container}", buckets)
+        if not write_picture(svg, picture, as_json=as_json):
+            return
     if as_json:
         print_json(used if buckets is None else {**used._asdict(), "histogram": buckets})
         return

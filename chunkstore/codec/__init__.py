@@ -1,1 +1,1 @@
-"""Codecs of foreign formats of logs, a package each. They know bytes, and nothing of where objects are stored."""
+"""Codecs of foreign formats of logs, a package or a module each. They know bytes, and nothing of where objects are stored."""

@@ -2,7 +2,7 @@
 
 ::
 
-    <cache_dir>/<container uuid, 32 hex digits>/<owner or replica>/
+    <cache_dir>/<container uuid, 32 hex digits>/<owner, replica or past>/
         <token>/                one store, made once under a name that is never used again
             data.mdb, lock.mdb  LMDB's own
             STATE               the address it belongs to, the boot it was opened in last, and what data.mdb was when closed cleanly
@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
+from chunkstore.metadata.port import ROLES
 from chunkstore.runtime import identity, token
 
 __all__ = [
@@ -235,8 +236,8 @@ def delete_unused(path: str) -> bool:
 
 def role_path(cache_dir: str, container_uuid: bytes, role: str) -> str:
     """The directory of a role, symbolic links resolved. Raises ``InvalidArgument``."""
-    if role not in ("owner", "replica"):
-        raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
+    if role not in ROLES:
+        raise InvalidArgument(f"role {role!r} is none of {', '.join(ROLES)}", argument="role")
     if len(container_uuid) != 16:
         raise InvalidArgument("a container's uuid has 16 bytes", argument="container_uuid")
     return os.path.join(os.path.realpath(cache_dir), container_uuid.hex(), role)

@@ -74,8 +74,9 @@ _STATES = frozenset((ACTIVE, CLOSED, LAZY))
 _KINDS = frozenset(range(KIND_OBJECT, KIND_FOREIGN + 1))
 
 _NAME_MAX = LIMITS.segment_name_bytes_max
-_FALSE, _TRUE = b"\xc2", b"\xc3"
-"""msgpack's bytes for the two values that are ints to Python; where neither occurs, no bool can hide among the numbers."""
+_FALSE, _TRUE = 0xC2, 0xC3
+"""msgpack's bytes for the two values that are ints to Python; where neither occurs, no bool can hide among the numbers. Numbers, because
+a ``bytes`` is looked for only behind an exception that says that it is none."""
 _SEGMENT_WIDTH = 2 + len(SegmentRecord._fields) - 1
 _CHUNK_WIDTH = 2 + len(ChunkRecord._fields) - 1
 _U32_MAX = (1 << 32) - 1

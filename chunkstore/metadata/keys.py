@@ -22,6 +22,8 @@ __all__ = [
     "CHUNK",
     "EXTENT",
     "GARBAGE",
+    "IMPORT_KEY",
+    "IMPORT_NAMESPACE",
     "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
@@ -75,6 +77,9 @@ RETENTION_NAMESPACE = "!retention"
 
 SCRUB_NAMESPACE = "!scrub"
 """Reserved table namespace: one row without a key, where scrubbing goes on."""
+
+IMPORT_NAMESPACE = "!import"
+"""Reserved table namespace: one row without a key, in a container that is being made of another's state."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -144,6 +149,10 @@ REPAIR_KEY = table_prefix("!repair")
 
 SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 """Key of the row that says where scrubbing goes on."""
+
+
+IMPORT_KEY = table_key(IMPORT_NAMESPACE, b"")
+"""Key of the row that an import's first OPEN puts and its last record deletes: while it is there, nobody else uses the container."""
 
 
 def lazy_key(identity: bytes) -> bytes:

@@ -18,6 +18,7 @@ from chunkstore.metadata.index import count_chunks, locate
 from chunkstore.metadata.port import (
     GENESIS,
     NO_TOTALS,
+    ROLES,
     Commit,
     Head,
     MetadataCache,
@@ -339,6 +340,11 @@ class MemoryShelf:
                 self._stores[key] = [kept for kept in stores if kept.handles] + [found]
             return found
 
+    def add(self, key: _Key, content: _Content) -> None:
+        """Lay ``content`` here, beside those that somebody holds."""
+        with self._lock:
+            self._stores[key] = [kept for kept in self._stores.get(key, []) if kept.handles] + [content]
+
     def put(self, key: _Key, content: _Content) -> None:
         """Lay ``content`` here, in the place of all others."""
         with self._lock:
@@ -360,12 +366,12 @@ class MemoryMetadataCache(MetadataCache):
     def __init__(
         self, container_uuid: bytes, address: str, role: str = "owner", *, shelf: MemoryShelf | None = None
     ) -> None:
-        if role not in ("owner", "replica"):
-            raise InvalidArgument(f"role {role!r} is neither 'owner' nor 'replica'", argument="role")
+        if role not in ROLES:
+            raise InvalidArgument(f"role {role!r} is none of {', '.join(ROLES)}", argument="role")
         self._key = (container_uuid, address, role)
         self._shelf = shelf if shelf is not None else _SHELF
         self._current: _Content | None = None
-        self._made: list[_Content] = []
+        self._made: list[MemoryMetadataStore] = []
         self._closed = False
 
     def _check(self) -> None:
@@ -373,14 +379,25 @@ class MemoryMetadataCache(MetadataCache):
             raise Closed("this metadata cache")
 
     def _handle(self, content: _Content) -> MemoryMetadataStore:
-        self._made = [content, *(made for made in self._made if made is not content and made.handles)]
-        return MemoryMetadataStore(content)
+        store = MemoryMetadataStore(content)
+        self._made = [store, *(made for made in self._made if not made._closed)]  # noqa: SLF001
+        return store
 
     def open_current(self) -> MetadataStore | None:
         self._check()
         if self._current is None or not self._current.handles:
             self._current = self._shelf.take(self._key)
         return None if self._current is None else self._handle(self._current)
+
+    def seed(self, store: MetadataStore) -> MetadataStore | None:
+        best = self.open_current()
+        if best is not None and best.head().position.lsn >= store.head().position.lsn:
+            return best
+        if best is not None:
+            best.close(clean=False)
+        self._current = self._content(store).copy()
+        self._shelf.add(self._key, self._current)
+        return self._handle(self._current)
 
     def create(self) -> MetadataStore:
         self._check()
@@ -410,6 +427,7 @@ class MemoryMetadataCache(MetadataCache):
     def abandon(self) -> None:
         """As when the process died: for simulations, whose processes die without closing. Nothing of it may be used afterwards."""
         self._closed = True
-        for content in self._made:
-            content.views.clear()
-            content.handles.clear()
+        for store in self._made:
+            if not store._closed:  # noqa: SLF001  (else somebody else may hold its content by now)
+                store._content.views.clear()  # noqa: SLF001
+                store._content.handles.clear()  # noqa: SLF001

@@ -19,11 +19,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 __all__ = [
     "GENESIS",
     "NO_TOTALS",
+    "ROLES",
     "Commit",
     "Head",
     "MetadataCache",
@@ -58,6 +59,9 @@ class Position(NamedTuple):
 
 
 GENESIS = Position(0, bytes(16), 0, 0, 0)
+
+ROLES: Final = ("owner", "replica", "past")
+"""Whom a cache serves. Stores of the past are never current: each is of one moment, and deleted when it is closed."""
 
 
 class Head(NamedTuple):
@@ -211,6 +215,11 @@ class MetadataCache(ABC):
         that one is far behind, a consistent copy of one that somebody holds. It may stand anywhere, also on another history than the
         container's: the caller confirms (lsn, hash) of its head.
         """
+
+    @abstractmethod
+    def seed(self, store: MetadataStore) -> MetadataStore | None:
+        """As ``open_current``, or a copy of ``store``, which another cache object of this container and address holds, if that stands
+        further on: it is current then. The handle keeps it so until it is closed."""
 
     @abstractmethod
     def create(self) -> MetadataStore:

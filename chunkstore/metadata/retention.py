@@ -18,7 +18,7 @@ from chunkstore.metadata.keys import RETENTION_NAMESPACE, SEGMENT, table_key, ta
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import check_segment_name, utf8_bytes
 
-__all__ = ["Policies", "decode_policy", "encode_policy", "pattern_key", "scan_policies"]
+__all__ = ["Policies", "decode_policy", "encode_policy", "keys_of", "pattern_key", "scan_policies"]
 
 _VALUE = Struct(">BQQ")
 _VERSION = 1
@@ -59,6 +59,14 @@ def pattern_key(pattern: str) -> bytes:
     return _OF_PREFIX + prefix.encode()
 
 
+def keys_of(name: str) -> Iterator[bytes]:
+    """The keys of all rows that may hold the policy of a segment, or come to."""
+    encoded = name.encode()
+    yield table_key(RETENTION_NAMESPACE, _OF_NAME + encoded)
+    for length in range(min(len(encoded), _PREFIX_BYTES_MAX) + 1):
+        yield table_key(RETENTION_NAMESPACE, _OF_PREFIX + encoded[:length])
+
+
 def scan_policies(view: MetadataView) -> Iterator[tuple[str, RetentionPolicy]]:
     """All policies with the names or prefixes that they are of: prefixes first, then names, each in order. Raises ``Damaged``."""
     for key, raw in view.scan(_TABLE, _TABLE + b"\xff"):
@@ -80,11 +88,17 @@ class Policies:
 
     def of(self, name: bytes) -> RetentionPolicy:
         """The policy of the segment of this name, which is one of ``names``. Raises ``Damaged``."""
+        found = self.find(name)
+        assert found is not None
+        return found
+
+    def find(self, name: bytes) -> RetentionPolicy | None:
+        """The policy of any segment, or None. Raises ``Damaged``."""
         key = table_key(RETENTION_NAMESPACE, _OF_NAME + name)
         raw = self._view.get(key)
         if raw is not None:
             return decode_policy(key, raw)
-        return next(found for length in self._lengths if (found := self._prefixes.get(name[:length])))
+        return next((found for length in self._lengths if (found := self._prefixes.get(name[:length]))), None)
 
     def names(self, after: bytes | None) -> Iterator[bytes]:
         """In order, each once, the names above ``after`` of segments with a policy; those of policies whose segment is not there, too."""

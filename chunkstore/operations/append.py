@@ -125,6 +125,8 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             )
             op = PendingOp([planned.header], planned.rows, (state,), planned.targets if appendable else (), generation)
             state.generation, state.writing = NOT_LOADED, planned.rows if appendable else {}
+            if planned.pieces:
+                op.reshapes = True
             if request.writer_id is not None:
                 remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
             if appendable:

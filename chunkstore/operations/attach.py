@@ -7,16 +7,30 @@ writing (``chunkstore.sessions``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chunkstore.journal import OpCode
-from chunkstore.metadata.keys import chunk_key, segment_key, session_key
+from chunkstore.metadata.codec import decode_session
+from chunkstore.metadata.keys import SESSION, chunk_key, segment_key, session_key
+from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.written_chunks import chunks_of_session, link_chunks, require_fresh, require_session
-from chunkstore.records import CLOSED, SessionRecord
+from chunkstore.records import CLOSED, OpenSession, SessionRecord
 from chunkstore.sessions import SessionChunk
 
-__all__ = ["plan_attach", "plan_end_session", "plan_open_session"]
+__all__ = ["find_session", "list_sessions", "plan_attach", "plan_end_session", "plan_find_session", "plan_open_session"]
+
+
+def list_sessions(view: MetadataView) -> list[OpenSession]:
+    """The open sessions, in the order of their ids. Raises ``Damaged``."""
+    found = []
+    for key, raw in view.scan(SESSION, bytes((SESSION[0] + 1,))):
+        record = decode_session(f"session row {key!r}", raw)
+        session_id = int.from_bytes(key[1:], "big")
+        found.append(OpenSession(session_id, record.holder, record.opened_ms, record.expires_ms))
+    return found
 
 
 def plan_open_session(changes: ChangeSet, holder: str, ttl_s: float) -> int:
@@ -25,6 +39,21 @@ def plan_open_session(changes: ChangeSet, holder: str, ttl_s: float) -> int:
     changes.rows[session_key(session_id)] = SessionRecord(holder, now_ms, now_ms + int(ttl_s * 1000))
     changes.headers.append((int(OpCode.SESSION_OPEN), session_id))
     return session_id
+
+
+def find_session(sessions: Iterable[OpenSession], holder: str) -> int | None:
+    """The id of the first session of this holder."""
+    return next((session.id for session in sessions if session.holder == holder), None)
+
+
+def plan_find_session(changes: ChangeSet, holder: str, ttl_s: float) -> int:
+    """As ``plan_open_session``, but for a holder that has one: then that one's id. Planned one at a time, with ``tables``: each sees
+    what the one before came to. Raises ``Undecided``, ``Damaged``."""
+    changes.owned.tables.check(SESSION)
+    changes.table_keys.append(SESSION)
+    with changes.owned.store.view() as view:
+        found = find_session(list_sessions(view), holder)
+    return plan_open_session(changes, holder, ttl_s) if found is None else found
 
 
 def plan_end_session(changes: ChangeSet, session_id: int) -> None:

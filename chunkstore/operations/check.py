@@ -1,10 +1,10 @@
 """Checking: do metadata, index and storage say what they must (protocol section 4)?
 
-Promises: read-only (but for a damaged cache, which is made anew), from one consistent view, bounded memory but for one set of
-chunk ids; every problem becomes a
-``Finding`` and none stops the walk. ``quick`` reads metadata only (invariants 14 to 19, 22, 39 and the offset index); ``exists``
-adds a stat of every chunk that is referenced (20) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep``
-adds comparing every block of them with the CRCs at its borders.
+Promises: read-only (but for a damaged cache, which is made anew), from one consistent view; bounded memory, but for a set of the chunks
+that lists name in another order than that of their ids (``_Rows``); every problem becomes a ``Finding`` and none stops the walk.
+``quick`` reads metadata only (invariants 14 to 19, 22, 39 and the offset index); ``exists`` adds a stat of every chunk that is
+referenced (20) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep`` adds comparing every block of them with
+the CRCs at its borders.
 Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 39), which ``chunkstore_journal`` checks.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -23,11 +22,12 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFo
 from chunkstore.invariants import PINNED, Finding, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
-from chunkstore.metadata.index import check_index
+from chunkstore.metadata.index import IndexBeside, check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, scan_pins
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import CHUNK_ID_BYTES, confined
+from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, confined
+from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
@@ -55,7 +55,7 @@ def check(
     context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int, orphans: Callable[[int], None]
 ) -> Iterator[Finding]:
     """Findings about what ``view`` shows, in no promised order. ``orphans``: told the bytes of all orphans where they are looked for."""
-    seen: set[bytes] = set()
+    rows = _Rows(context.names, view)
     if view.get(REPAIR_KEY) is not None:
         yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
     for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
@@ -67,12 +67,12 @@ def check(
             continue
         if segment.name != name:
             yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
-        yield from _check_segment(context, view, segment, seen, level, epoch)
+        yield from _check_segment(context, view, segment, rows, level, epoch)
     yield from _check_pins(view)
-    yield from _check_garbage(context, view, seen, level)
-    yield from _check_strays(context, view, seen)
+    yield from _check_garbage(context, view, rows, level)
+    yield from _check_strays(context, rows)
     if level == "deep":
-        yield from _check_stray_borders(context, view, seen)
+        yield from _check_stray_borders(context, view)
     if level != "quick":
         yield from orphan_findings(context, epoch=epoch, found=orphans)
 
@@ -92,29 +92,79 @@ def of_error(segment: str, error: Damaged) -> Finding:
     return Finding(14, "damage", segment, "", error.object, error.position, error.message)
 
 
-def _find(context: ReadContext, view: MetadataView, identity: bytes) -> ChunkRecord | None:
-    """The chunk's record; None if it is missing. Raises ``Damaged`` if it cannot be read."""
-    raw = view.get(chunk_key(identity))
-    return None if raw is None else decode_chunk(context.names.chunk(identity), raw)
+class _Rows:
+    """The chunk rows of a view, and which of them the lists have named. Lists mostly go in the order of their chunks' ids: so far as they
+    do, one scan gives their rows and tells what was named; what is out of turn is looked up and remembered."""
+
+    def __init__(self, names: ContainerNames, view: MetadataView) -> None:
+        self._names = names
+        self._get = view.get
+        self._scan = view.scan(CHUNK, bytes((CHUNK[0] + 1,)))
+        self._identity: bytes | None = None
+        """Of the first row that was not named; None: all were."""
+        self._raw = b""
+        self._ahead: IdSet | None = None
+        """What was named behind that."""
+        self._step()
+
+    def _step(self) -> None:
+        """On to the next row that was not named."""
+        for key, raw in self._scan:
+            self._identity, self._raw = key[1:], raw
+            if self._ahead is None or self._identity not in self._ahead:
+                return
+        self._identity = None
+
+    def find(self, identity: bytes) -> ChunkRecord | None:
+        """The chunk's record; None if it is missing. Raises ``Damaged`` if it cannot be read."""
+        raw = self._raw if identity == self._identity else self._get(chunk_key(identity))
+        try:
+            return None if raw is None else decode_chunk(identity, raw)
+        except Damaged:
+            return decode_chunk(self._names.chunk(identity), raw or b"")  # raises it, by a name
+
+    def take(self, identity: bytes) -> bool:
+        """Name a chunk that has a row; whether it had not been named."""
+        if identity == self._identity:
+            self._step()
+            return True
+        if self._identity is None or identity < self._identity:
+            return False
+        self._ahead = self._ahead or IdSet()
+        return self._ahead.add(identity)
+
+    def never_named(self) -> Iterator[tuple[bytes, bytes]]:
+        """All others, and their rows, at the end."""
+        while self._identity is not None:
+            yield self._identity, self._raw
+            self._step()
 
 
 def _check_segment(
-    context: ReadContext, view: MetadataView, segment: SegmentRecord, seen: set[bytes], level: CheckLevel, epoch: int
+    context: ReadContext, view: MetadataView, segment: SegmentRecord, rows: _Rows, level: CheckLevel, epoch: int
 ) -> Iterator[Finding]:
-    find = partial(_find, context, view)
+    index = IndexBeside(view, segment)
+
+    def find(identity: bytes) -> ChunkRecord | None:
+        record = rows.find(identity)
+        if record is not None:
+            index.meet(identity, record.length)
+        return record
+
     broken = False
-    for finding in segment_findings(segment, find, context.names, epoch=epoch, seen=seen):
+    for finding in segment_findings(segment, find, context.names, epoch=epoch, take=rows.take):
         broken = True
         yield finding
     if broken:
         return
-    for item in check_index(view, segment):
-        yield Finding(15, "damage", segment.name, "", "offset index", item.offset, item.message)
+    if not index.agrees():
+        for item in check_index(view, segment):
+            yield Finding(15, "damage", segment.name, "", "offset index", item.offset, item.message)
     if level == "quick":
         return
     identity, offset = segment.first_chunk, segment.start_offset - segment.first_chunk_skip
     while identity:
-        record = find(identity)
+        record = rows.find(identity)
         if record is None:
             return
         offset += record.length
@@ -226,7 +276,7 @@ def _check_pinned_chunk(context: ReadContext, key: bytes, lsn: int, identity: by
             yield Finding(PINNED, "damage", "", name, name, 0, f"removed at lsn {lsn}, pinned at {lowest}, and absent")
 
 
-def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes], level: CheckLevel) -> Iterator[Finding]:
+def _check_garbage(context: ReadContext, view: MetadataView, rows: _Rows, level: CheckLevel) -> Iterator[Finding]:
     lowest = pinned_lsn(view) if level != "quick" else None
 
     def finding(severity: str, message: str, object: str = "garbage") -> Finding:
@@ -244,19 +294,18 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes], l
         identity = garbage.first
         for number in range(garbage.count):
             try:
-                record = _find(context, view, identity) if identity else None
+                record = rows.find(identity) if identity else None
             except Damaged as error:
-                seen.add(identity)
+                rows.take(identity)
                 yield finding("damage", error.message, context.names.chunk(identity))
                 break
             if record is None:
                 yield finding("leak", f"a garbage range ends after {number} of {garbage.count} chunks")
                 break
-            if identity in seen:
+            if not rows.take(identity):
                 name = context.names.chunk(identity)
                 yield Finding(22, "damage", "", name, name, 0, "a garbage chunk is also live, or garbage twice")
                 break
-            seen.add(identity)
             try:
                 confined(context.names, identity, record)
             except Damaged as error:
@@ -268,11 +317,8 @@ def _check_garbage(context: ReadContext, view: MetadataView, seen: set[bytes], l
             identity = record.next
 
 
-def _check_strays(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
-    for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
-        identity = key[1:]
-        if identity in seen:
-            continue
+def _check_strays(context: ReadContext, rows: _Rows) -> Iterator[Finding]:
+    for identity, raw in rows.never_named():
         try:
             decode_found_chunk(context.names, identity, raw)
         except Damaged as error:
@@ -282,10 +328,10 @@ def _check_strays(context: ReadContext, view: MetadataView, seen: set[bytes]) ->
         yield Finding(17, "leak", "", name, name, 0, "a chunk record that neither a segment nor garbage refers to")
 
 
-def _check_stray_borders(context: ReadContext, view: MetadataView, seen: set[bytes]) -> Iterator[Finding]:
+def _check_stray_borders(context: ReadContext, view: MetadataView) -> Iterator[Finding]:
     prefix, stop = all_blocks_range()
     for identity, rows in groupby(view.scan(prefix, stop), lambda row: row[0][len(prefix) : -8]):
-        if identity not in seen:
+        if view.get(chunk_key(identity)) is None:
             name = context.names.chunk(identity) if len(identity) == CHUNK_ID_BYTES else repr(identity)
             what = f"{sum(1 for _ in rows)} rows of block borders of a chunk that is not there"
             yield Finding(17, "leak", "", name, name, 0, what)

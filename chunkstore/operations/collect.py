@@ -185,7 +185,7 @@ def _due(container: OwnedContainer, key: bytes, garbage: GarbageRecord) -> bool:
         grace_s = min(grace_s, emergency_s)
     kept_s = max(grace_s, settings.pitr_horizon_s)
     # Labels are coarser than the monotonic clock: no age is not to be measured with them.
-    return kept_s == 0 or is_older(container, key, garbage.time_ms, kept_s)
+    return kept_s == 0 or is_older(container, key, garbage.lsn, garbage.time_ms, kept_s)
 
 
 def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: GarbageRecord, chunks_max: int) -> _Work:

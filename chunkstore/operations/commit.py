@@ -50,8 +50,9 @@ def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int 
     match change:
         case Append():
             return _plan_append(planned, change)
-        case Create(name, rolling, attributes):
-            plan_create(planned, name, rolling or container.settings.default_rolling, check_attributes(attributes))
+        case Create(name, rolling, attributes, start_offset):
+            policy = rolling or container.settings.default_rolling
+            plan_create(planned, name, policy, check_attributes(attributes), start_offset)
         case Attach(name, session_id, chunks, expected_offset):
             return plan_attach(container, planned, name, session_id, chunks, expected_offset=expected_offset)
         case Replace():

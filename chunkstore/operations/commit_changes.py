@@ -118,7 +118,7 @@ def _plan_and_enter(
                 sync_names.extend(planned.targets)
         headers, rows = changes.headers, changes.rows
         op = PendingOp(headers, rows, segments, tuple(sync_names), generation, changes.kind, changes.notes)
-        op.garbage, op.table_keys = changes.garbage, tuple(changes.table_keys)
+        op.garbage, op.table_keys, op.reshapes = changes.garbage, tuple(changes.table_keys), True
         outcomes = [changes.outcome(state) for state in segments]
         for state in segments:
             state.unload()

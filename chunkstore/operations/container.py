@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.changes import ADDS_NOTHING
@@ -23,6 +23,7 @@ from chunkstore.errors import (
     ChunkstoreError,
     Closed,
     Damaged,
+    InvalidArgument,
     OutcomeUnknown,
     StorageUnavailable,
 )
@@ -39,12 +40,21 @@ from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["OwnedContainer", "unexpected"]
+__all__ = ["EpochStart", "OwnedContainer", "unexpected"]
 
 T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
 """So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
+_STARTS_MAX: Final = 1024
+
+
+class EpochStart(NamedTuple):
+    """Where an epoch of ours began: its OPEN, and what our clocks said then."""
+
+    lsn: int
+    at_s: float
+    at_ms: int
 
 
 class OwnedContainer:
@@ -73,11 +83,15 @@ class OwnedContainer:
         self.space = SpaceGuard(storage, names, settings, self.observer)
         self.changed = changed
         """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
+        self.reshaped: Callable[[PendingOp], None] = lambda _op: None
+        """Called with each committed operation that ``reshapes``, by its caller's thread."""
         self.remote = storage.capabilities.remote
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()
         """Held by the one collection that is under way."""
+        self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)
+        """Of the epochs that we have had, one behind the other: no stranger was in between."""
         self.noticed_s: dict[bytes, float] = {}
         """When garbage and pins with a label of the future were first seen here, by the keys that ``ageing`` is given."""
         self.draining = False
@@ -102,6 +116,7 @@ class OwnedContainer:
             failed=self.decide,
             committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
         )
+        self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
         self.observer.took_over(ownership.report)
 
     def _committed(self, lsn: int) -> None:
@@ -247,6 +262,10 @@ class OwnedContainer:
                     self._rebuild_in_time(rot, deadline)
                 else:
                     self.fence.explain(owned, damage)
+            except InvalidArgument:
+                # Of a chunk that is not there: a successor may have swept it.
+                self.check_fence()
+                raise
             else:
                 if op is None:
                     # An answer about the present state: a deposed owner must not give it.
@@ -254,6 +273,8 @@ class OwnedContainer:
                     return result
                 try:
                     owned.queue.wait(op, deadline)
+                    if op.reshapes:
+                        self.reshaped(op)
                     return result
                 except CacheDamaged as damage:
                     # It did not happen: its record was not built, or the batch before it failed.

@@ -15,20 +15,26 @@ __all__ = ["plan_create"]
 
 
 def plan_create(
-    changes: ChangeSet, name: str, rolling: RollingPolicy, attributes: Mapping[str, AttributeValue]
+    changes: ChangeSet,
+    name: str,
+    rolling: RollingPolicy,
+    attributes: Mapping[str, AttributeValue],
+    start_offset: int = 0,
 ) -> SegmentRecord:
-    """Plan a new, empty segment with attributes that have been checked. Raises ``SegmentExists``."""
+    """Plan a new, empty segment with attributes that have been checked; from ``start_offset`` on it is one that was truncated at its end.
+
+    Raises ``SegmentExists``."""
     if changes.find(name) is not None:
         raise SegmentExists(name)
     segment = SegmentRecord(
         name=name,
         id=changes.owned.new_id(),
         flags=0,
-        start_offset=0,
-        length=0,
+        start_offset=start_offset,
+        length=start_offset,
         first_chunk=NO_CHUNK,
         last_chunk=NO_CHUNK,
-        last_chunk_offset=0,
+        last_chunk_offset=start_offset,
         first_chunk_skip=0,
         chunk_size_bytes_max=rolling.chunk_size_bytes_max,
         owner_epoch=changes.owned.epoch,
@@ -39,4 +45,6 @@ def plan_create(
     )
     changes.put(segment)
     changes.headers.append((int(OpCode.CREATE), segment.id, name))
+    if start_offset:
+        changes.headers.append((int(OpCode.TRUNCATE), segment.id, start_offset))
     return segment

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
-from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, segment_key, session_key, table_key, writer_key
+from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
+from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK
-from chunkstore.records import KIND_OBJECT, AttributeValue, ChunkRecord, SegmentRecord
+from chunkstore.records import KIND_OBJECT, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
 
 __all__ = ["ChunkLink", "CutOff", "SegmentPlan", "Source", "TablePlan"]
 
@@ -84,7 +85,9 @@ class SegmentPlan:
 
     @property
     def kept_stop(self) -> int:
-        """Behind the last byte that can be kept."""
+        """Behind the last byte that can be kept; of a segment that is to be made and holds none, its length."""
+        if self.base is None and self.final is not None and not self.final.chunk_count and not self.obstacle:
+            return self.final.length
         return self.links[-1].stop if self.links and not self.obstacle else self.length
 
 
@@ -157,6 +160,11 @@ class CutOff:
         elif code in (OpCode.SESSION_OPEN, OpCode.SESSION_END):
             self._others[session_key(first)] = (op, lsn)
 
+    def ended_pins(self) -> tuple[tuple[str, int], ...]:
+        """Pins of the cut, by name and position, that were given up behind it."""
+        pins = [(name, pin.lsn) for name, pin in scan_pins(self._view) if isinstance(pin, PinRecord)]
+        return tuple((name, lsn) for name, lsn in pins if pin_key(name) in self._rows)
+
     # Rows as the cut-off part left them
 
     def _get(self, key: bytes) -> bytes | None:
@@ -227,6 +235,8 @@ class CutOff:
             plan.raw = self._view.get(segment_key(base.name))
         for begin, end, _ in self._appends.get(segment_id, ()):
             plan.borders |= {begin, end}
+        if final is not None:
+            plan.borders.add(final.length)
         plan.acknowledged = 0 if plan.delete else max(plan.borders, default=0)
         if target is not None or plan.delete:
             return plan
@@ -244,13 +254,14 @@ class CutOff:
         return plan
 
     def _replacements(self, segment_id: int, length: int) -> Iterator[tuple[int, int, list[ChunkLink]]]:
-        """Those of a segment that end below the cut and whose chunks are all known."""
+        """Those of a segment that begin below the cut and whose chunks are all known. The last chunk may reach beyond the cut: what it
+        holds there follows on the base."""
         for start, stop, added in self._replaced.get(segment_id, ()):
             records = [(offset, identity, self._chunk(identity)) for offset, identity in added]
             links = [ChunkLink(offset, identity, record) for offset, identity, record in records if record is not None]
             joined = [start, *(link.stop for link in links)]
-            if stop <= length and len(links) == len(added) and joined == [*(link.offset for link in links), stop]:
-                yield start, stop, links
+            if start < length and len(links) == len(added) and joined == [*(link.offset for link in links), stop]:
+                yield start, min(stop, length), [link for link in links if link.offset < length]
 
     def _link(
         self, plan: SegmentPlan, final: SegmentRecord, own: Iterable[SegmentRecord], followers: Mapping[bytes, bytes]
@@ -264,8 +275,7 @@ class CutOff:
                     last, last_offset = added[-1].identity, added[-1].offset
             plan.tail = last
             links = list(self._walk(last, last_offset, followers))
-            tail = self._get(chunk_key(last)) if last != base.last_chunk else self._view.get(chunk_key(last))
-            if links and tail is not None and links[0].record.length <= decode_chunk("tail", tail).length:
+            if links and links[0].stop <= base.length:
                 links = links[1:]  # not grown: its row at the cut stays
                 if links and links[0].offset != base.length:
                     links = []

@@ -7,16 +7,18 @@ what lies between two such rows stays. Leaves out: deleting (``collect``).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged
-from chunkstore.metadata.codec import decode_chunk
-from chunkstore.metadata.keys import block_range, chunk_key
+from chunkstore.metadata.codec import decode_chunk, decode_garbage
+from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
 from chunkstore.records import ChunkRecord, GarbageRecord
 
-__all__ = ["Unfolded", "unfold"]
+__all__ = ["Unfolded", "is_removed", "unfold"]
+
+_UNFOLDED_AT_ONCE: Final = 10_000
 
 
 class Unfolded(NamedTuple):
@@ -86,6 +88,21 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
         rest_bytes = max(0, garbage.size_bytes - size_bytes - kept_bytes)
         rest = garbage._replace(first=first, last=last, count=left, size_bytes=rest_bytes)
     return Unfolded(ids, block_keys, size_bytes, kept, refused, rest)
+
+
+def is_removed(view: MetadataView, names: ContainerNames, identity: bytes) -> bool:
+    """Whether the rows know a chunk no more, or only as garbage. O(garbage) where there is a row of it. Raises ``Damaged``."""
+    if view.get(chunk_key(identity)) is None:
+        return True
+    for key, raw in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
+        garbage = decode_garbage(repr(key), raw)
+        rest: GarbageRecord | None = garbage
+        while rest is not None:
+            found = unfold(view, names, rest, _UNFOLDED_AT_ONCE)
+            if identity in found.ids or identity in found.refused:
+                return True
+            rest = found.rest if found.ids else None
+    return False
 
 
 def _readable(view: MetadataView, identity: bytes) -> ChunkRecord | None:

@@ -43,8 +43,8 @@ class Maintenance:
         self._container = container
         self._recovery = recovery
         self.snapshots = Snapshots(container, recovery.journal_bytes)
-        self.beside: Beside | None = None
-        self._stopping = runtime.event()
+        self.beside: list[Beside] = []
+        self.stopping = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}
         """The steps of ``close`` that have begun."""
@@ -61,7 +61,9 @@ class Maintenance:
     def _keep(self) -> None:
         container = self._container
         leased_s = runtime.monotonic_s()
-        while not self._stopping.wait(_TICK_S):
+        for beside in self.beside:
+            beside.tick(leased_s)
+        while not self.stopping.wait(_TICK_S):
             if container.fence.error is not None or container.closed:
                 return
             now_s = runtime.monotonic_s()
@@ -81,8 +83,8 @@ class Maintenance:
                     if not container.space.disk_low:
                         self.snapshots.take_due()
                     container.space.tend(container.current.store)
-                    if self.beside is not None:
-                        self.beside.tick(now_s)
+                    for beside in self.beside:
+                        beside.tick(now_s)
             except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
                 # No caller waits for these; the next tick tries again, and operations report their own errors.
                 container.observer.failed(unexpected(error))
@@ -142,16 +144,16 @@ class Maintenance:
         """
         container = self._container
         container.closed = container.draining = True
-        self._stopping.set()
-        if self.beside is not None:
-            self.beside.stop()
+        self.stopping.set()
+        for beside in self.beside:
+            beside.stop()
         container.changed(0)
         deadline = container.deadline()
         if self._keeper is not None:
             self._keeper.join(timeout=container.settings.op_deadline_s)
         self.snapshots.join(deadline.left_s())
-        if self.beside is not None:
-            self.beside.join(deadline.left_s() / 2)  # where it hangs, there is time left to close cleanly
+        for beside in self.beside:
+            beside.join(deadline.left_s() / 2)  # where it hangs, there is time left to close cleanly
         serves = self._drain(deadline) and container.fence.error is None and container.current.end_reason is None
         if serves and not container.released:
             self._finish("goodbye", self._say_goodbye)

@@ -14,17 +14,17 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import Damaged
-from chunkstore.invariants import Finding
+from chunkstore.invariants import ORPHANED, Finding
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, chunk_epoch, chunk_session, named_chunks, session_epoch
+from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.read import ReadContext
 from chunkstore.storage import ChunkInfo, iter_listing
 
 __all__ = ["Standing", "Suspect", "judge", "list_suspects", "orphan_findings"]
 
-_INVARIANT: Final = 23
 _SHOWN_MAX = 100
 _IN_FLIGHT_MS = 24 * 3_600_000
 """A check reports what may be on its way when it has been for so long."""
@@ -47,8 +47,8 @@ class Suspect(NamedTuple):
         return None if self.info.modified_ms is None else max(0, runtime.now_ms() - self.info.modified_ms)
 
 
-def list_suspects(context: ReadContext, listed: set[int] | None = None) -> tuple[list[Suspect], list[str]]:
-    """The chunks of a LIST that have no row, and the names there that are not those of a chunk. ``listed`` gets the hashes of all ids of
+def list_suspects(context: ReadContext, listed: IdSet | None = None) -> tuple[list[Suspect], list[str]]:
+    """The chunks of a LIST that have no row, and the names there that are not those of a chunk. ``listed`` gets the ids of all
     chunks. Raises what the storage raises."""
     suspects: list[Suspect] = []
     strangers: list[str] = []
@@ -63,7 +63,7 @@ def list_suspects(context: ReadContext, listed: set[int] | None = None) -> tuple
             strangers.append(info.name)
             continue
         if listed is not None:
-            listed.add(hash(identity))
+            listed.add(identity)
         page.append(Suspect(identity, info))
         if len(page) == _PAGE:
             context.check_open()  # a long listing does not hold up a close
@@ -139,7 +139,7 @@ def orphan_findings(context: ReadContext, *, epoch: int, found: Callable[[int], 
     the end. Raises what the storage raises."""
     suspects, strangers = list_suspects(context)
     for name in strangers:
-        yield Finding(_INVARIANT, "warning", "", "", name, 0, "this is not a chunk's name; no program of ours made it")
+        yield Finding(ORPHANED, "warning", "", "", name, 0, "this is not a chunk's name; no program of ours made it")
     if not suspects:
         found(0)
         return
@@ -162,7 +162,7 @@ def orphan_findings(context: ReadContext, *, epoch: int, found: Callable[[int], 
             yield finding
     if rest:
         what = f"about {rest} more orphans of {rest_bytes} bytes"
-        yield Finding(_INVARIANT, "info", "", "", context.names.data_prefix(), 0, what)
+        yield Finding(ORPHANED, "info", "", "", context.names.data_prefix(), 0, what)
     found(shown_bytes + rest_bytes)
 
 
@@ -176,5 +176,5 @@ def _finding(context: ReadContext, item: Suspect, standing: Standing) -> Finding
     size = f"{item.info.length} bytes, {age}"
     if standing == "never opened":
         what = f"epoch {chunk_epoch(item.identity)} never opened, and wrote a chunk, {size}"
-        return Finding(_INVARIANT, "damage", "", name, name, 0, what)
-    return Finding(_INVARIANT, "info", "", name, name, 0, f"an orphan that nothing refers to, {size}")
+        return Finding(ORPHANED, "damage", "", name, name, 0, what)
+    return Finding(ORPHANED, "info", "", name, name, 0, f"an orphan that nothing refers to, {size}")

@@ -87,6 +87,8 @@ class PendingOp:
     garbage: list[GarbageRecord] = field(default_factory=list)
     table_keys: tuple[bytes, ...] = ()
     written: bool = True
+    reshapes: bool = False
+    """Whether its segments' lists of chunks may change by more than a longer last chunk."""
     decided: bool = False
     error: ChunkstoreError | None = None
     lsn: int = 0

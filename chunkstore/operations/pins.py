@@ -11,7 +11,7 @@ Leaves out: what stays (``collect``, the journal's collector), asking the owner 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from chunkstore.config import LIMITS
@@ -19,7 +19,7 @@ from chunkstore.errors import BadOffset, Conflict, SegmentTruncated
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN, pin_key
-from chunkstore.metadata.pins import pin_of, scan_pins
+from chunkstore.metadata.pins import pin_of, pinned_offset, scan_pins
 from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -27,7 +27,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records import Pin, PinRecord
 
-__all__ = ["end_expired_pins", "pin", "unpin"]
+__all__ = ["end_expired_pins", "end_pins", "held_offset", "pin", "unpin"]
 
 _EXPIRED = "expired"
 
@@ -49,19 +49,30 @@ def unpin(container: OwnedContainer, name: str) -> bool:
     return commit_changes(container, (), partial(_plan_unpin, name=name, lsn=None, why=""), tables=True)
 
 
+def held_offset(changes: ChangeSet, segment: str) -> int | None:
+    """As ``pinned_offset``, true until the change set enters the queue: ``tables.lock`` is held. Raises ``Undecided``."""
+    changes.owned.tables.check(PIN)
+    with changes.owned.store.view() as view:
+        return pinned_offset(view, segment)
+
+
 def end_expired_pins(container: OwnedContainer) -> None:
     """Commit the end of each pin that has lasted as long as it said. Raises the errors of commits."""
     pins = container.look(lambda view: list(scan_pins(view)))
-    for name, record in pins:
-        if isinstance(record, PinRecord) and _is_over(container, name, record):
-            plan = partial(_plan_unpin, name=name, lsn=record.lsn, why=_EXPIRED)
-            commit_changes(container, (), plan, tables=True)
+    known = ((name, record) for name, record in pins if isinstance(record, PinRecord))
+    end_pins(container, ((name, pin.lsn) for name, pin in known if _is_over(container, name, pin)), _EXPIRED)
+
+
+def end_pins(container: OwnedContainer, pins: Iterable[tuple[str, int]], why: str) -> None:
+    """Commit the end of each pin, by name and position, unless it is gone. Raises the errors of commits."""
+    for name, lsn in pins:
+        commit_changes(container, (), partial(_plan_unpin, name=name, lsn=lsn, why=why), tables=True)
 
 
 def _is_over(container: OwnedContainer, name: str, record: PinRecord) -> bool:
     """``name`` may be a pin's again, so what is noticed of a pin goes by its lsn, too."""
     noticed = b"%b\0%d" % (pin_key(name), record.lsn)
-    return record.lasts_ms > 0 and is_older(container, noticed, record.time_ms, record.lasts_ms / 1000)
+    return record.lasts_ms > 0 and is_older(container, noticed, record.lsn, record.time_ms, record.lasts_ms / 1000)
 
 
 def _begin(changes: ChangeSet, kind: RecordKind, notes: tuple[object, ...]) -> None:

@@ -18,7 +18,15 @@ from typing import NamedTuple, TypeVar
 from chunkstore import runtime
 from chunkstore.buffers import filled
 from chunkstore.deadline import Deadline, until
-from chunkstore.errors import BadOffset, CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import (
+    BadOffset,
+    CacheDamaged,
+    ChunkNotFound,
+    ChunkstoreError,
+    Damaged,
+    SegmentNotFound,
+    SegmentTruncated,
+)
 from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
@@ -60,6 +68,8 @@ class ReadContext(NamedTuple):
     one, for a list of chunks that lags may hold chunks that were collected."""
     rebuild: Callable[[CacheDamaged], None]
     """Called when ``store`` does not hold what was written: makes another one. Raises when that does not work."""
+    why_absent: Callable[[str], ChunkstoreError | None] = lambda _chunk: None
+    """Of a chunk that is absent and still named: why that is no damage; None: it is."""
 
     def look(self, call: Callable[[MetadataView], T]) -> T:
         """What ``call`` makes of a view of the present rows; see ``looking``."""
@@ -188,7 +198,7 @@ def _carry_out(
                 return take(plan)
             except ChunkNotFound as error:
                 if error.chunk in missed:
-                    raise _absent(plan, error.chunk) from error
+                    raise (context.why_absent(error.chunk) or _absent(plan, error.chunk)) from error
                 missed.add(error.chunk)
             if not deadline.left_s():
                 deadline.fail(f"reading segment {name!r}, whose chunks are replaced meanwhile")

@@ -3,8 +3,7 @@
 Promises: a byte is kept only if its chunk has the CRC32C that a record says, and was made durable first; an append is kept whole or not at
 all. Each segment is one commit, and only if its row is still what it was at the cut, so that an interrupted run is done again
 without doing anything twice. Chunks are taken on where they lie: no record behind the cut removed them. What was removed there is removed
-again, because a former owner may delete it at any time (A3).
-Leaves out: which (``cut_off``).
+again, because a former owner may delete it at any time (A3). Leaves out: which (``cut_off``).
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.cut_off import ChunkLink, CutOff, SegmentPlan, TablePlan
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
+from chunkstore.operations.pins import end_pins
 from chunkstore.operations.replace import exchange, find_run
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.truncate import plan_truncate
-from chunkstore.records import CLOSED, SegmentRecord, TableRecord
+from chunkstore.records import CLOSED, ChunkRecord, SegmentRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["Regain", "RepairReport", "SegmentOutcome", "Unread", "plan_regain", "regain"]
@@ -72,8 +72,8 @@ class RepairReport:
     ``sound``: history goes on to its end; nothing was to be done. ``continued``: an earlier repair had been interrupted behind its OPEN.
     ``damage`` at ``object`` and ``position``: why history does not go on behind ``last_lsn``, the last good record, of ``last_epoch``.
     ``behind``: records behind it that can be read; ``unreadable``: places there that cannot. ``segments``: what of their bytes is
-    kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost. ``findings``: damage behind the repair,
-    chunks among it that segments name and that are gone: a merge behind the cut stood for them, whose chunk is an orphan now.
+    kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost; ``pins``: given up there, and again.
+    ``findings``: damage behind the repair, such as chunks that are gone: a merge behind the cut stood for them, a rotten orphan now.
     """
 
     container: str
@@ -90,6 +90,7 @@ class RepairReport:
     unreadable: tuple[Unread, ...] = ()
     segments: tuple[SegmentOutcome, ...] = ()
     not_applied: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
@@ -100,6 +101,7 @@ class Regain(NamedTuple):
     tables: tuple[TablePlan, ...]
     outcomes: tuple[SegmentOutcome, ...]
     not_applied: tuple[str, ...]
+    pins: tuple[tuple[str, int], ...]
 
 
 def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -> Regain:
@@ -113,9 +115,8 @@ def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -
         if plan.id in spliced:
             continue  # its bytes are another segment's now
         lost_lsns |= cut_off.lost_lsns(plan)
-        start, kept = plan.length, plan.kept_stop
-        if plan.links and not plan.obstacle:
-            start = max(start, plan.links[0].offset)
+        kept = plan.kept_stop
+        start = max(plan.length, plan.links[0].offset) if plan.links and not plan.obstacle else kept
         kept_ranges = ((start, kept),) if kept > start else ()
         lost_ranges = ((kept, plan.acknowledged),) if plan.acknowledged > kept else ()
         if kept_ranges or lost_ranges or plan.delete:
@@ -124,19 +125,17 @@ def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -
     others = cut_off.others()
     refused = tuple(f"{OpCode(plan.header[0]).name} of lsn {plan.lsn}" for plan in others if plan.lsn in lost_lsns)  # type: ignore[arg-type]
     tables = tuple(plan for plan in others if plan.lsn not in lost_lsns)
-    return Regain(
-        tuple(plan for plan in plans if not plan.obstacle and plan.id not in spliced), tables, tuple(outcomes), refused
-    )
+    whole = tuple(plan for plan in plans if not plan.obstacle and plan.id not in spliced)
+    return Regain(whole, tables, tuple(outcomes), refused, cut_off.ended_pins())
 
 
 def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) -> str:
     """Cut the plan's links behind the last append whose bytes are there; why no more of them are kept."""
     reason = "it does not follow on what is stored of the segment"
-    plan.replaced = [item for item in plan.replaced if all(_is_stored(storage, names, link) for link in item[2])]
-    if plan.tail not in (
-        plan.base.last_chunk if plan.base else NO_CHUNK,
-        *(item[2][-1].identity for item in plan.replaced),
-    ):
+    stored = [item for item in plan.replaced if all(_is_stored(storage, names, link) for link in item[2])]
+    plan.replaced = [(start, end, [_clipped(storage, names, link, end) for link in new]) for start, end, new in stored]
+    tails = {plan.base.last_chunk if plan.base else NO_CHUNK, *(new[-1].identity for _, _, new in stored)}
+    if plan.tail not in tails:
         plan.links, plan.sources = [], []
     good = 0
     for link in plan.links:
@@ -148,13 +147,18 @@ def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) ->
     stop = max((border for border in plan.borders if links and border <= links[-1].stop), default=plan.length)
     links = [link for link in links if link.offset < stop] if stop > plan.length else []
     links = links[: min((source.first for source in plan.sources if source.last >= len(links)), default=len(links))]
-    if links and links[-1].stop > stop:
-        last = links[-1]
-        crc = _crc_of(storage, names.chunk(last.identity), stop - last.offset)
-        links[-1] = last._replace(record=last.record._replace(length=stop - last.offset, crc32c=crc))
-    plan.links = links
+    plan.links = [_clipped(storage, names, link, stop) for link in links]
     plan.sources = [source for source in plan.sources if source.last < len(links)]
     return reason
+
+
+def _clipped(storage: ChunkStorage, names: ContainerNames, link: ChunkLink, stop: int) -> ChunkLink:
+    """The link up to this offset of the segment: of a chunk that goes on behind it, so many bytes."""
+    if link.stop <= stop:
+        return link
+    length = stop - link.offset
+    crc = _crc_of(storage, names.chunk(link.identity), length)
+    return link._replace(record=link.record._replace(length=length, crc32c=crc))
 
 
 def _is_stored(storage: ChunkStorage, names: ContainerNames, link: ChunkLink) -> bool:
@@ -189,8 +193,8 @@ def regain(container: OwnedContainer, plan: Regain) -> tuple[SegmentOutcome, ...
         if not commit_changes(container, names, partial(_keep_segment, item), tables=True):
             refused.add(item.id)
     for first in range(0, len(plan.tables), _ROWS_IN_A_COMMIT):
-        rows = plan.tables[first : first + _ROWS_IN_A_COMMIT]
-        commit_changes(container, (), partial(_keep_rows, rows), tables=True)
+        commit_changes(container, (), partial(_keep_rows, plan.tables[first : first + _ROWS_IN_A_COMMIT]), tables=True)
+    end_pins(container, plan.pins, "repair")
     commit_changes(container, (), _end, tables=True)
     return tuple(_refused(outcome) if outcome.segment_id in refused else outcome for outcome in plan.outcomes)
 
@@ -243,20 +247,21 @@ def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> bool:
 
 
 def _made(changes: ChangeSet, final: SegmentRecord) -> SegmentRecord:
-    """The segment as it was when it was made, under its own id."""
+    """The segment as it was made, under its own id; one without chunks: where it ends."""
+    start = 0 if final.chunk_count else final.length
     segment = final._replace(
         flags=0,
-        start_offset=0,
-        length=0,
+        start_offset=start,
+        length=start,
         first_chunk=NO_CHUNK,
-        last_chunk=NO_CHUNK,
-        last_chunk_offset=0,
+        last_chunk=NO_CHUNK, last_chunk_offset=start,
         first_chunk_skip=0,
         owner_epoch=changes.owned.epoch,
         chunk_count=0,
-    )
+    )  # fmt: skip
     changes.put(segment)
-    changes.headers.append((int(OpCode.CREATE), segment.id, segment.name))
+    ops = (int(OpCode.CREATE), segment.id, segment.name), (int(OpCode.TRUNCATE), segment.id, start)
+    changes.headers += ops if start else ops[:1]
     return segment
 
 
@@ -269,14 +274,14 @@ def _replace_again(changes: ChangeSet, plan: SegmentPlan, start: int, stop: int,
         segment = changes.segment(plan.name)
     with suppress(Conflict):
         run = find_run(changes, segment, start, stop, count_max=segment.chunk_count)
-        records = [link.record for link in new]
-        borders = [Borders((0, record.length), (0, record.crc32c or 0)) for record in records]
-        exchange(
-            changes, segment, run, [NewChunk(link.identity, item) for link, item in zip(new, borders, strict=True)]
-        )
+        exchange(changes, segment, run, [NewChunk(link.identity, _ends_of(link.record)) for link in new])
         for link in new:
             row = changes.chunk(link.identity)
             changes.rows[chunk_key(link.identity)] = row._replace(epoch=link.record.epoch)
+
+
+def _ends_of(record: ChunkRecord) -> Borders:
+    return Borders((0, record.length), (0, record.crc32c or 0))
 
 
 def _take_on(changes: ChangeSet, segment: SegmentRecord, plan: SegmentPlan) -> None:

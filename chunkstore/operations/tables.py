@@ -61,16 +61,16 @@ def plan_put_row(changes: ChangeSet, namespace: str, key: bytes, value: bytes, e
     changes.table_keys.append(full)
 
 
-def plan_delete_row(changes: ChangeSet, namespace: str, key: bytes, expected_version: int | None) -> None:
-    """Plan a delete; deleting an absent row is no change. Raises ``Conflict``."""
+def plan_delete_row(changes: ChangeSet, namespace: str, key: bytes, expected_version: int | None) -> bool:
+    """Plan a delete; whether there is such a row: deleting an absent one is no change. Raises ``Conflict``."""
     full = table_key(namespace, key)
     present = changes.is_present(full)
     _expect(changes, namespace, key, full, expected_version)
-    if not present:
-        return
-    changes.rows[full] = None
-    changes.headers.append((int(OpCode.TABLE_DELETE), namespace, key))
-    changes.table_keys.append(full)
+    if present:
+        changes.rows[full] = None
+        changes.headers.append((int(OpCode.TABLE_DELETE), namespace, key))
+        changes.table_keys.append(full)
+    return present
 
 
 def _expect(changes: ChangeSet, namespace: str, key: bytes, full: bytes, expected_version: int | None) -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkstore.errors import Closed, InvalidArgument
-from chunkstore.metadata.index import check_index, rebuild_index
+from chunkstore.metadata.index import IndexBeside, check_index, rebuild_index
 from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, MetadataView, Totals
 from chunkstore.metadata.totals import recount
 from chunkstore.testing.metadata_history import History, Segment, World
@@ -50,6 +50,10 @@ def compare(view: MetadataView, world: World) -> None:
             for probe in {max(offset, segment.start), offset + chunk.length - 1}:
                 assert view.locate(segment.id, probe) == (chunk.id, offset)
         assert list(check_index(view, segment.record())) == []
+        beside = IndexBeside(view, segment.record())
+        for chunk in segment.chunks:
+            beside.meet(chunk.id, chunk.length)
+        assert beside.agrees()
         begins = [offset for offset, _ in places]
         for start in {segment.first, segment.start, *begins[1:3], segment.length}:
             for stop in {segment.start, *begins[-2:], segment.length}:

@@ -68,12 +68,13 @@ class UpkeepCalls:
         if policy is not None and policy.sweep_s:
             jobs.append((SweepJob(lambda delete: self._sweep(delete=delete)), policy.sweep_s))
         if policy is not None and policy.defrag is not None:
-            jobs.append((DefragJob(container, self._context, policy.defrag), policy.interval_s))
+            job = DefragJob(container, self._context, policy.defrag, inline=policy.defrag_inline)
+            jobs.append((job, policy.interval_s))
         if policy is not None and policy.scrub_bytes_s:
             bytes_pass = max(1, int(policy.scrub_bytes_s * SCRUB_INTERVAL_S))
             jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
-        self._maintenance.beside = self.optimiser
+        self._maintenance.beside.append(self.optimiser)
 
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
@@ -118,8 +119,8 @@ class UpkeepCalls:
     ) -> Pin:
         """Keep what the metadata say now restorable, and with it every chunk that is live now, until ``unpin(name)``.
 
-        ``name``: 1 to 255 bytes of UTF-8, the caller's own. ``expires_s``: it lasts at least so many seconds, counted anew by each owner
-        and each roll; a collection ends it. ``offsets``: by segment, what no retention shall pass; ``truncate`` and ``delete`` are
+        ``name``: 1 to 255 bytes of UTF-8, the caller's own. ``expires_s``: it lasts at least so many seconds, counted anew by each owner;
+        a collection ends it. ``offsets``: by segment, what no retention shall pass; ``truncate`` and ``delete`` are
         not hindered. A pin is not moved: to go forward, make another one, then remove this.
 
         Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``SegmentNotFound``,
@@ -143,8 +144,9 @@ class UpkeepCalls:
         check_segment_name(name, "name")
         return unpin(self._container, name)
 
-    def set_retention(self, name_or_prefix: str, policy: RetentionPolicy | None) -> None:
-        """Set the policy of a segment, or of all whose names begin with a prefix (``orders-*``); None removes it. Deletes nothing.
+    def set_retention(self, name_or_prefix: str, policy: RetentionPolicy | None) -> bool:
+        """Set the policy of a segment, or of all whose names begin with a prefix (``orders-*``); None removes it. Deletes nothing. False:
+        there was none to be removed.
 
         A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
         with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises ``InvalidArgument``,
@@ -154,13 +156,13 @@ class UpkeepCalls:
         if policy is not None and not isinstance(policy, RetentionPolicy):
             raise InvalidArgument(f"policy must be a RetentionPolicy or None, not {policy!r}", argument="policy")
 
-        def plan(changes: ChangeSet) -> None:
+        def plan(changes: ChangeSet) -> bool:
             if policy is None:
-                plan_delete_row(changes, RETENTION_NAMESPACE, key, None)
-            else:
-                plan_put_row(changes, RETENTION_NAMESPACE, key, encode_policy(policy), None)
+                return plan_delete_row(changes, RETENTION_NAMESPACE, key, None)
+            plan_put_row(changes, RETENTION_NAMESPACE, key, encode_policy(policy), None)
+            return True
 
-        commit_changes(self._container, (), plan, tables=True)
+        return commit_changes(self._container, (), plan, tables=True)
 
     def apply_retention(self, *, dry_run: bool = False) -> RetentionReport:
         """Truncate every segment with a policy at the start of the first chunk that the policy does not give up.
@@ -259,9 +261,9 @@ class UpkeepCalls:
         blocks that are sound, in this root or in the copy; where a block is in neither, the chunk stays as it is. Every replacement is
         atomic and durable.
 
-        Raises ``InvalidArgument``, ``Unsupported`` (a root that cannot be opened), ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of a
-        replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too), ``DeadlineExceeded``,
-        ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
+        Raises ``InvalidArgument`` (also where no copy is), ``Unsupported`` (a root that cannot be opened), ``Closed``, ``NotOwner``,
+        ``OutcomeUnknown`` (of a replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too),
+        ``DeadlineExceeded``, ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
         """
         check_limits(rate_bytes_s, bytes_max)
         self._container.check_owner()

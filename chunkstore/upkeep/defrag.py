@@ -68,6 +68,8 @@ _READERS = 4
 _SOURCES_OF_A_DEADLINE = 256
 """Composing may take ``op_deadline_s`` for each so many chunks."""
 _UNVERIFIED_BYTES = 1 << 20
+_CLOCKS_DIFFER_MS = 60_000
+"""Before anybody is told: by less the clocks of two machines may differ, and it is over soon."""
 
 
 class DefragAction(NamedTuple):
@@ -96,12 +98,17 @@ class DefragStep(NamedTuple):
     changed: bool
     """Whether something else changed the segment meanwhile: the step ended there, to be planned anew."""
     position: int | None
+    ahead: bool = False
+    """Whether chunks stay because their labels are later than our clock."""
+    settled: int = 0
+    """What lies in front of this offset is merged with nothing that may come behind it. Behind a step that ends the segment."""
 
 
 class DefragReport(NamedTuple):
     """What ``defrag`` did, or as a dry run would. Chunks are those of the segments it looked at. ``bytes_moved``: of new chunks;
     ``requests``: about. ``carried_bytes``: of what was moved, what went through this client; a dry run does not know. ``refused``:
-    segments with runs that are damaged and stay as they are: ``check("deep")`` names what is wrong."""
+    segments with runs that are damaged and stay as they are: ``check("deep")`` names what is wrong. ``ahead``: segments with chunks that
+    stay because they were made later than it is by this machine's clock, which is wrong, or was wrong where they were made."""
 
     segments: int
     chunks_before: int
@@ -111,6 +118,7 @@ class DefragReport(NamedTuple):
     carried_bytes: int
     actions: tuple[DefragAction, ...]
     refused: tuple[str, ...]
+    ahead: tuple[str, ...] = ()
 
 
 class _Planned(NamedTuple):
@@ -118,6 +126,14 @@ class _Planned(NamedTuple):
     ids: tuple[bytes, ...]
     dead: int
     """Bytes of the first chunk that were truncated: they are left out."""
+
+
+class _Plan(NamedTuple):
+    runs: tuple[_Planned, ...]
+    following: int | None
+    """Where the next step begins."""
+    ahead: bool
+    settled: int
 
 
 class _Source(NamedTuple):
@@ -135,10 +151,8 @@ class _Source(NamedTuple):
 # ---- looking
 
 
-def plan_defrag_step(
-    context: ReadContext, name: str, policy: DefragPolicy, position: int, *, wait: bool
-) -> tuple[tuple[_Planned, ...], int | None]:
-    """Plan the runs of the next chunks of a segment from offset ``position`` on, and where the next step begins.
+def plan_defrag_step(context: ReadContext, name: str, policy: DefragPolicy, position: int, *, wait: bool) -> _Plan:
+    """Plan the runs of the next chunks of a segment from offset ``position`` on.
 
     ``wait``: what is to come may still fill the last chunk. Raises ``SegmentNotFound``, ``Damaged``, and what looking raises.
     """
@@ -154,9 +168,9 @@ def _plan(
     position: int,
     now_ms: int,
     wait: bool,
-) -> tuple[tuple[_Planned, ...], int | None]:
+) -> _Plan:
     segment = find_segment(view, name, None)
-    chunks, following = _window(view, names, segment, position, now_ms - round(policy.age_s_min * 1000))
+    chunks, following, newest_ms = _window(view, names, segment, position, now_ms - round(policy.age_s_min * 1000))
     target = min(segment.chunk_size_bytes_max, policy.run_bytes_max)
     if following is None:
         while chunks and not chunks[-1].free:
@@ -176,32 +190,38 @@ def _plan(
         kind: Literal["merge", "relocate"] = "merge" if last - first > 1 else "relocate"
         action = DefragAction(kind, name, start, stop, last - first, requests)
         planned.append(_Planned(action, tuple(chunk.id for chunk in chunks[first:last]), chunks[first].dead))
-    return tuple(planned), following
+    settled = position
+    if chunks:
+        again = undecided_from(chunks, (), policy, target) or 0
+        settled = chunks[again].offset if again < len(chunks) else chunks[-1].offset + chunks[-1].length
+    return _Plan(tuple(planned), following, newest_ms > now_ms + _CLOCKS_DIFFER_MS, settled)
 
 
 def _window(
     view: MetadataView, names: ContainerNames, segment: SegmentRecord, position: int, made_before_ms: int
-) -> tuple[list[DefragChunk], int | None]:
-    """The chunks from ``position`` on, as many as a step reads, and the offset behind them; None: they are the last."""
+) -> tuple[list[DefragChunk], int | None, int]:
+    """The chunks from ``position`` on, as many as a step reads, the offset behind them (None: they are the last), and the latest
+    label of those that are closed."""
     begin, identity = segment.start_offset - segment.first_chunk_skip, segment.first_chunk
     if position > segment.start_offset:
         found = view.locate(segment.id, position) if position < segment.length else None
         if found is None:
-            return [], None
+            return [], None, 0
         identity, begin = found
-    epoch, chunks = view.head.position.epoch, list[DefragChunk]()
+    epoch, chunks, newest_ms = view.head.position.epoch, list[DefragChunk](), 0
     while identity:
         if len(chunks) == LIMITS.defrag_chunks_max:
-            return chunks, begin
+            return chunks, begin, newest_ms
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         dead = max(0, segment.start_offset - begin)
         free = record.state == CLOSED or record.epoch != epoch
+        newest_ms = max(newest_ms, record.created_ms) if free else newest_ms
         # A head that nothing verifies apart from the rest is not left out, and so its chunk stays.
         free = free and record.created_ms <= made_before_ms and record.length > dead
         free = free and not (dead and find_borders(view, identity, record, dead, record.length) is None)
         chunks.append(DefragChunk(identity, begin + dead, record.length - dead, dead, free))
         begin, identity = begin + record.length, record.next
-    return chunks, None
+    return chunks, None, newest_ms
 
 
 # ---- doing
@@ -221,27 +241,27 @@ def defrag_step(
     Each run is a commit of its own, atomic and durable. ``wait``: what is to come may still fill the last chunk; for callers that come
     again. Raises as ``plan_defrag_step``, and the errors of commits and of the storage. Retry: safe.
     """
-    planned, following = plan_defrag_step(context, name, policy, position, wait=wait)
+    planned, following, ahead, settled = plan_defrag_step(context, name, policy, position, wait=wait)
     done: list[DefragAction] = []
     refused: list[DefragAction] = []
     moved = carried = 0
     for number, run in enumerate(planned):
         if number == _RUNS_OF_A_STEP or moved >= policy.run_bytes_max:
-            return DefragStep(tuple(done), tuple(refused), carried, False, run.action.start)
+            return DefragStep(tuple(done), tuple(refused), carried, False, run.action.start, ahead)
         container.check_owner()
         try:
             carried += _carry_out(container, run, policy)
         except (Conflict, ChunkNotFound) as error:
             start = run.action.start
-            if isinstance(error, Conflict) or run not in plan_defrag_step(context, name, policy, start, wait=wait)[0]:
-                return DefragStep(tuple(done), tuple(refused), carried, True, start)
+            if isinstance(error, Conflict) or run not in plan_defrag_step(context, name, policy, start, wait=wait).runs:
+                return DefragStep(tuple(done), tuple(refused), carried, True, start, ahead)
             refused.append(run.action)  # a chunk is lost that the newest metadata name
         except Damaged:
             refused.append(run.action)
         else:
             done.append(run.action)
         moved += run.action.size_bytes
-    return DefragStep(tuple(done), tuple(refused), carried, False, following)
+    return DefragStep(tuple(done), tuple(refused), carried, False, following, ahead, settled)
 
 
 def _carry_out(container: OwnedContainer, run: _Planned, policy: DefragPolicy) -> int:
@@ -376,8 +396,8 @@ def plan_all(context: ReadContext, name: SegmentRef | None, policy: DefragPolicy
     """What ``defrag_all`` would do by what the view shows. Raises as ``defrag_all``."""
 
     def step(key: str, position: int) -> DefragStep:
-        planned, following = plan_defrag_step(context, key, policy, position, wait=False)
-        return DefragStep(tuple(run.action for run in planned), (), 0, False, following)
+        planned, following, ahead, _ = plan_defrag_step(context, key, policy, position, wait=False)
+        return DefragStep(tuple(run.action for run in planned), (), 0, False, following, ahead)
 
     return defrag_all(context, name, step)
 
@@ -399,6 +419,7 @@ def defrag_all(
         segments = [info_of(context.look(lambda view: find_segment(view, key, identity)))]
     actions: list[DefragAction] = []
     refused: dict[str, None] = {}
+    ahead: dict[str, None] = {}
     looked = chunks = carried = 0
     for segment in segments:
         looked, chunks = looked + 1, chunks + segment.chunk_count
@@ -416,6 +437,8 @@ def defrag_all(
             carried += found.carried_bytes
             if found.refused:
                 refused[segment.name] = None
+            if found.ahead:
+                ahead[segment.name] = None
             tries = tries + 1 if found.changed and not found.actions else 0
             position = found.position
             if done is not None:
@@ -424,4 +447,6 @@ def defrag_all(
     merged = sum(action.chunks - 1 for action in actions)
     moved = sum(action.size_bytes for action in actions)
     requests = sum(action.requests for action in actions)
-    return DefragReport(looked, chunks, chunks - merged, moved, requests, carried, tuple(actions), tuple(refused))
+    return DefragReport(
+        looked, chunks, chunks - merged, moved, requests, carried, tuple(actions), tuple(refused), tuple(ahead)
+    )

@@ -15,11 +15,13 @@ from typing import Final, Protocol
 from chunkstore import runtime
 from chunkstore.config import DefragPolicy, Settings
 from chunkstore.errors import Damaged, SegmentNotFound
+from chunkstore.journal import OpCode
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, find_mark
 from chunkstore.operations.collect import Collection, collect, collect_journal
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments
+from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.pins import end_expired_pins
 from chunkstore.operations.read import ReadContext
 from chunkstore.upkeep.defrag import TRIES, defrag_step, plan_all
@@ -36,6 +38,12 @@ _COMMIT_REQUESTS: Final = 2
 _NAMES_PAGE: Final = 256
 SCRUB_INTERVAL_S: Final = 10.0
 _SCRUB_S_MIN: Final = 86_400.0
+_CHANGED_MAX: Final = 10_000
+_SCAN_S: Final = 3600.0
+"""All segments are looked at so often: for what no commit says, such as chunks that closed with their epoch."""
+_ADDING: Final = frozenset((OpCode.APPEND, OpCode.ATTACH, OpCode.CONCAT, OpCode.REPLACE))
+_FROM_START: Final = frozenset((OpCode.CREATE, OpCode.DELETE, OpCode.TRUNCATE))
+"""Whatever else changes a list of chunks does so at its end, or replaces chunks by longer ones."""
 _HORIZON_S: Final = 3600.0
 """With a horizon, time alone makes history needless: so often it is looked for."""
 
@@ -71,9 +79,12 @@ class Step:
 
 
 class Job(Protocol):
-    """Some upkeep, by one thread at a time. ``name`` is for people and metrics."""
+    """Some upkeep, by one thread at a time. ``name`` is for people and metrics. ``pressing``: the next pass is to begin now."""
 
     name: str
+
+    @property
+    def pressing(self) -> bool: ...
 
     def step(self, step: Step) -> bool:
         """Do a bounded piece of the present pass; whether anything of it is left. What it raises, the next step meets again."""
@@ -84,6 +95,7 @@ class CollectJob:
     """Garbage that is due, in the order of its removal, then journal and snapshots. ``snapshots``: a number that each snapshot changes."""
 
     name = "collect"
+    pressing = False
 
     def __init__(self, container: OwnedContainer, snapshots: Callable[[], int], collected: Callable[[], None]) -> None:
         self._container = container
@@ -158,6 +170,7 @@ class RetentionJob:
     """Truncations that policies ask for."""
 
     name = "retention"
+    pressing = False
 
     def __init__(self, container: OwnedContainer, context: ReadContext) -> None:
         self._container = container
@@ -184,6 +197,7 @@ class SweepJob:
     """Chunks that crashes have left behind. A pass is one step, for rows are looked at behind the whole listing."""
 
     name = "sweep"
+    pressing = False
 
     def __init__(self, sweep: Callable[[bool], SweepReport]) -> None:
         self._sweep = sweep
@@ -199,46 +213,133 @@ class SweepJob:
         return False
 
 
+class _Changed:
+    """Names of segments whose chunks have changed since a pass took them, at most 10,000. Thread-safe: ``note`` in callers' threads."""
+
+    def __init__(self, many: int) -> None:
+        self._many = many
+        self._counts: dict[str, int] = {}
+        self._from_start: dict[str, None] = {}
+        self.missed = True
+        """Whether there may be others."""
+        self.has_many = False
+        """Whether some segment has got ``many`` new chunks."""
+
+    def note(self, op: PendingOp) -> None:
+        """An operation that ``reshapes`` is committed."""
+        codes = {header[0] for header in op.headers}
+        for segment in op.segments:
+            count = self._counts.get(segment.name)
+            if count is None and len(self._counts) >= _CHANGED_MAX:
+                self.missed = True
+                return
+            if not codes.isdisjoint(_FROM_START):
+                self._from_start[segment.name] = None
+            self._counts[segment.name] = count = (count or 0) + (not codes.isdisjoint(_ADDING))
+            if count >= self._many:
+                self.has_many = True
+
+    def take(self) -> tuple[list[str], list[str]]:
+        """The names, and those of them that may have changed anywhere, not at the end only. What comes meanwhile is for the next time."""
+        self.has_many = False
+        names = list(self._counts)
+        for name in names:
+            self._counts.pop(name)
+        anywhere = list(self._from_start)
+        for name in anywhere:
+            self._from_start.pop(name)
+        return names, anywhere
+
+
 class DefragJob:
-    """Small chunks become larger ones, segment by segment, by name. A segment with a run that is damaged is left alone from then on."""
+    """Small chunks become larger ones, segment by segment. A pass looks at the segments whose chunks have changed since the last one, from
+    where something may be merged with what came; after opening, and once an hour, at all, by name. ``inline``: a pass is pressing when a
+    segment has got as many new chunks as make a merge. A segment with a run that is damaged is left alone from then on."""
 
     name = "defrag"
 
-    def __init__(self, container: OwnedContainer, context: ReadContext, policy: DefragPolicy) -> None:
+    def __init__(
+        self, container: OwnedContainer, context: ReadContext, policy: DefragPolicy, *, inline: bool = False
+    ) -> None:
         self._container = container
         self._context = context
         self._policy = policy
+        self._inline = inline
+        self._changed = _Changed(policy.fanout)
+        container.reshaped = self._changed.note
+        self._scans_at_s = -math.inf
+        self._scanning = False
+        """Whether names of this pass are still to be listed, those above ``_after``."""
+        self._after: str | None = None
         self._names: list[str] = []
         """What is next, the last first."""
-        self._after: str | None = None
-        self._position = self._tries = 0
+        self._young: dict[str, float] = {}
+        """What has changed, and when that is old enough for the policy."""
+        self._settled: dict[str, int] = {}
+        """By segment, from which offset on it is to be looked at, if not from the start."""
+        self._position: int | None = None
+        self._tries = 0
         self._damaged: set[str] = set()
+        self._told_clock = False
+
+    @property
+    def pressing(self) -> bool:
+        return self._inline and self._changed.has_many
 
     def step(self, step: Step) -> bool:
         if step.dry_run:
             report = plan_all(self._context, None, self._policy)
             step.did(report.requests, moved_bytes=report.bytes_moved)
             return False
+        if not self._names and not self._scanning:
+            self._begin()
         while self._names or self._next_page():
             name = self._names[-1]
             if name in self._damaged or not self._merge(name, step):
                 self._names.pop()
-                self._position = self._tries = 0
+                self._position, self._tries = None, 0
             if not step.go_on():
-                return True
-        self._after = None
+                return bool(self._names) or self._scanning
         return False
 
+    def _begin(self) -> None:
+        """Begin a pass."""
+        now_s = runtime.monotonic_s()
+        self._scanning = self._changed.missed or now_s >= self._scans_at_s
+        self._changed.missed = False
+        names, anywhere = self._changed.take()
+        for name in anywhere:
+            self._settled.pop(name, None)
+        if self._policy.age_s_min:
+            self._young.update(dict.fromkeys(names, now_s + self._policy.age_s_min))
+            names = [name for name, end_s in self._young.items() if end_s <= now_s]
+            for name in names:
+                self._young.pop(name)
+            if len(self._young) > _CHANGED_MAX:
+                self._young.clear()
+                self._changed.missed = True
+        if self._scanning or len(self._settled) > _CHANGED_MAX:
+            self._settled.clear()
+        if self._scanning:
+            self._scans_at_s, self._after, self._told_clock = now_s + _SCAN_S, None, False
+        else:
+            self._names = sorted(names, reverse=True)
+
     def _next_page(self) -> bool:
+        if not self._scanning:
+            return False
         found = [info.name for info in list_segments(self._context, "", self._after, _NAMES_PAGE)]
         self._names = found[::-1]
         self._after = found[-1] if found else None
-        return bool(found)
+        self._scanning = bool(found)
+        return self._scanning
 
     def _merge(self, name: str, step: Step) -> bool:
         """Do the next bit of a segment; whether there is more of it to be done now."""
+        begins = self._position is None
+        position = self._settled.pop(name, 0) if self._position is None else self._position
         try:
-            found = defrag_step(self._container, self._context, name, self._policy, self._position)
+            found = defrag_step(self._container, self._context, name, self._policy, position)
         except SegmentNotFound:
             return False  # deleted since, or now a part of another
         except Damaged:
@@ -247,11 +348,19 @@ class DefragJob:
         moved_bytes = sum(action.size_bytes for action in found.actions)
         step.did(sum(action.requests for action in found.actions), moved_bytes=moved_bytes)
         step.count(chunks=sum(action.chunks for action in found.actions), moved_bytes=moved_bytes)
+        if found.ahead and not self._told_clock:
+            self._told_clock = True
+            step.findings.append(
+                f"merging leaves chunks alone that were made later than it is by this machine's clock, of segment {name!r} for one: "
+                "set the clock right"
+            )
         if found.refused:
             self._leave(name, step)
             return False
+        if found.position is None and begins and not self._policy.age_s_min:
+            self._settled[name] = found.settled
         self._tries = self._tries + 1 if found.changed and not found.actions else 0
-        self._position = found.position or 0
+        self._position = found.position
         return found.position is not None and self._tries < TRIES
 
     def _leave(self, name: str, step: Step) -> None:
@@ -263,6 +372,7 @@ class ScrubJob:
     """Every closed chunk is read and compared, over and over, at most once a day: ``bytes_pass`` in a pass. Where it is stays in a row."""
 
     name = "scrub"
+    pressing = False
 
     def __init__(self, container: OwnedContainer, context: ReadContext, bytes_pass: int) -> None:
         self._container = container

@@ -75,6 +75,12 @@ class _Entry:
         self.error: ChunkstoreError | None = None
         self.findings: tuple[str, ...] = ()
 
+    def due_s(self, now_s: float) -> float:
+        """When the next step begins; that of a pass that is pressing now, but for the pause behind an error."""
+        if self.job.pressing and self.error is None:
+            self.next_s = min(self.next_s, now_s)
+        return self.next_s
+
     def note(self, step: Step, error: ChunkstoreError | None, *, more: bool) -> None:
         """A step has ended."""
         self.steps += 1
@@ -179,7 +185,7 @@ class StorageOptimiser:
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin working if anything is due. Asks nothing of clocks or of the storage unless it is."""
-        if self._paused or self._stopping.is_set() or all(now_s < entry.next_s for entry in self._entries):
+        if self._paused or self._stopping.is_set() or all(now_s < entry.due_s(now_s) for entry in self._entries):
             return
         if self._task is None or not self._task.is_alive():
             self._task = runtime.spawn_if_possible(self._work, "chunkstore-optimiser")
@@ -199,8 +205,9 @@ class StorageOptimiser:
             if self._paused or self._stopping.is_set():
                 return
             with self._lock:
-                entry = min(self._entries, key=lambda entry: entry.next_s)
-                if entry.next_s > runtime.monotonic_s():
+                now_s = runtime.monotonic_s()
+                entry = min(self._entries, key=lambda entry: entry.due_s(now_s))
+                if entry.next_s > now_s:
                     return
                 _, error = self._step(entry)
             if isinstance(error, (Closed, NotOwner)):

@@ -2,7 +2,8 @@
 
 Promises: a cut is an ordinary truncation at the start of a chunk (or, of a sealed segment, at its end): never below the start
 offset, never beyond the last chunk of a segment that may grow, never beyond what a pin holds. What a policy does not give up
-stays: at least ``size_bytes_max`` bytes, and every byte that is not proven to be older than ``age_s_max``. Planning changes nothing.
+stays: at least ``size_bytes_max`` bytes, and every byte that is not proven to be older than ``age_s_max``. Planning changes nothing;
+a pin or a policy that was acknowledged before the truncation is committed counts, whatever was planned before it.
 A step looks at 256 segments at most, reads 10,000 chunk rows of each at most, and ends after the one with which it has read so
 many. A segment that is damaged stays as it is, and stops nothing; a policy of a prefix that is damaged stops everything.
 
@@ -27,9 +28,11 @@ from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.pins import pinned_offset
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.retention import Policies
+from chunkstore.metadata.retention import Policies, keys_of
+from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.pins import held_offset
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.records import SegmentRecord
@@ -41,6 +44,7 @@ __all__ = [
     "RetentionStep",
     "apply_all",
     "apply_step",
+    "carry_out",
     "plan_cut",
     "plan_step",
 ]
@@ -65,10 +69,11 @@ class RetentionCut(NamedTuple):
 
 
 class RetentionStep(NamedTuple):
-    """What one step found. ``looked``: segments with a policy that it came to, of which ``refused`` are damaged, or their policy is.
-    ``position``: the last name it came to; None: no more are behind it."""
+    """What one step found. ``policies``: the one of each cut. ``looked``: segments with a policy that it came to, of which ``refused`` are
+    damaged, or their policy is. ``position``: the last name it came to; None: no more are behind it."""
 
     cuts: tuple[RetentionCut, ...]
+    policies: tuple[RetentionPolicy, ...]
     looked: int
     refused: tuple[str, ...]
     position: str | None
@@ -144,12 +149,13 @@ def plan_step(context: ReadContext, after: str | None) -> RetentionStep:
 def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep:
     policies = Policies(view)
     cuts: list[RetentionCut] = []
+    applied: list[RetentionPolicy] = []
     refused: list[str] = []
     looked = names = read = 0
     for name in policies.names(after):
         if names == LIMITS.retention_names_max or read >= LIMITS.retention_chunks_max:
             assert after is not None
-            return RetentionStep(tuple(cuts), looked, tuple(refused), after.decode())
+            return RetentionStep(tuple(cuts), tuple(applied), looked, tuple(refused), after.decode())
         names += 1
         after = name
         raw = view.get(SEGMENT + name)
@@ -159,10 +165,10 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
         text = name.decode()
         try:
             segment = decode_segment(text, raw)
-            labels = _Labels(view, segment)
+            labels, policy = _Labels(view, segment), policies.of(name)
             offset = plan_cut(
                 segment,
-                policies.of(name),
+                policy,
                 now_ms=now_ms,
                 chunk_start=_chunk_starts(view, segment),
                 labels=labels,
@@ -173,9 +179,10 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
                 dropped = view.count_chunks(segment.id, segment.start_offset - segment.first_chunk_skip, offset)
                 read += dropped
                 cuts.append(RetentionCut(text, segment.id, segment.start_offset, offset, dropped))
+                applied.append(policy)
         except Damaged:
             refused.append(text)
-    return RetentionStep(tuple(cuts), looked, tuple(refused), None)
+    return RetentionStep(tuple(cuts), tuple(applied), looked, tuple(refused), None)
 
 
 def apply_step(
@@ -185,18 +192,32 @@ def apply_step(
     truncations; False ends the step there. Raises as ``plan_step``, and what commits raise. Retry: safe."""
     step = plan_step(context, after)
     cuts: list[RetentionCut] = []
-    for number, cut in enumerate(step.cuts):
+    for number, (cut, policy) in enumerate(zip(step.cuts, step.policies, strict=True)):
         if number and not go_on():
             return step._replace(cuts=tuple(cuts), position=step.cuts[number - 1].segment)
-        if _truncate(container, cut):
+        if carry_out(container, cut, policy):
             cuts.append(cut)
     return step._replace(cuts=tuple(cuts))
 
 
-def _truncate(container: OwnedContainer, cut: RetentionCut) -> bool:
-    name, offset, identity = cut.segment, cut.offset, cut.segment_id
+def carry_out(container: OwnedContainer, cut: RetentionCut, policy: RetentionPolicy) -> bool:
+    """Truncate, unless the segment is gone, its policy is another one by now, or a pin holds what was to go; whether it was done.
+
+    Atomic, durable. Raises what commits raise. Retry: safe."""
+
+    def plan(changes: ChangeSet) -> bool:
+        held = held_offset(changes, cut.segment)
+        if held is not None and held < cut.offset:
+            return False
+        for key in keys_of(cut.segment):
+            changes.owned.tables.check(key)
+        with changes.owned.store.view() as view:
+            return Policies(view).find(cut.segment.encode()) == policy and plan_truncate(
+                changes, cut.segment, cut.offset, cut.segment_id
+            )
+
     try:
-        return commit_changes(container, (name,), lambda changes: plan_truncate(changes, name, offset, identity))
+        return commit_changes(container, (cut.segment,), plan, tables=True)
     except SegmentNotFound:
         return False  # deleted since, or now a part of another
 

@@ -29,6 +29,7 @@ from chunkstore.names import check_kept_folder, chunk_session
 from chunkstore.operations.check import check
 from chunkstore.operations.collect import delete_objects
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.orphans import judge, list_suspects
 from chunkstore.operations.read import ReadContext
 from chunkstore.records import SegmentRecord
@@ -38,8 +39,9 @@ __all__ = ["Found", "SweepReport", "SweptKind", "check_age", "count_garbage", "f
 
 _STEP: Final = 256
 """Objects between two looks at the fence."""
+_NO_CHUNKS: Final = ("temporary", "request")
 _TEMPORARY_MS: Final = 24 * 3_600_000
-"""A temporary belongs to no epoch: it goes at this age, whatever is asked for, or its writer may still need it."""
+"""These belong to no epoch: they go at this age, whatever is asked for, or whoever wrote them may still need them."""
 
 
 class SweptKind(NamedTuple):
@@ -52,7 +54,8 @@ class SweptKind(NamedTuple):
 class SweepReport(NamedTuple):
     """What a sweep found and did. ``orphans`` may go. ``waiting``: referenced by nothing, and young, or of the present epoch.
     ``strangers`` have no names of ours, and stay. ``deleted``, and ``uploads`` (unfinished ones, aborted; None: the server would not
-    list them), are 0 unless it was told to delete. ``by_kind``: the orphans by "chunk", "session chunk", "temporary"."""
+    list them), are 0 unless it was told to delete. ``by_kind``: the orphans by "chunk", "session chunk", "temporary",
+    "request" (and answers)."""
 
     orphans: int
     orphan_bytes: int
@@ -122,7 +125,11 @@ def sweep(
 
     def begin() -> SweepReport:
         epoch = container.serving(container.deadline()).epoch
-        found = find_orphans(context, epoch, age_s_min, strict=delete)
+        try:
+            found = find_orphans(context, epoch, age_s_min, strict=delete)
+        except Damaged:
+            container.check_fence()  # what a successor has removed and collected is absent by our rows
+            raise
         if not delete:
             return found.report()
         deleted: list[_Orphan] = []
@@ -157,9 +164,11 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
 
     Raises what the storage raises; where ``strict``, ``Damaged`` for metadata by which nothing should be deleted.
     """
-    listed = set[int]() if strict else None
+    listed = IdSet() if strict else None
     suspects, strangers = list_suspects(context, listed)
-    temporaries = list(iter_listing(context.storage, context.names.temporary("")))
+    found = [_Orphan("temporary", b"", info) for info in iter_listing(context.storage, context.names.temporary(""))]
+    asks = iter_listing(context.storage, context.names.ask_prefix())
+    found += [_Orphan("request", b"", info) for info in asks if context.names.parse_ask(info.name) is not None]
     context.recheck()
 
     def decide(view: MetadataView) -> dict[bytes, str]:
@@ -168,7 +177,7 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
         return {**judge(view, context.names, suspects, epoch=epoch)}
 
     standings = context.look(decide) if suspects else {}
-    candidates: list[_Orphan] = []
+    candidates = found
     waiting: list[ChunkInfo] = []
     for identity, info in suspects:
         standing = standings[identity]
@@ -177,7 +186,6 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
             candidates.append(_Orphan(kind, identity, info))
         elif standing != "wanted":
             waiting.append(info)
-    candidates += [_Orphan("temporary", b"", info) for info in temporaries]
     orphans: list[_Orphan] = []
     now_ms = runtime.now_ms()
     for item in _present(context, candidates):
@@ -198,7 +206,7 @@ def count_garbage(view: MetadataView) -> SweptKind:
     return SweptKind(chunks, size_bytes)
 
 
-def _require_sound(context: ReadContext, view: MetadataView, listed: set[int]) -> None:
+def _require_sound(context: ReadContext, view: MetadataView, listed: IdSet) -> None:
     """Rows that are hidden, cut off or not there yet make orphans of what is wanted; and where a chunk is gone that a segment names, what
     nothing names may hold its bytes: a merge that a repair cut off. Raises ``CacheDamaged``, ``Damaged``."""
     view.audit()
@@ -213,7 +221,7 @@ def _require_sound(context: ReadContext, view: MetadataView, listed: set[int]) -
     for segment in _segments(view):
         for offset, identity, record in walk(view.get, segment):
             # What came behind the LIST is not in it.
-            if record.length and hash(identity) not in listed:
+            if record.length and identity not in listed:
                 chunk = context.names.chunk(identity)
                 if not context.storage.exists(chunk):
                     what = f"a chunk of segment {segment.name!r} is absent, and an orphan may be all that is left of its bytes"
@@ -228,7 +236,7 @@ def _segments(view: MetadataView) -> Iterator[SegmentRecord]:
 
 def _is_old(item: _Orphan, now_ms: int, age_s_min: float) -> bool:
     modified_ms = item.info.modified_ms
-    if item.kind == "temporary":
+    if item.kind in _NO_CHUNKS:
         return modified_ms is not None and now_ms - modified_ms >= max(_TEMPORARY_MS, age_s_min * 1000)
     if modified_ms is None:
         return age_s_min == 0

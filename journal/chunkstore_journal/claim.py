@@ -237,7 +237,7 @@ def _require_never_opened(streams: Streams, epoch: int) -> None:
     # Its owner may be at work this very moment: then slot 0 is there by now.
     if used and streams.slot0(epoch) is None:
         raise Damaged(
-            "this stream has records, but its OPEN is gone: the storage lost names. Restore it",
+            "this stream has records, but its OPEN is gone: the storage lost names",
             object=names.slot(epoch, 0),
         )
 

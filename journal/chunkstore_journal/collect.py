@@ -170,17 +170,26 @@ class Collector:
             if not isinstance(opened, Opened):
                 continue  # void: nothing there was ever part of history
             if waiting is not None:
-                due, whole = _due_of(*waiting, opened, keep_from)
+                due, whole = self._due_behind(*waiting, opened, keep_from)
                 yield from due
                 if not whole:
                     self._stop_at(waiting[0], dry_run=dry_run)
                     return
             waiting = (stream, opened)
         if waiting is not None:
-            due, whole = _due_of(*waiting, self._own, keep_from)
+            due, whole = self._due_behind(*waiting, self._own, keep_from)
             yield from due
             if not whole:
                 self._stop_at(waiting[0], dry_run=dry_run)
+
+    def _due_behind(
+        self, stream: _Stream, opened: Opened, following: Opened, keep_from: int
+    ) -> tuple[list[ChunkInfo], bool]:
+        due, whole = _due_of(stream, opened, following, keep_from)
+        if due and stream.slots and not self._storage.exists(stream.slots[-1][1].name):
+            # The LIST shows what is gone, such as a tail that a restore has cut off: the SEAL may be the slot below.
+            return [], False
+        return due, whole
 
     def _stop_at(self, stream: _Stream, *, dry_run: bool) -> None:
         if not dry_run:
@@ -212,7 +221,8 @@ class Collector:
 
 def _due_of(stream: _Stream, opened: Opened, following: Opened, keep_from: int) -> tuple[list[ChunkInfo], bool]:
     """What may go of one stream, and whether that is all of it. ``following`` is the OPEN of a later stream."""
-    # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer.
+    # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer; and
+    # whether the highest is there the caller asks.
     records = stream.slots[:-1]
     due = [info for index, info in records if opened.header.lsn + index <= keep_from]
     whole = len(due) == len(records)

@@ -69,9 +69,14 @@ def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: 
 
 def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat:
     """The container's FORMAT. Raises: ``ContainerNotFound``, ``Damaged`` (also where only FORMAT is gone), ``Unsupported`` (a newer
-    version)."""
+    version; feature "backup": its backups lie here)."""
     data = read_if_present(storage, names.format, size_max=LIMITS.small_object_bytes_max)
     if data is None:
+        if storage.exists(names.backup):
+            raise Unsupported(
+                f"backups of container {names.container!r} lie at {storage.url}, and no container: read them with open_replica, or restore",
+                feature="backup",
+            )
         _require_nothing_left(storage, names)
         raise ContainerNotFound(names.container, root=storage.url)
     return _checked(names, data)

@@ -8,6 +8,9 @@ Leaves out: reading streams to their ends (``append_stream``, ``slot_stream``), 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from chunkstore.errors import Damaged, RolledBack
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
@@ -16,12 +19,24 @@ from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.walk import newest_opened, visible_end
 
-__all__ = ["SeenEnds", "contradicts", "missing"]
+__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair"]
 
 _WAY_ON = (
     "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
     "former owner runs any more"
 )
+_REPAIR = "Restore it from a backup; without one 'chunkstore repair ROOT --dry-run' says what can be kept"
+
+
+@contextmanager
+def naming_repair() -> Iterator[None]:
+    """Whoever cannot follow the journal to its end in here is told the remedy, unless the ``Damaged`` names another one."""
+    try:
+        yield
+    except Damaged as error:
+        if _WAY_ON not in error.message and _REPAIR not in error.message:
+            error.args = (f"{error.message}. {_REPAIR}",)
+        raise
 
 
 def contradicts(lease: LeaseInfo | None, end: Position) -> bool:
@@ -126,11 +141,11 @@ class SeenEnds:
         name = self._name_of(end)
         hole = self._missing
         if hole is not None and end.index >= hole.index:
-            text = "the next record is there, but this one, which was seen, is gone: the storage lost names. Restore it"
+            text = "the next record is there, but this one, which was seen, is gone: the storage lost names"
             raise Damaged(text, object=self._names.slot(hole.epoch, hole.index - 1))
         if self._own is not None and self._own.lsn > end.lsn:
             raise Damaged(
-                f"this process has committed lsn {self._own.lsn}: {_gone(end, self._own)}. Restore it",
+                f"this process has committed lsn {self._own.lsn}: {_gone(end, self._own)}",
                 object=name,
                 position=end.end,
             )

@@ -13,14 +13,22 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.config import Settings
-from chunkstore.errors import CacheDamaged, ChunkNotFound, ChunkstoreError, Closed, Damaged
-from chunkstore.journal import RecordKind
-from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, Position
+from chunkstore.errors import (
+    CacheDamaged,
+    ChunkNotFound,
+    ChunkstoreError,
+    Closed,
+    Damaged,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore_journal.append_stream import is_suspect
 from chunkstore_journal.claim import find_top, read_latest, read_voided
-from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, check_link, probe_dense
+from chunkstore_journal.committed import committed_end
+from chunkstore_journal.ends import naming_repair
+from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.recovery import materialise
 
@@ -51,6 +59,8 @@ class Follower:
         self._lost: ChunkstoreError | None = None
         self._is_on_history = False
         """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
+        self._doubted = ("", 0)
+        """The object and the lsn of a record that a sync has failed for."""
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Stores that are of no use any more, and since when."""
         self.findings: tuple[str, ...] = ()
@@ -80,6 +90,10 @@ class Follower:
         About three requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
         its end), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
+        with naming_repair():
+            return self._catch_up()
+
+    def _catch_up(self) -> Head:
         self._discard_outlived()
         self._retire_damaged()
         leg = self._find_end()
@@ -205,42 +219,17 @@ class Follower:
             if here and (self._is_on_history or self._streams.holds(position)):
                 self._is_on_history = True
                 start = position
-        return self._end_of_log(opened, start) if self._streams.mode == "append" else self._end_of_slots(opened, start)
+        return committed_end(self._streams, opened, start, is_durable=self._is_durable)
 
-    def _end_of_slots(self, opened: Opened, start: Position) -> StreamEnd:
-        epoch, names = opened.epoch, self._names
-        last = probe_dense(lambda index: self._storage.exists(names.slot(epoch, index)), start.index - 1)
-        while last >= start.index:
-            record = self._streams.read_slot(epoch, last)
-            if record.header.kind != RecordKind.SEAL:
-                # Existence is commitment, for a successor seals behind it; but only once it cannot vanish (P6).
-                self._storage.harden(names.slot(epoch, last))
-                return StreamEnd(last + 1, 0, record.header.lsn, record.hash)
-            # A SEAL proves nothing until an OPEN on H names it: it may be a doomed claimant's.
-            last -= 1
-        return StreamEnd(start.index, 0, start.lsn, start.hash)
-
-    def _end_of_log(self, opened: Opened, start: Position) -> StreamEnd:
-        epoch, name = opened.epoch, self._names.log(opened.epoch)
-        reader = self._streams.log_reader(epoch, start.end)
-        committed = last = start
-        suspected: int | None = None
+    def _is_durable(self, name: str, lsn: int) -> bool:
+        """Harden what holds the record. False where that has failed before: above a page cache the next sync proves nothing (protocol
+        2.3), and the record waits for one behind it, or the next OPEN. Raises what ``harden`` raises."""
+        if self._doubted == (name, lsn):
+            return False
         try:
-            while True:
-                for record in reader:
-                    check_link(record, last, object=name, position=last.end)
-                    if record.header.committed_lsn >= last.lsn:
-                        committed = last
-                    last = Position(record.header.lsn, record.hash, epoch, last.index + 1, reader.offset)
-                if reader.ended != "tail" or not is_suspect(self._streams, opened, last, reader, suspected):
-                    break
-                suspected = last.index
-            if last.lsn > committed.lsn:
-                self._storage.harden(name)
-                if not self._storage.exists(self._names.epoch(epoch + 1)):
-                    # Durable, and unclaimed after that: every later claimant must read it (P5, case 1).
-                    committed = last
-        except ChunkNotFound:
-            if start.end or last.index > start.index:
-                raise
-        return StreamEnd(committed.index, committed.end, committed.lsn, committed.hash)
+            self._storage.harden(name)
+        except (StorageFull, StorageUnavailable):
+            if not self._storage.capabilities.sync_repeatable:
+                self._doubted = name, lsn
+            raise
+        return True

@@ -25,16 +25,33 @@ from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, dec
 from chunkstore_journal.record import Record
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
 
-__all__ = ["Materialised", "Mismatch", "Progress", "bring", "commit_of", "materialise", "records_of_leg", "route"]
+__all__ = [
+    "Materialised",
+    "Mismatch",
+    "NothingLeads",
+    "Progress",
+    "bring",
+    "commit_of",
+    "commits_of_open",
+    "materialise",
+    "records_of_leg",
+    "route",
+]
 
 _BATCH_RECORDS = 512
 _BATCH_BYTES = 8 << 20
 _RESTARTS_MAX = 5
+_RESTARTS_PAST_MAX = 2
+"""What was collected of the past does not come back."""
 _WORKERS = 16
 
 
 class Mismatch(Exception):
     """The store does not stand on this history; throw it away."""
+
+
+class NothingLeads(Damaged):
+    """No snapshot that is left leads to the asked point, and what lies before it was collected. Nothing that was read is damaged."""
 
 
 @dataclass(slots=True)
@@ -256,31 +273,48 @@ class _Search:
     """One search for a source of the state. ``blame`` is the damage to report if nothing works."""
 
     def __init__(
-        self, streams: Streams, cache: MetadataCache, leg: Leg, pool: runtime.Pool, ahead: tuple[int, bytes] | None
+        self,
+        streams: Streams,
+        cache: MetadataCache,
+        leg: Leg,
+        pool: runtime.Pool,
+        ahead: tuple[int, bytes] | None,
+        past: bool,
     ) -> None:
         self.streams = streams
         self.cache = cache
         self.leg = leg
         self.pool = pool
         self.ahead = ahead
+        self.past = past
+        """Whether history goes on behind the end: then snapshots that lie there say nothing, and no store is the current one."""
         self.findings: list[str] = []
         self.damaged: set[str] = set()
         self.blame: Damaged | None = None
 
     def attempt(
-        self, store: MetadataStore, what: str, link: SnapshotLink | None = None, *, keep: bool = False
+        self,
+        store: MetadataStore,
+        what: str,
+        link: SnapshotLink | None = None,
+        *,
+        keep: bool = False,
+        named: bool = True,
     ) -> Progress | None:
         """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot.
 
-        ``keep``: it is not discarded, because it may have readers. An error that says nothing about it (the storage does not
+        ``keep``: it is not discarded, because it may have readers. ``named``: a record names the snapshot; else somebody may have died
+        writing it, and nothing is lost with it. An error that says nothing about it (the storage does not
         answer) passes through and leaves it as it is, at some point of history: the next try goes on from there.
         """
         progress = Progress()
         discard = not keep
+        blames = named
         try:
             if link is not None:
                 name = self.streams.snapshot(link)
                 load_snapshot(self.streams.storage, name, store, container=self.streams.container, expected=link)
+                blames = True
             if store.head().position[:2] != self.ahead:
                 bring(self.streams, store, self.leg, self.pool, progress)
             discard = False
@@ -290,7 +324,7 @@ class _Search:
         except Mismatch as mismatch:
             self.note(f"{what} was discarded: {mismatch}", link)
         except Damaged as damage:
-            if self.blame is None:
+            if self.blame is None and blames:
                 self.blame = damage
             self.note(f"{what} was discarded: {damage.message}", link)
         except ChunkNotFound as missing:
@@ -309,26 +343,30 @@ class _Search:
         latest = read_latest(self.streams.storage, self.streams.names)
         links = [latest.snapshot if latest is not None else None, self.leg.opened.payload.snapshot]
         named = {link.name: link for link in links if link is not None}
+        if self.past:
+            # The newest that is there lies behind the asked point, as a rule; and which is the nearest, only a list says.
+            return self._first_usable(sorted((*named.values(), *self._listed(set(named))), key=lambda link: -link.lsn))
         found = self._first_usable(sorted(named.values(), key=lambda link: -link.lsn))
         if found is None:
             # Only now: a LIST is slow, may lag, and shows snapshots that no record names.
             # What died before it was synced may be read back today and be gone tomorrow: a good start, and never to be relied on.
-            found = self._first_usable(self._listed(set(named)))
+            found = self._first_usable(self._listed(set(named)), named=False)
             found = None if found is None else found._replace(snapshot=None)
         return found
 
-    def _first_usable(self, links: Iterable[SnapshotLink]) -> Materialised | None:
+    def _first_usable(self, links: Iterable[SnapshotLink], *, named: bool = True) -> Materialised | None:
         for link in links:
             if link.name in self.damaged:
                 continue
             if link.lsn > self.leg.end.lsn and (link.lsn, link.hash) != self.ahead:
+                if self.past:
+                    continue
                 self.note(f"snapshot {link.name!r} claims lsn {link.lsn}, behind the end of history", link)
                 continue
             store = self.cache.create()
-            progress = self.attempt(store, f"snapshot {link.name!r}", link)
+            progress = self.attempt(store, f"snapshot {link.name!r}", link, named=named)
             if progress is not None:
-                self.cache.make_current(store)
-                return self.result(store, "snapshot", progress, link)
+                return self.made(store, "snapshot", progress, link)
         return None
 
     def _listed(self, named: set[str]) -> Iterator[SnapshotLink]:
@@ -337,10 +375,24 @@ class _Search:
             name = stored.name
             if name in named or not stored.has_main:
                 continue
+            if self.past and stored.lsn > self.leg.end.lsn + (self.ahead is not None):
+                continue
             try:
                 yield read_snapshot_header(storage, name, container=self.streams.container).link(name)
             except (Damaged, ChunkNotFound) as error:
                 self.findings.append(f"snapshot {name} was skipped: {error.message}")
+
+    def made(
+        self,
+        store: MetadataStore,
+        source: Literal["snapshot", "journal"],
+        progress: Progress,
+        link: SnapshotLink | None,
+    ) -> Materialised:
+        """As ``result``, of a new store."""
+        if not self.past:
+            self.cache.make_current(store)
+        return self.result(store, source, progress, link)
 
     def result(
         self,
@@ -360,8 +412,9 @@ def materialise(
     current: MetadataStore | None,
     ahead: tuple[int, bytes] | None = None,
     discard: Callable[[MetadataStore], None] | None = None,
+    past: bool = False,
 ) -> Materialised:
-    """T4: a store at the end of ``leg``, made current in the cache.
+    """T4: a store at the end of ``leg``, made current in the cache; with ``past``, for which history goes on behind that end, not current.
 
     ``ahead`` (lsn, hash) is the one record behind that end that the caller is about to embed: a snapshot its owner took
     there is as good, and the store then stands one record further.
@@ -372,10 +425,10 @@ def materialise(
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
     LATEST says now, a bounded number of times.
 
-    Raises: ``Damaged`` when no source leads there; ``StorageFull``, ``StorageUnavailable``.
+    Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """
     pool = runtime.pool("journal-replay", _WORKERS)
-    search = _Search(streams, cache, leg, pool, ahead)
+    search = _Search(streams, cache, leg, pool, ahead, past)
     try:
         if current is None:
             return _another(search)
@@ -395,7 +448,7 @@ def materialise(
 
 def _another(search: _Search) -> Materialised:
     """A new store, from a snapshot or the beginning."""
-    for _ in range(_RESTARTS_MAX):
+    for _ in range(_RESTARTS_PAST_MAX if search.past else _RESTARTS_MAX):
         found = search.from_snapshots()
         if found is not None:
             return found
@@ -403,11 +456,10 @@ def _another(search: _Search) -> Materialised:
         # Works only while the first records still exist: otherwise one is missing.
         progress = search.attempt(store, "replay from the beginning")
         if progress is not None:
-            search.cache.make_current(store)
-            return search.result(store, "journal", progress, None)
+            return search.made(store, "journal", progress, None)
     if search.blame is not None:
         raise search.blame
-    raise Damaged(
+    raise NothingLeads(
         "no snapshot leads to the end of history, and its beginning was collected: "
         + "; ".join(dict.fromkeys(search.findings)),
         object=search.streams.names.snapshot_prefix(),

@@ -30,6 +30,7 @@ from chunkstore_journal.walk import (
     has_beginning,
     is_cut_off,
     legs_of_history,
+    named_snapshots,
     newest_opened,
     stored_records,
 )
@@ -58,14 +59,18 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
 
     Raises ``StorageUnavailable``, and ``StorageFull`` where the scratch store has no room.
     """
-    stored = list_snapshots(streams.storage, streams.names)
+    stored = {name: lsn for name, lsn, *_ in list_snapshots(streams.storage, streams.names)}
     try:
-        cuts = cuts_of(streams, newest_opened(streams))
+        newest = newest_opened(streams)
+        cuts = cuts_of(streams, newest)
+        # A LIST may lag behind a collector, and what it shows be gone.
+        stored.update((link.name, link.lsn) for link in (named_snapshots(streams, newest) if newest else ()))
     except Damaged as damage:
         yield Finding(6, "error", damage.object, damage.position, damage.message)
         return
     # What a repair cut off, its snapshots included, is history no more.
-    kept = [(name, lsn) for name, lsn, *_ in stored if not is_cut_off(cuts, _writer(streams, name), lsn)]
+    oldest_first = sorted(stored.items(), key=lambda item: (item[1], item[0]))
+    kept = [(name, lsn) for name, lsn in oldest_first if not is_cut_off(cuts, _writer(streams, name), lsn)]
     files = [found for name, lsn in kept if (found := _read(streams, name, lsn)) is not None]
     starts: list[SnapshotLink | None] = [found.link for found in files if found.link is not None]
     try:

@@ -7,18 +7,19 @@ Leaves out: threads; calls that change anything come from one thread at a time (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
 from chunkstore.metadata.pins import pinned_lsn
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position, RowChange
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
 from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
+from chunkstore_journal.ends import naming_repair
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
 from chunkstore_journal.lease import read_lease, wait_politely, write_lease
 from chunkstore_journal.mend import Mend
@@ -57,8 +58,15 @@ class ContainerJournal(JournalService):
         self._lease_counter = 0
 
     def take_over(
-        self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False, accept_rollback: bool = False
+        self,
+        *,
+        own: Journal | None,
+        wait_s: float = 0.0,
+        force: bool = False,
+        accept_rollback: bool = False,
+        first_rows: Sequence[RowChange] = (),
     ) -> Ownership:
+        """As the port says. ``first_rows``: what the container's first OPEN puts there, if this is it."""
         check_writable(self._storage, self._format, self._settings)
         stream: OwnedStream | None = None
         if own is not None:
@@ -72,9 +80,17 @@ class ContainerJournal(JournalService):
             wait_politely(self._storage, self._names, wait_s, self._settings.lease_s)
         attempt = self._attempt if own is not None else None
         try:
-            ownership = TakeOver(
-                self._streams, self._cache, self._settings, own=stream, attempt=attempt, accept_rollback=accept_rollback
-            ).run()
+            run = TakeOver(
+                self._streams,
+                self._cache,
+                self._settings,
+                own=stream,
+                attempt=attempt,
+                accept_rollback=accept_rollback,
+                first_rows=first_rows,
+            )
+            with naming_repair():
+                ownership = run.run()
         except NotOwner:
             self._attempt = None
             raise

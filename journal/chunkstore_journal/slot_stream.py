@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chunkstore.errors import ChunkNotFound, Damaged, NotOwner, StorageFull, StorageUnavailable
+from chunkstore.errors import AccessDenied, ChunkNotFound, Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
@@ -31,8 +31,8 @@ class SlotStream(OwnedStream):
             decision = put_decided(self._storage, name, data, deadline_s=self._deadline_s)
         except Undecided as undecided:
             raise self._broken(undecided.error, happened=None) from undecided
-        except StorageFull as full:
-            raise self._broken(full, happened=False) from full
+        except (StorageFull, AccessDenied) as refused:
+            raise self._broken(refused, happened=False) from refused
         except Damaged as damage:
             raise self._broken(damage, happened=None) from damage
         if isinstance(decision, Mine):
@@ -95,9 +95,7 @@ def seal_stream(
         name = names.slot(epoch, index)
         if storage.exists(names.slot(epoch, index + 1)) and not storage.exists(name):
             # Asked in this order: a writer's lower slots are there before its higher ones.
-            raise Damaged(
-                "the next record is there, but this one is gone: the storage lost names. Restore it", object=name
-            )
+            raise Damaged("the next record is there, but this one is gone: the storage lost names", object=name)
         judge(last)
         # P6: the record before the SEAL must be as durable as the SEAL that vouches for it.
         storage.harden(names.slot(epoch, index - 1))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import (
+    AccessDenied,
     ChunkNotFound,
     ChunkstoreError,
     Damaged,
@@ -89,7 +90,7 @@ def read_if_present(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.
 def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: float) -> Mine | Foreign:
     """Create ``name`` with ``data`` unless it exists, and learn for certain who holds it.
 
-    Raises: ``StorageFull``, or another answer of the storage to the first attempt (certainly did not happen); ``Undecided``
+    Raises: ``StorageFull``, ``AccessDenied``, or another answer to the first attempt (certainly did not happen); ``Undecided``
     (may still happen: keep the bytes, ask again, or let another writer occupy the name); ``Damaged`` (the name is taken, by
     what cannot be read). Repeating the call with the same bytes is always safe.
     """
@@ -111,11 +112,11 @@ def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: fl
         except ChunkNotFound as missing:
             error = StorageUnavailable(f"{name} was taken and then not readable", object=name)
             error.__cause__ = missing
-        except StorageFull as full:
+        except (StorageFull, AccessDenied) as answer:
             # This attempt did not happen, but an earlier one may still land: only then is the answer unknown.
             if not in_flight and not taken:
                 raise
-            error = _in_doubt(full, name)
+            error = _in_doubt(answer, name)
         except StorageUnavailable as unavailable:
             in_flight = True
             error = unavailable

@@ -16,9 +16,9 @@ blocks; the object itself, written last, holds the header, the list of parts, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from chunkstore import runtime
 from chunkstore.config import MIB
@@ -49,6 +49,7 @@ from chunkstore_journal.wire import pack
 
 __all__ = [
     "SNAPSHOT_HEADER_BYTES_MAX",
+    "RowsSink",
     "SnapshotHeader",
     "SnapshotReader",
     "StoredSnapshot",
@@ -57,9 +58,11 @@ __all__ = [
     "list_snapshots",
     "load_snapshot",
     "main_name",
+    "object_sink",
     "read_snapshot",
     "read_snapshot_header",
     "verify_snapshot",
+    "write_rows",
     "write_snapshot",
 ]
 
@@ -94,6 +97,14 @@ def main_name(name: str) -> str:
     """The snapshot that an object under ``snap/`` belongs to: parts lose their suffix, everything else stays."""
     front, dot, suffix = name.rpartition(".p")
     return front if dot and suffix.isdecimal() and front.endswith(".sn") else name
+
+
+class RowsSink(Protocol):
+    """Where frames go, the header first. ``finish``: the hash of all frames so far; ``end``: the last one; then everything is durable."""
+
+    def write(self, frame: bytes) -> None: ...
+    def finish(self) -> bytes: ...
+    def end(self, trailer: bytes) -> None: ...
 
 
 class _AppendSink:
@@ -170,11 +181,11 @@ def _frame(kind: FrameKind, body: object) -> bytes:
     return encode_frame(MAGIC, SNAPSHOT_VERSION, kind, pack(body))
 
 
-def _blocks(view: MetadataView) -> Iterator[list[bytes]]:
-    """The view's pairs as flat lists [key, value, key, value, ...] of about ``_BLOCK_BYTES``."""
+def _blocks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
+    """The pairs as flat lists [key, value, key, value, ...] of about ``_BLOCK_BYTES``."""
     flat: list[bytes] = []
     size = 0
-    for pair in view.scan(_SCAN_START, _SCAN_STOP):
+    for pair in pairs:
         flat += pair
         size += len(pair[0]) + len(pair[1])
         if size >= _BLOCK_BYTES:
@@ -185,22 +196,38 @@ def _blocks(view: MetadataView) -> Iterator[list[bytes]]:
         yield flat
 
 
-def _write(sink: _AppendSink | _PartsSink, name: str, container: bytes, view: MetadataView, epoch: int) -> Tally:
-    head = view.head
-    position = head.position
-    digest = head.digest.to_bytes(DIGEST_BYTES, "big")
-    sink.write(_frame(FrameKind.HEADER, (container, epoch, tuple(position), digest, runtime.now_ms())))
-    tally = Tally()
+def object_sink(storage: ChunkStorage, name: str, part_bytes: int = PART_BYTES) -> _AppendSink | _PartsSink:
+    """Writes frames to a new object, in parts where the storage cannot append. Raises what the storage raises."""
+    return _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
+
+
+def write_rows(
+    sink: RowsSink, header: bytes, pairs: Iterable[tuple[bytes, bytes]], tally: Tally, *, name: str, digest: int
+) -> None:
+    """Write a header's frame, ``pairs`` in blocks, and the trailer. ``tally``: a fresh one; ``digest``: what it must sum up to.
+
+    Raises ``Damaged`` (other digest, keys out of order; then there is no trailer), and what reading the pairs and writing raises.
+    """
+    sink.write(header)
     blocks = 0
-    for flat in _blocks(view):
+    for flat in _blocks(pairs):
         tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
         sink.write(_frame(FrameKind.BLOCK, (blocks, flat)))
         blocks += 1
-    if tally.digest != head.digest:
+    if tally.digest != digest:
         raise Damaged(
             "the metadata rows do not have the state digest of their head; drop the cache and open again", object=name
         )
-    sink.end(_frame(FrameKind.TRAILER, (blocks, tally.rows, tally.index_entries, digest, sink.finish())))
+    raw = digest.to_bytes(DIGEST_BYTES, "big")
+    sink.end(_frame(FrameKind.TRAILER, (blocks, tally.rows, tally.index_entries, raw, sink.finish())))
+
+
+def _write(sink: RowsSink, name: str, container: bytes, view: MetadataView, epoch: int) -> Tally:
+    head = view.head
+    digest = head.digest.to_bytes(DIGEST_BYTES, "big")
+    header = _frame(FrameKind.HEADER, (container, epoch, tuple(head.position), digest, runtime.now_ms()))
+    tally = Tally()
+    write_rows(sink, header, view.scan(_SCAN_START, _SCAN_STOP), tally, name=name, digest=head.digest)
     return tally
 
 
@@ -225,7 +252,7 @@ def write_snapshot(
     lsn = view.head.position.lsn
     name = names.snapshot(lsn, epoch, runtime.token(8).hex())
     try:
-        sink = _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
+        sink = object_sink(storage, name, part_bytes)
         tally = _write(sink, name, container, view, epoch)
         reader = verify_snapshot(storage, name, container=container)
         if reader.header.position != view.head.position or (reader.rows, reader.index_entries) != (

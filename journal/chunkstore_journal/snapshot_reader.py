@@ -1,4 +1,4 @@
-"""Reading snapshots: frames, blocks and the verdict at the end (protocol 3.11).
+"""Reading snapshots, and the rows of exports: frames, blocks and the verdict at the end (protocol 3.11).
 
 Promises: bounded memory (one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
 checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. The consumer of
@@ -8,8 +8,10 @@ Leaves out: whether the snapshot's position lies on history (the caller compares
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
+from functools import partial
 from hashlib import blake2b
 from operator import lt
 from typing import NamedTuple
@@ -32,9 +34,12 @@ __all__ = [
     "SNAPSHOT_HEADER_BYTES_MAX",
     "SNAPSHOT_VERSION",
     "FrameKind",
+    "FrameSource",
+    "RowsReader",
     "SnapshotHeader",
     "SnapshotReader",
     "Tally",
+    "decode_position",
     "decode_snapshot_header",
     "part_name",
     "read_snapshot",
@@ -82,11 +87,14 @@ def part_name(name: str, number: int) -> str:
 
 
 class Tally:
-    """Counts and sums what passes; the same code for the writer and the reader."""
+    """Counts and sums what passes; the same code for the writer and the reader. ``kinds``: of the keys that may come; without
+    ``digests`` nothing is summed, and ``digest`` stays 0."""
 
-    __slots__ = ("digest", "index_entries", "last_key", "rows")
+    __slots__ = ("_digests", "_kinds", "digest", "index_entries", "last_key", "rows")
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: AbstractSet[int] = _KINDS, *, digests: bool = True) -> None:
+        self._kinds = kinds
+        self._digests = digests
         self.rows = 0
         self.index_entries = 0
         self.digest = 0
@@ -99,12 +107,14 @@ class Tally:
         if max(map(len, keys)) > KEY_BYTES_MAX or max(map(len, values)) > LIMITS.row_bytes_max:
             refuse("a row is longer than any row may be", object, position)
         kinds = {key[0] for key in keys}
-        if not kinds <= _KINDS:
-            refuse(f"keys of unknown kinds {sorted(kinds - _KINDS)}; a newer program wrote them", object, position)
+        if not kinds <= self._kinds:
+            refuse(f"keys of unknown kinds {sorted(kinds - self._kinds)}; a newer program wrote them", object, position)
         self.last_key = keys[-1]
         digest = self.digest
         rows = 0
-        if kinds & ROW_KINDS:
+        if kinds <= ROW_KINDS and not self._digests:
+            rows = len(keys)
+        elif kinds & ROW_KINDS:
             for key, value in zip(keys, values, strict=True):
                 if key[0] in ROW_KINDS:
                     rows += 1
@@ -117,17 +127,21 @@ class Tally:
 def _header(value: object, object: str, position: int) -> SnapshotHeader:
     fields = Fields(value, "the snapshot's header", object, position)
     container, epoch = fields.raw(16), fields.whole()
-    place = Fields(fields.array(), "the snapshot's position", object, position)
-    where = Position(place.whole(), place.raw(HASH_BYTES), place.whole(), place.whole(), place.whole())
+    where = decode_position(fields, object, position)
     return SnapshotHeader(container, epoch, where, int.from_bytes(fields.raw(DIGEST_BYTES), "big"), fields.whole())
 
 
-class _Source:
-    """Frames of one object, read in windows."""
+def decode_position(fields: Fields, object: str, position: int) -> Position:
+    """The next of ``fields``, an array that says where in history something stands. Raises ``Damaged``."""
+    place = Fields(fields.array(), "its position in history", object, position)
+    return Position(place.whole(), place.raw(HASH_BYTES), place.whole(), place.whole(), place.whole())
 
-    def __init__(self, storage: ChunkStorage, name: str) -> None:
-        self._storage = storage
-        self._handle = ChunkHandle(name, False)
+
+class FrameSource:
+    """Frames of one object, read in windows by ``read`` (offset, length; short only at the end). ``hash`` is of what has passed."""
+
+    def __init__(self, read: Callable[[int, int], bytes], name: str) -> None:
+        self._read = read
         self._name = name
         self._data = b""
         self._at = 0
@@ -143,7 +157,7 @@ class _Source:
         """Up to ``length`` bytes from the present position, without moving; short only at the object's end."""
         missing = length - (len(self._data) - self._at)
         if missing > 0:
-            more = self._storage.read(self._handle, self._next_read, max(missing, _WINDOW_BYTES))
+            more = self._read(self._next_read, max(missing, _WINDOW_BYTES))
             self._next_read += len(more)
             self._data = self._data[self._at :] + more
             self._at = 0
@@ -152,11 +166,11 @@ class _Source:
     def at_end(self) -> bool:
         return not self._peek(1)
 
-    def frame(self, *, hashed_unless: FrameKind | None) -> tuple[FrameKind, object]:
+    def frame(self, *, hashed_unless: FrameKind | None, magic: bytes = MAGIC) -> tuple[FrameKind, object]:
         """The next frame's kind and value; its bytes go into ``hash`` unless it is of kind ``hashed_unless``. Raises ``Damaged``."""
         position = self.position
         raw = self._peek(FRAME_HEADER_BYTES)
-        header = decode_frame_header(raw, MAGIC, LIMITS.snapshot_block_bytes_max, object=self._name, position=position)
+        header = decode_frame_header(raw, magic, LIMITS.snapshot_block_bytes_max, object=self._name, position=position)
         raw = self._peek(FRAME_HEADER_BYTES + header.body_bytes)
         body = raw[FRAME_HEADER_BYTES:]
         check_frame(raw, body, version=SNAPSHOT_VERSION, object=self._name, position=position)
@@ -170,29 +184,28 @@ class _Source:
         return kind, unpack(body, self._name, position + FRAME_HEADER_BYTES)
 
 
-class SnapshotReader:
-    """One pass over a snapshot. ``header`` is there at once; iterate for (key, value) pairs in key order.
+class RowsReader:
+    """One pass over rows and the trailer that vouches for them, which stand behind the header in ``source``.
 
-    The end of the iteration is the verdict: ``verified`` is True only after counts, digest and hash were found right.
-    Errors: ``Damaged(object, position)``; ``ChunkNotFound`` when a collector was faster; what the storage raises.
+    ``part``: opens a part by its number; ``digest``: what the rows must sum up to. Iterate for (key, value) pairs in key order. The end of
+    the iteration is the verdict: ``verified`` is True only after counts, digest and hash were found right.
+    Errors: ``Damaged(object, position)``; ``ChunkNotFound`` when a collector was faster; what reading raises.
     """
 
-    def __init__(self, storage: ChunkStorage, name: str, *, container: bytes) -> None:
-        try:
-            check_object_name(name)
-        except InvalidArgument as error:
-            # A hint or a record said so: it is that which is wrong, not who follows it.
-            raise Damaged("a snapshot is said to have a name that no object can have", object=repr(name)) from error
-        self._storage = storage
+    def __init__(
+        self,
+        source: FrameSource,
+        name: str,
+        *,
+        part: Callable[[int], tuple[str, FrameSource]],
+        digest: int,
+        tally: Tally,
+    ) -> None:
+        self._source = source
         self._name = name
-        self._source = _Source(storage, name)
-        kind, value = self._source.frame(hashed_unless=None)
-        if kind is not FrameKind.HEADER:
-            refuse("a snapshot must begin with its header", name, 0)
-        self.header = _header(value, name, FRAME_HEADER_BYTES)
-        if self.header.container != container:
-            refuse("the snapshot belongs to another container", name, 0)
-        self._tally = Tally()
+        self._part = part
+        self._digest = digest
+        self._tally = tally
         self._block_count = 0
         self.verified = False
 
@@ -247,8 +260,7 @@ class SnapshotReader:
         for number, item in enumerate(value):
             fields = Fields(item, f"part {number} of the list", self._name, position)
             size, expected = fields.whole(), fields.raw(FILE_HASH_BYTES)
-            name = part_name(self._name, number)
-            source = _Source(self._storage, name)
+            name, source = self._part(number)
             while source.position < size:
                 at = source.position
                 kind, body = source.frame(hashed_unless=None)
@@ -256,10 +268,10 @@ class SnapshotReader:
                     refuse(f"a {kind.name} frame does not belong into a part", name, at)
                 yield self._block(body, name, at)
             if source.position != size or source.hash.digest() != expected:
-                refuse("the part is not the one its snapshot lists", name, source.position)
+                refuse("the part is not the one that is listed", name, source.position)
 
     def _finish(self, value: object, position: int) -> None:
-        fields = Fields(value, "the snapshot's trailer", self._name, position)
+        fields = Fields(value, "the trailer", self._name, position)
         blocks, rows, index_entries = fields.whole(), fields.whole(), fields.whole()
         digest, file_hash = int.from_bytes(fields.raw(DIGEST_BYTES), "big"), fields.raw(FILE_HASH_BYTES)
         tally = self._tally
@@ -267,13 +279,39 @@ class SnapshotReader:
             refuse(
                 f"{rows} rows and {index_entries} index entries are announced, others were read", self._name, position
             )
-        if not digest == self.header.digest == tally.digest:
-            refuse("the rows do not have the state digest that the snapshot names", self._name, position)
+        if not digest == self._digest == tally.digest:
+            refuse("the rows do not have the digest that is named", self._name, position)
         if self._source.hash.digest() != file_hash:
-            refuse("the hash of the snapshot's bytes is wrong", self._name, position)
+            refuse("the hash of its bytes is wrong", self._name, position)
         if not self._source.at_end():
             refuse("bytes follow the trailer", self._name, self._source.position)
         self.verified = True
+
+
+class SnapshotReader(RowsReader):
+    """One pass over a snapshot. ``header`` is there at once; the rest as ``RowsReader``."""
+
+    def __init__(self, storage: ChunkStorage, name: str, *, container: bytes) -> None:
+        try:
+            check_object_name(name)
+        except InvalidArgument as error:
+            # A hint or a record said so: it is that which is wrong, not who follows it.
+            raise Damaged("a snapshot is said to have a name that no object can have", object=repr(name)) from error
+
+        def opened(object: str) -> FrameSource:
+            return FrameSource(partial(storage.read, ChunkHandle(object, False)), object)
+
+        def part(number: int) -> tuple[str, FrameSource]:
+            return part_name(name, number), opened(part_name(name, number))
+
+        source = opened(name)
+        kind, value = source.frame(hashed_unless=None)
+        if kind is not FrameKind.HEADER:
+            refuse("a snapshot must begin with its header", name, 0)
+        self.header = _header(value, name, FRAME_HEADER_BYTES)
+        if self.header.container != container:
+            refuse("the snapshot belongs to another container", name, 0)
+        super().__init__(source, name, part=part, digest=self.header.digest, tally=Tally())
 
 
 def read_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:

@@ -62,7 +62,10 @@ class TakeOver:
         own: OwnedStream | None,
         attempt: ClaimAttempt | None,
         accept_rollback: bool = False,
+        first_rows: Sequence[RowChange] = (),
     ) -> None:
+        """``first_rows``: what the very first OPEN of the container puts there."""
+        self._first_rows = first_rows
         self._streams = streams
         self._storage = streams.storage
         self._names = streams.names
@@ -168,7 +171,8 @@ class TakeOver:
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
         if not attempt.open_data:
-            attempt.open_data = self._build_open(attempt, previous, closed, found)
+            rows = self._first_rows if previous is None else ()
+            attempt.open_data = self._build_open(attempt, previous, closed, found, 0, rows)
         return self._serve(attempt, previous, closed, found)
 
     def _serve(
@@ -330,7 +334,7 @@ class TakeOver:
             if isinstance(opened, Opened):
                 # Only who claimed an epoch opens it, and the claim is ours: the former claim was lost.
                 raise Damaged(
-                    "this epoch was opened before, but its claim is gone: the storage lost names. Restore it",
+                    "this epoch was opened before, but its claim is gone: the storage lost names",
                     object=names.epoch(epoch),
                 )
             # Voided by a later claimant while we were at work: whatever we have read counts for nothing.

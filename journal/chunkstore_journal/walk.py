@@ -184,12 +184,14 @@ def _from(
 def _next_kept(streams: Streams, leg: Leg, index: int) -> Position:
     """In front of the first record that is there from ``index`` on."""
     epoch, end = leg.opened.epoch, leg.end
-    while index < end.index and not _holds_record(streams, epoch, index):
-        index += 1
-    if index >= end.index:
-        return Position(end.lsn, end.hash, epoch, end.index, end.byte)
-    record = streams.read_slot(epoch, index)
-    return Position(record.header.lsn - 1, record.header.previous_hash, epoch, index, 0)
+    for place in range(index, end.index):
+        try:
+            record = streams.read_slot(epoch, place)
+        except ChunkNotFound:
+            continue  # collected, perhaps while we look
+        if record.header.kind != RecordKind.SEAL:
+            return Position(record.header.lsn - 1, record.header.previous_hash, epoch, place, 0)
+    return Position(end.lsn, end.hash, epoch, end.index, end.byte)
 
 
 def _holds_record(streams: Streams, epoch: int, index: int) -> bool:

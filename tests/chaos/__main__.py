@@ -31,6 +31,12 @@ def main() -> int:
     parser.add_argument(
         "--check-every", dest="check_every_s", type=float, default=45.0, metavar="SECONDS", help="between verdicts"
     )
+    parser.add_argument(
+        "--cast",
+        choices=("applications", "upkeep"),
+        default="applications",
+        help="upkeep: the last two processes are `chunkstore serve` and a cron job with `chunkstore gc`",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures here")
     chosen = parser.parse_args()
     options = Options(**{item.name: getattr(chosen, item.name) for item in dataclasses.fields(Options)})

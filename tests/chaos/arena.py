@@ -98,7 +98,9 @@ class Arena:
             "stumbles": chance.choice((0.0, 0.0003, 0.0015)) if _SEES_SLEEPERS else 0.0,
             "patience_s": self._phase.processes * chance.choice((0.15, 0.5, 1.5)),
         }
-        module = "watcher" if slot == _WATCHER_SLOT else "contender"
+        role = "watcher" if slot == _WATCHER_SLOT else self._phase.role(slot)
+        config["role"] = role
+        module = "command" if role in ("serve", "gc") else role
         errors = os.path.join(self._folder, f"{tag}.stderr")
         with open(errors, "wb") as file:
             process = subprocess.Popen(

@@ -24,8 +24,10 @@ __all__ = [
     "PART_PREFIX",
     "TABLE",
     "WRITERS",
+    "Cast",
     "Mode",
     "Phase",
+    "Role",
     "draw_settings",
     "event_tag",
     "frame",
@@ -34,6 +36,9 @@ __all__ = [
 ]
 
 Mode = Literal["slot", "append"]
+Cast = Literal["applications", "upkeep"]
+"""Who takes part: applications that embed the engine; or some of them, an owner without an application, and a cron job."""
+Role = Literal["contender", "serve", "gc"]
 
 LOGS: Final = ("log-0", "log-1", "log-2")
 """Appended to by everybody, truncated at the front below what was verified."""
@@ -80,11 +85,17 @@ class Phase:
     kills: int
     processes: int
     check_every_s: float
+    cast: Cast = "applications"
+
+    def role(self, slot: int) -> Role:
+        """What the process in a slot is."""
+        last = self.processes - 1 - slot
+        return "contender" if self.cast == "applications" or last > 1 else ("gc", "serve")[last]
 
     @property
     def name(self) -> str:
         """For people and folders."""
-        return f"{self.mode}{'-full-disk' if self.full_disk else ''}"
+        return f"{self.mode}{'-full-disk' if self.full_disk else ''}{'-upkeep' if self.cast == 'upkeep' else ''}"
 
 
 def draw_settings(chance: random.Random, phase: Phase) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from tests.chaos.disk import NoDisk, SmallDisk, small_disk
 from tests.chaos.phase import Outcome, PhaseRun
-from tests.chaos.plan import Mode, Phase
+from tests.chaos.plan import Cast, Mode, Phase
 
 __all__ = ["Options", "Result", "run_chaos"]
 
@@ -38,6 +38,7 @@ class Options:
     keep: bool = False
     rate: float = 100.0
     check_every_s: float = 45.0
+    cast: Cast = "applications"
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ def plan_phases(options: Options, *, disk: bool) -> list[Phase]:
                     kills=-(-int(options.kills * share) // len(modes)),
                     processes=options.processes,
                     check_every_s=min(options.check_every_s, max(5.0, seconds / 2.5)),
+                    cast=options.cast,
                 )
             )
     return phases

@@ -23,7 +23,7 @@ def test_defrag(call: Call, root: str, tmp_path: Path) -> None:
     action = {"action": "merge", "segment": "a", "start": 0, "stop": 45, "chunks": 9, "requests": 13, "bytes": 45}
     plan = call("defrag", root, "--dry-run", "--json").document
     expected = {"actions": [action], "bytes": 45, "requests": 13, "segments": 1, "chunks_before": 9, "chunks_after": 1}
-    assert plan == {**expected, "refused": []}
+    assert plan == {**expected, "refused": [], "ahead": []}
     assert "9, then 1" in call("defrag", root, "a", "--dry-run").out.decode()
     assert call("owner", root, "--json").document["claimed_epoch"] == before
     assert call("defrag", root, "none", "--dry-run", "--json", code=1).error["error"] == "SegmentNotFound"

@@ -29,9 +29,9 @@ def test_gc_collects_and_sweeps(call: Call, root: str, tmp_path: Path) -> None:
     orphan = wreck(root, tmp_path)
     before = call("owner", root, "--json").document["claimed_epoch"]
     plan = call("gc", root, "--dry-run", "--orphans", "--age-s", "0", "--json").document
-    # Of the present epoch nothing is an orphan yet: for whoever claims next it is.
+    # Of the present epoch nothing is an orphan yet: for whoever claims next, as the real run does, it is.
     collect = {"action": "collect", "chunks": 2, "bytes": 10}
-    assert plan == {"actions": [collect, {"action": "sweep", "chunks": 0, "bytes": 0}], "bytes": 10, "requests": 2}
+    assert plan == {"actions": [collect, {"action": "sweep", "chunks": 1, "bytes": 6}], "bytes": 16, "requests": 3}
     assert call("gc", root, "--dry-run", "--json").document == {"actions": [collect], "bytes": 10, "requests": 2}
     assert call("owner", root, "--json").document["claimed_epoch"] == before
     done = call("gc", root, "--json").document
@@ -49,6 +49,14 @@ def test_gc_collects_and_sweeps(call: Call, root: str, tmp_path: Path) -> None:
     assert copy.read_bytes() == b"orphan"
     assert call("cat", root, "c").out == b"12345"
     assert call("check", root, "--deep", "--json").document == {"ok": True, "level": "deep", "findings": []}
+
+
+def test_the_manual_names_every_field(call: Call, root: str, tmp_path: Path) -> None:
+    wreck(root, tmp_path)
+    manual = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    swept = call("gc", root, "--orphans", "--json").document
+    for fields in ([*swept], [*swept["orphans"]], [*call("usage", root, "--json").document]):
+        assert "{" + ", ".join(fields) + "}" in " ".join(manual.split()), fields
 
 
 def test_misuse(call: Call, root: str, tmp_path: Path) -> None:

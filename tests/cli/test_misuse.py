@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,22 @@ def test_bad_arguments_leave_nothing_behind(call: Call, root: str, tmp_path: Pat
         result = call(*arguments, "--json", code=2)
         assert result.error["error"] == "InvalidArgument", arguments
     assert not (tmp_path / "store").exists()
+
+
+def test_a_root_that_takes_no_changes_is_refused_at_once(
+    call: Call, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("put", root, "a", __file__)
+
+    def link(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "link", link)
+    began_s = time.monotonic()
+    error = call("seal", root, "a", "--json", code=1).error
+    assert time.monotonic() - began_s < 20, "nobody waits for it to be mended"
+    assert error["error"] == "AccessDenied"
+    assert str(tmp_path / "store") in error["message"] and "mount the file system writable" in error["message"]
 
 
 @pytest.mark.parametrize("container", ["default", "none"])

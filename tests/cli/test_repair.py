@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+import chunkstore
 from tests.cli.conftest import Call
 from tests.support.packed import unpack
 
@@ -19,7 +21,9 @@ def wreck(tmp_path: Path, root: str) -> str:
 
 
 def test_repair(call: Call, wreck: str) -> None:
-    assert call("put", wreck, "a", __file__, "--json", code=1).error["error"] == "Damaged"
+    for verb in (("put", wreck, "a", __file__), ("ls", wreck)):
+        error = call(*verb, "--json", code=1).error
+        assert error["error"] == "Damaged" and error["message"].count("'chunkstore repair ROOT --dry-run'") == 1
     told = call("repair", wreck, "--dry-run").out.decode()
     for text in (
         "lsn 14 of epoch 3",
@@ -30,6 +34,7 @@ def test_repair(call: Call, wreck: str) -> None:
         "the name belongs",
     ):
         assert text in told
+    assert "repair ROOT" not in told, "who repairs knows it"
     assert call("check", wreck, "--json", code=1).document["ok"] is False
     before = call("repair", wreck, "--dry-run", "--json").document
     done = call("repair", wreck, "--json").document
@@ -49,6 +54,32 @@ def test_repair(call: Call, wreck: str) -> None:
     assert call("cat", wreck, "rest").out == b"first of rest;behind the snapshot;beside it;"
     assert "nothing to repair" in call("repair", wreck).out.decode()
     assert call("repair", wreck, "--json").document["sound"] is True
+
+
+@pytest.mark.parametrize("mode", ["append", "slot"])
+def test_pins_that_were_given_up_behind_the_cut(
+    call: Call, root: str, tmp_path: Path, mode: Literal["append", "slot"]
+) -> None:
+    settings = chunkstore.Settings(journal_mode=mode, gc_grace_s=0)
+    with chunkstore.open(root, settings=settings) as store:
+        store.create("a")
+        kept, _, again = (store.pin(name) for name in ("kept", "given up", "again"))
+        store.table("t").put(b"k", b"v")
+        store.append("a", b"12345")
+        for name in ("given up", "again"):
+            store.unpin(name)
+        store.pin("again")
+    (record,) = [record for record in call("journal", root, "--json").lines if record["lsn"] == again.lsn + 1]
+    path = tmp_path / "store" / record["object"]
+    data = bytearray(path.read_bytes())
+    data[record["position"] + record["size"] - 1] ^= 1
+    path.write_bytes(data)
+    assert call("repair", root, "--dry-run", "--json").document["pins"] == ["again", "given up"]
+    assert b"given up" in call("repair", root, "--dry-run").out
+    assert call("repair", root, "--json").document["pins"] == ["again", "given up"]
+    with chunkstore.open(root, settings=settings) as store:
+        assert store.pins() == [kept], "and a pin behind the cut is gone"
+    assert call("check", root, "--exists", "--json").document["ok"]
 
 
 def test_where_there_is_nothing_to_repair(call: Call, root: str) -> None:

@@ -45,8 +45,10 @@ def test_misuse(call: Call, root: str) -> None:
     for option in ("--rate", "--bytes-max"):
         error = call("scrub", root, option, "0", "--take-over", "--json", code=2).error
         assert (error["error"], error["fields"]) == ("InvalidArgument", {"argument": option})
+    for copy in ("/no/url", root + "-not-there", root):
+        error = call("scrub", root, "--repair-from", copy, "--take-over", "--json", code=2).error
+        assert error["error"] == "InvalidArgument" and copy in error["message"]
     assert call("owner", root, "--json").document["claimed_epoch"] == claimed, "nobody is fenced for what is refused"
-    assert call("scrub", root, "--repair-from", "/no/url", "--json", code=2).error["error"] == "InvalidArgument"
     assert call("scrub", root + "-not-there", "--json", code=1).error["error"] == "ContainerNotFound"
 
 

@@ -20,7 +20,7 @@ import pytest
 import chunkstore
 from chunkstore.cli.serve import _Serving
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
-from chunkstore.errors import ContainerBusy, NotOwner
+from chunkstore.errors import ContainerBusy, NotOwner, StorageUnavailable
 from tests.cli.conftest import Call
 from tests.support.hooked import in_thread, wait_for
 from tests.support.paths import SOURCES
@@ -49,7 +49,10 @@ def ended(process: subprocess.Popen[bytes], code: int = 0) -> tuple[list[Any], b
     return [json.loads(line) for line in out.splitlines()], err
 
 
-def test_it_serves_shows_metrics_and_ends_cleanly(start: Start, call: Call, filled: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_it_serves_shows_metrics_and_ends_cleanly(
+    start: Start, call: Call, filled: str, number: signal.Signals
+) -> None:
     serving = start("serve", filled, "--metrics-port", "0", "--json")
     said = told(serving)
     port = said.pop("metrics_port")
@@ -61,7 +64,7 @@ def test_it_serves_shows_metrics_and_ends_cleanly(start: Start, call: Call, fill
         urlopen(f"http://127.0.0.1:{port}/other", timeout=30)
     with socket.create_connection(("127.0.0.1", port)) as nonsense:
         nonsense.sendall(b"\0\r\n\r\n")
-    serving.send_signal(signal.SIGTERM)
+    serving.send_signal(number)
     assert ended(serving) == ([{"event": "ended", "container": "default", "reason": "signal"}], b"")
     assert call("owner", filled, "--json").document["lease"]["released"]
 
@@ -141,12 +144,86 @@ def test_somebody_takes_over(
     assert reason == "signal" if stand_by else isinstance(reason, NotOwner)
 
 
+def test_standing_by_it_is_warm(filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    owner = chunkstore.open(filled, settings=Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3))
+    serving = Hasty(filled, tmp_path / "cache-2", capsys)
+    thread, result = in_thread(lambda: serving.claim_and_serve(stand_by=True, take_over=False))
+    wait_for(lambda: serving.has_said("standing by") and serving._warm is not None)
+    owner.append("a", b"followed")
+    owner.close()
+    wait_for(lambda: serving.has_said("standing by", "serving"))
+    assert serving._store is not None and serving._warm is None
+    assert serving._store.report.source == "cache", "on a machine that never owned it"
+    assert serving._store.info("a").length == 108
+    assert "create_if_absent" in serving.calls()
+    serving.told = True
+    thread.join(30)
+    assert result == ["signal"]
+    assert not list((tmp_path / "cache-2").glob("*/past"))
+
+
 def test_standing_by_it_ends_at_once(call: Call, filled: str) -> None:
     with chunkstore.open(filled):
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
         timer.start()
         [said] = call("serve", filled, "--stand-by", "--json").lines
         assert (said["event"], said["reason"]) == ("ended", "signal")
+
+
+def test_a_root_that_is_away_for_a_while_ends_nothing_and_is_told_once(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chunkstore.cli.serve._LOOK_LOCAL_S", 0.1)
+    looked: list[object] = []
+    confirm = chunkstore.ChunkedSegmentStorage.confirm_owner
+
+    def look(store: chunkstore.ChunkedSegmentStorage) -> None:
+        looked.append(None)
+        confirm(store)
+
+    monkeypatch.setattr(chunkstore.ChunkedSegmentStorage, "confirm_owner", look)
+    store, away = tmp_path / "store", tmp_path / "away"
+    serving = Hasty(filled, tmp_path / "cache-2", capsys)
+    with chunkstore.open(filled, settings=Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3)):
+        thread, result = in_thread(lambda: serving.claim_and_serve(stand_by=True, take_over=False))
+        wait_for(lambda: serving.has_said("standing by"))
+        store.rename(away)
+        wait_for(lambda: serving.has_said("standing by", "error"))
+        away.rename(store)
+        wait_for(lambda: serving.has_said("standing by", "error", "recovered"))
+    wait_for(lambda: serving.has_said("standing by", "error", "recovered", "serving"))
+    store.rename(away)
+    wait_for(lambda: serving.has_said("standing by", "error", "recovered", "serving", "error"))
+    seen = len(looked)
+    wait_for(lambda: len(looked) > seen + 3)
+    away.rename(store)
+    wait_for(lambda: serving.has_said("standing by", "error", "recovered", "serving", "error", "recovered"))
+    serving.told = True
+    thread.join(30)
+    assert result == ["signal"]
+
+
+def test_only_who_stands_by_waits_for_a_storage(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    errors: list[Exception] = [StorageUnavailable(f"try {number}") for number in range(10)]
+    serving = Hasty(filled, tmp_path / "cache-2", capsys)
+    opened, monkeypatched = serving._open, monkeypatch.setattr
+
+    def fail(*, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
+        if errors:
+            raise errors.pop()
+        serving.told = True
+        return opened(take_over=take_over)
+
+    monkeypatched(serving, "_open", fail)
+    monkeypatched(serving, "_sleep", pauses.append)
+    with pytest.raises(StorageUnavailable):
+        serving.claim_and_serve(stand_by=False, take_over=False)
+    assert serving.claim_and_serve(stand_by=True, take_over=False) == "signal"
+    assert pauses[:3] == [0.3, 0.6, 1.2] and pauses[-1] == 60.0
+    assert serving.has_said("error", "recovered", "serving")
 
 
 def test_misuse(call: Call, filled: str) -> None:

@@ -368,6 +368,8 @@ def test_retention(call: Call, root: str, data_file: Path) -> None:
     assert call("stat", root, "orders-0", "--json").document["start_offset"] == 4096
     assert b"truncated  0 of 1 segments" in call("retention", "apply", root).out
     assert call("retention", "rm", root, "other", "--json").document == {"name": "other", "removed": True}
+    gone = call("retention", "rm", root, "other", "--json", code=1).error
+    assert (gone["error"], gone["fields"]) == ("NoSuchPolicy", {"name": "other"}) and "retention ls" in gone["message"]
     assert call("retention", "ls", root, "--json").lines == [of_size]
     for wrong in (("set", root, "a"), ("set", root, "a", "--size-bytes-max", "0"), ("rm", root, "")):
         assert call("retention", *wrong, "--json", code=2).error["error"] == "InvalidArgument"
@@ -398,3 +400,6 @@ def test_pictures(call: Call, root: str, tmp_path: Path) -> None:
     assert call("usage", root, "empty", "--histogram", "--json").document["histogram"] == []
     for verb in (("layout", root, "a"), ("usage", root)):
         assert call(*verb, "--svg", tmp_path / "no" / "x.svg", "--json", code=2).error["error"] == "InvalidArgument"
+        assert call(*verb, "--svg", "-", "--json", code=2).error["error"] == "InvalidArgument", "two documents"
+        call(*verb, "--svg", svg)
+        assert call(*verb, "--svg", "-").out == svg.read_bytes()

@@ -68,3 +68,22 @@ def test_rolling_back_restores_rows_under_open_views() -> None:
             store.apply([bad], verify=False)
         with store.view() as after:
             assert dict(view.scan(b"", b"\xff")) == dict(after.scan(b"", b"\xff")) == {b"Sa": b"1", b"Sc": b"1"}
+
+
+def test_who_dies_lets_go_of_what_it_holds_and_of_nothing_else() -> None:
+    """Found by seed 1310100804: a dead process let go of the store that another one had taken after it, and a third one shared it."""
+    shelf = MemoryShelf()
+    first, second, third = (MemoryMetadataCache(bytes(16), "here", shelf=shelf) for _ in range(3))
+    made = first.create()
+    first.make_current(made)
+    made.close(clean=True)
+    taken = second.open_current()
+    assert taken is not None
+    first.abandon()
+    copy = third.open_current()
+    assert copy is not None
+    assert copy._content is not taken._content  # type: ignore[attr-defined]
+    second.abandon()
+    again = MemoryMetadataCache(bytes(16), "here", shelf=shelf).open_current()
+    assert again is not None
+    assert again._content is taken._content  # type: ignore[attr-defined]

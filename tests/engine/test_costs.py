@@ -25,7 +25,7 @@ def opened() -> Iterator[tuple[ChunkedSegmentStorage, MeteredChunkStorage, Hooke
     metered = MeteredChunkStorage(gate)
     settings = Settings(lease_s=0, default_rolling=RollingPolicy(chunk_size_bytes_max=10))
     with open_store_on(metered, settings=settings) as store:
-        store._maintenance._stopping.set()  # else the keeper's looks for a newer claim would count on a slow day
+        store._maintenance.stopping.set()  # else the keeper's looks for a newer claim would count on a slow day
         yield store, metered, gate
     forget_memory(url)
 

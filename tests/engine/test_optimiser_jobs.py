@@ -106,6 +106,4 @@ def test_both_by_themselves(tmp_path: Path) -> None:
         wait_for(lambda: chunks(store, "a") <= 8 and store.upkeep_figures()["moved_bytes"]["defrag"] >= 100)
         assert store.read("a", 0, 999) == pattern(0, 200)
         store.optimiser.pause()
-        assert store.upkeep_figures()["errors"] == dict.fromkeys(
-            ("collect", "retention", "sweep", "defrag", "scrub"), 0
-        )
+        assert set(store.upkeep_figures()["errors"].values()) == {0}

@@ -412,8 +412,43 @@ def test_an_open_that_is_damaged_or_gone(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_merge_that_does_not_fit_any_more_is_told_and_its_chunk_stays(mode: str, tmp_path: Path) -> None:
-    """It stood for old chunks that are collected, together with bytes that are lost: the only copy of theirs is an orphan now."""
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_merge_through_the_cut_is_the_only_copy_and_is_taken_on(mode: str, behind: int, tmp_path: Path) -> None:
+    """It stood for old chunks that are collected, together with bytes whose record is lost."""
+    place = Place(mode, tmp_path)
+    store = place.open()
+    store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=400))
+    for letter in b"abc":
+        store.create("part")
+        store.append("part", bytes([letter]) * 40)
+        store.seal("part")
+        store.concat("a", store.info("a").length, "part")
+    cut = store._container.current.queue.head.lsn
+    store.append("a", b"behind the cut")
+    store.close()
+    store = place.open()
+    store.commit([merge(store, "a", 0, 4)])
+    store.collect()
+    if behind:
+        store.append("a", b" and further")
+    whole = store.read("a", 0, 400)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert (report.last_lsn, report.findings) == (cut, ())
+    [outcome] = report.segments
+    assert (outcome.kept, outcome.lost) == (((120, len(whole)),), ())
+    with place.open() as store:
+        assert store.read("a", 0, 400) == whole
+        assert broken(store.check("deep")) == []
+        store.append("a", b"on it goes")
+    with place.open() as store:
+        assert store.sweep(delete=True, age_s_min=0).deleted == 0
+        assert store.read("a", 0, 400) == whole + b"on it goes"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rotten_merge_through_the_cut_is_told_and_its_chunk_stays(mode: str, tmp_path: Path) -> None:
     place = Place(mode, tmp_path)
     store = place.open()
     store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=400))
@@ -430,10 +465,11 @@ def test_a_merge_that_does_not_fit_any_more_is_told_and_its_chunk_stays(mode: st
     store.collect()
     store.close()
     zero(place, cut + 1, random.Random(1))
+    orphan = next(path for path in (place.folder / "root/default/d").rglob("*-*") if path.stat().st_size == 134)
+    orphan.write_bytes(b"a" * 40 + b"rotten" + orphan.read_bytes()[46:])
     report = place.repair()
     assert report.last_lsn == cut
     assert {(item.segment, item.severity) for item in report.findings} == {("a", "damage")}
-    orphan = next(path for path in (place.folder / "root/default/d").rglob("*-*") if path.stat().st_size == 134)
     with place.open() as store:
         pass
     with place.open() as store:

@@ -22,7 +22,7 @@ from chunkstore.changes import (
 )
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner, SegmentNotFound
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import is_row
 from chunkstore.names import chunk_id, session_chunk_id
@@ -381,3 +381,16 @@ def test_reads_of_merged_chunks_are_verified_by_block(world: World) -> None:
     assert caught.value.stop is not None and caught.value.start is not None
     assert caught.value.start <= 270_000 < caught.value.stop <= caught.value.start + 3 * 65_536
     assert store.read("a", 70_000, 65_000) == pattern(70_000, 65_000)
+
+
+def test_a_deposed_owner_whose_chunk_was_swept_is_told_that_it_is_deposed(world: World) -> None:
+    """Found by seed 1310100180: it was told that its arguments were wrong."""
+    zombie = world.open(rolling=10)
+    zombie.create("a")
+    zombie.append("a", b"0123456789" * 3)
+    change = merge(zombie, "a", 0, 2)
+    heir = world.open(rolling=10)
+    assert heir.sweep(delete=True, age_s_min=0).deleted == 1
+    with pytest.raises(NotOwner):
+        zombie.commit([change])
+    assert heir.read("a", 0, 99) == b"0123456789" * 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore import RetentionPolicy
+from chunkstore import RetentionPolicy, RollingPolicy
 from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
@@ -92,6 +92,31 @@ def test_by_size_whole_chunks_go_and_enough_stays(world: World) -> None:
     assert [cut.offset for cut in store.apply_retention().cuts] == [90]
     store.collect()
     assert store.check("deep") == []
+
+
+@pytest.mark.parametrize("what", ["pin", "no policy", "its own policy", "a wider prefix"])
+def test_what_is_acknowledged_between_plan_and_truncation_counts(world: World, what: str) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a", "b")
+    store.set_retention("*", of_size(25))
+
+    def between() -> bool:
+        if what == "pin":
+            store.pin("p", offsets={"b": 15})
+        elif what == "its own policy":
+            store.set_retention("b", of_size(95))
+        else:
+            store.set_retention("*", None)
+        return True
+
+    if what == "a wider prefix":
+        store.set_retention("b", of_size(25))
+    step = retention.apply_step(store._container, store._context, None, between)
+    wanted = 70 if what == "a wider prefix" else 0
+    assert starts(store) == {"a": 70, "b": wanted}
+    assert {cut.segment: cut.offset for cut in step.cuts} == {"a": 70} | ({"b": 70} if wanted else {})
+    store.apply_retention()
+    assert starts(store) == {"a": 70, "b": {"pin": 10, "a wider prefix": 70}.get(what, 0)}
 
 
 def test_whose_a_policy_is(world: World) -> None:
@@ -218,6 +243,25 @@ def test_many_chunks_end_a_step(world: World, monkeypatch: pytest.MonkeyPatch) -
         assert starts(store) == {"a": 70, "b": 70}
 
 
+def test_a_pin_between_plan_and_truncation_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = world.open(default_rolling=RollingPolicy(chunk_size_bytes_max=10))
+    fill(store, "a", "b", "c")
+    store.set_retention("*", of_size(30))
+    planned = retention.plan_step
+
+    def then_pinned(context: Any, after: str | None) -> retention.RetentionStep:
+        step = planned(context, after)
+        store.pin("p", offsets={"a": 35, "b": 70})
+        return step
+
+    monkeypatch.setattr(retention, "plan_step", then_pinned)
+    report = store.apply_retention()
+    assert starts(store) == {"a": 0, "b": 70, "c": 70} and [cut.segment for cut in report.cuts] == ["b", "c"]
+    monkeypatch.undo()
+    store.apply_retention()
+    assert starts(store) == {"a": 30, "b": 70, "c": 70}, "up to the pin"
+
+
 def test_what_a_pin_names_stays(world: World) -> None:
     store = world.open(rolling=10)
     fill(store, "a", "b", "c")
@@ -232,16 +276,16 @@ def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: 
     store = world.open(rolling=10)
     fill(store, "a", "b", "c")
     store.set_retention("*", of_size(50))
-    truncate, calls = retention._truncate, []
+    truncate, calls = retention.carry_out, []
 
-    def failing(container: Any, cut: retention.RetentionCut) -> bool:
-        calls.append(cut)
+    def failing(container: Any, *planned: Any) -> bool:
+        calls.append(planned)
         if len(calls) == 2:
             raise StorageUnavailable("no more", object="x")
-        return truncate(container, cut)
+        return truncate(container, *planned)
 
     with monkeypatch.context() as patched:
-        patched.setattr(retention, "_truncate", failing)
+        patched.setattr(retention, "carry_out", failing)
         with pytest.raises(StorageUnavailable):
             store.apply_retention()
     world.crash(store)

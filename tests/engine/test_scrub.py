@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import TablePut
 from chunkstore.engine import ChunkedSegmentStorage
@@ -311,12 +312,27 @@ def test_a_copy_that_is_damaged_elsewhere(world: World, copies: list[str], monke
 def test_copies_that_help_nobody(world: World, copies: list[str]) -> None:
     store = filled(world)
     flip(world, next(iter(store.layout("b"))).name, 5)
-    copies.append(nowhere := f"memory://nowhere-{os.getpid()}")
-    for root in (nowhere, copy_of(world, copies), (world.tmp_path / "not-there").as_uri()):
-        report = store.scrub(repair_from=root)
-        assert [found.repaired for found in report.findings] == [False] and report.repaired == 0
+    report = store.scrub(repair_from=copy_of(world, copies))
+    assert [found.repaired for found in report.findings] == [False] and report.repaired == 0
+
+
+def test_a_root_without_a_copy_is_refused(world: World, copies: list[str]) -> None:
+    store = filled(world)
+    copies += [nowhere := f"memory://nowhere-{os.getpid()}", other := f"memory://other-{os.getpid()}"]
+    chunkstore.open(other).close()
+    wrong = (
+        nowhere,
+        (world.tmp_path / "not-there").as_uri(),
+        other,
+        "/no/url",
+        "nope://x",
+        store._container.storage.url,
+    )
+    for root in wrong:
+        with pytest.raises(InvalidArgument) as caught:
+            store.scrub(repair_from=root)
+        assert root in str(caught.value)
     assert not (world.tmp_path / "not-there").exists()
-    refused(InvalidArgument, lambda: store.scrub(repair_from="/no/url"), lambda: store.scrub(repair_from="nope://x"))
 
 
 def test_a_list_that_changes_while_it_is_repaired(world: World, copies: list[str]) -> None:

@@ -13,8 +13,10 @@ from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavail
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import REPAIR_KEY, chunk_key
 from chunkstore.names import chunk_id, session_chunk_id
+from chunkstore.operations.id_set import IdSet
 from chunkstore.records import TableRecord
 from chunkstore.storage import ChunkInfo, ListPage
+from chunkstore.upkeep import sweep
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
 from tests.support.clock import jumping_clock
@@ -332,3 +334,21 @@ def test_unfinished_uploads_are_part_of_it(world: World, answer: int | None) -> 
         assert store.sweep(delete=True).uploads == answer
     with world.open() as store:
         assert store.sweep(delete=True).uploads == 0, "most storages know none"
+
+
+def test_a_deposed_sweeper_is_told_so_and_not_of_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 1310700049: what a successor had removed and collected was absent by the rows of an owner that had slept."""
+    zombie = filled(world)
+    plant(world, chunk_id(1, 1, 99, 0))
+    world.still(zombie)
+    require_sound = sweep._require_sound
+
+    def late(context: Any, view: Any, _listed: IdSet) -> None:
+        with world.open(rolling=10, gc_grace_s=0) as heir:
+            heir.truncate("a", 30)
+            heir.collect()
+        require_sound(context, view, IdSet())  # the LIST lagged, too
+
+    monkeypatch.setattr(sweep, "_require_sound", late)
+    with pytest.raises(NotOwner):
+        zombie.sweep(delete=True, age_s_min=0)

@@ -138,6 +138,32 @@ def test_more_garbage_than_one_record_forgets(world: World, collectors: int, mon
     assert world.chunks() == [] and store.check("deep") == []
 
 
+def test_rolls_do_not_begin_the_grace_anew(world: World) -> None:
+    with jumping_clock() as clock:
+        store = world.open(rolling=4, gc_grace_s=100, ask_s=0, collect_s=0)
+        store.create("a")
+        store.append("a", pattern(0, 40))
+        store.truncate("a", 12)
+        for _ in range(3):
+            clock.jump(30)
+            epoch = store.epoch
+            assert store._recovery.roll() and store.epoch == epoch + 1
+        store.truncate("a", 20)
+        assert store.collect().waiting == 5
+        clock.jump(11)
+        report = store.collect()
+        assert (report.chunks, report.waiting) == (3, 2), "busy containers roll more often than their grace lasts"
+        clock.set_back(50)
+        assert store._recovery.roll()
+        store.truncate("a", 24)
+        clock.jump(88)
+        assert store.collect().chunks == 0, "each label is of the clock of its own epoch"
+        clock.jump(2)
+        assert store.collect().chunks == 2
+        clock.jump(11)
+        assert store.collect().chunks == 1
+
+
 def test_rolls_under_load_are_not_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "_TICK_S", 0.002)
     store = world.open(rolling=200, op_deadline_s=60, **ROLLING)

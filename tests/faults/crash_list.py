@@ -1,4 +1,4 @@
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading."""
+"""Everything that is interrupted, by name: operations, take-overs, following, offloading, restoring."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
+from tests.faults.crash_restore import RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -32,6 +33,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
+    Subject("restore", RestoreRun),
 )
 
 

@@ -86,7 +86,7 @@ class FollowRun(Interrupted):
         return trace, None
 
     def run(self, case: Case, expected: None) -> None:
-        world, wire = self.ground.world, self.wire
+        world, wire, goes_on = self.ground.world, self.wire, False
         self.arm(wire, case)
         perform(self.replica.refresh)
         if case.call is END or case.outcome in POWER_CUTS:
@@ -106,7 +106,9 @@ class FollowRun(Interrupted):
                 # What it stood on is gone, and the snapshot it wanted instead could not be read: it says so.
                 assert self.collected
             self.replica.refresh()
-            assert shown(self.replica) == self.after
+            # What a sync failed for counts with the next record only: repeated, that sync would prove nothing.
+            assert shown(self.replica) in self.states[-2:]
+            goes_on = True
         if case.number % 2:
             world.forget_cache()
         with world.replica() as fresh:
@@ -114,6 +116,9 @@ class FollowRun(Interrupted):
             assert shown(fresh) == self.after
         assert shown(self.owner) == self.after
         self.owner.append("log", b"the owner goes on")
+        if goes_on:
+            self.replica.refresh()
+            assert shown(self.replica) == shown(self.owner)
         self.clean(self.owner)
 
     def close(self) -> None:

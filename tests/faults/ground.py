@@ -143,10 +143,16 @@ class Ground:
         """Open behind ``wire``, or directly on a storage object of its own."""
         return self.world.open(storage=wire if wire is not None else self.world.raw_storage())
 
+    def promote(self, wire: Wire) -> ChunkedSegmentStorage:
+        """Follow behind ``wire``, and take over with that state."""
+        store = self.world.replica(wrap=lambda _: wire).promote()
+        self.world._open.append(store)
+        return store
+
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """What the end of a process does: no call, no write, but threads end and the cache is let go, not marked clean."""
         maintenance = store._maintenance
-        maintenance._stopping.set()
+        maintenance.stopping.set()
         if maintenance._keeper is not None:
             maintenance._keeper.join(5)
         store._container.pool.close()

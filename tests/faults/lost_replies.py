@@ -108,7 +108,7 @@ class Loss:
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """The process ends: nothing is closed or written."""
         maintenance, container = store._maintenance, store._container
-        maintenance._stopping.set()
+        maintenance.stopping.set()
         if maintenance._keeper is not None:
             maintenance._keeper.join(30)
         container.pool.close()
@@ -252,7 +252,7 @@ class LostReplies:
             return None
         store = loss.open()
         # Else its looks for a newer claim count among the requests on a slow day.
-        store._maintenance._stopping.set()
+        store._maintenance.stopping.set()
         assert store._maintenance._keeper is not None
         store._maintenance._keeper.join(30)
         kind.prepare(loss, store)

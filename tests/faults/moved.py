@@ -233,7 +233,7 @@ def _open(storage: ChunkStorage, deadline_s: float, mode: Mode) -> ChunkedSegmen
     cache = ShelfCache(storage, CONTAINER, "owner", MemoryShelf())
     store = open_store_on(storage, container=CONTAINER, settings=settings, cache=cache, close_storage=True)
     # Heartbeats of a keeper would come whenever the machine is slow.
-    store._maintenance._stopping.set()
+    store._maintenance.stopping.set()
     return store
 
 

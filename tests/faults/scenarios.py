@@ -213,6 +213,8 @@ class Opening:
     settings: dict[str, object] = field(default_factory=lambda: dict(SMALL))
     undecided: bool = False
     """Whether it left ``LAST_WORDS`` in a record that nobody has decided yet."""
+    promoted: bool = False
+    """Whether a replica is opened, and promoted."""
 
 
 def _close(ground: Ground, store: ChunkedSegmentStorage) -> None:
@@ -272,4 +274,6 @@ OPENINGS: tuple[Opening, ...] = (
     Opening("elsewhere-without-snapshot", _other_machine, _concat),
     Opening("old-cache", _old_cache),
     Opening("dead-claimants", _claimants_that_died),
+    Opening("promoted", _other_machine, promoted=True),
+    Opening("promoted-behind-record", _kill_when(Outcome.CRASH_AFTER), undecided=True, promoted=True),
 )

@@ -342,13 +342,13 @@ def test_a_take_over_meets_rot(clean: Made, tmp_path: Path, monkeypatch: pytest.
     build = TakeOver._build_open
     rotten: list[Materialised] = []
 
-    def rot_first(self: TakeOver, attempt: Any, previous: Any, closed: Any, found: Materialised) -> bytes:
+    def rot_first(self: TakeOver, attempt: Any, previous: Any, closed: Any, found: Materialised, *rest: Any) -> bytes:
         if not rotten:
             rotten.append(found)
             environment = found.store._environment  # type: ignore[attr-defined]
             with environment.handle.begin(write=True) as txn:
                 txn.put(HEAD_KEY, b"\0" + txn.get(HEAD_KEY)[1:])
-        return build(self, attempt, previous, closed, found)
+        return build(self, attempt, previous, closed, found, *rest)
 
     monkeypatch.setattr(TakeOver, "_build_open", rot_first)
     with open_in(tmp_path) as before:

@@ -141,7 +141,7 @@ class Shop:
 
     def kill(self) -> None:
         """End the store's threads without a word to the storage."""
-        self.store._maintenance._stopping.set()
+        self.store._maintenance.stopping.set()
         keeper = self.store._maintenance._keeper
         assert keeper is not None
         keeper.join(10)

@@ -26,7 +26,7 @@ def test_nothing_is_left_out(request: pytest.FixtureRequest) -> None:
             continue
         if item.path.parent.name == "faults":
             assert not [mark for mark in item.iter_markers() if mark.name in ("skip", "skipif", "xfail")], item.nodeid
-        if item.path.name in FOUR_WORLDS and hasattr(item, "callspec"):
+        if item.path.parent.name != "simulation" and item.path.name in FOUR_WORLDS and hasattr(item, "callspec"):
             found[item.path.name, item.originalname].add(variant_of(item))
         if item.path.name == "test_two_owners.py":
             owners[item.originalname].add(str(item.callspec.params["mode"]))

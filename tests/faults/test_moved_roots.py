@@ -55,7 +55,7 @@ class Bench:
         )
         store = open_store_on(storage if wrap is None else wrap(storage), container=CONTAINER, settings=settings)
         # Heartbeats of a keeper would come whenever the machine is slow.
-        store._maintenance._stopping.set()
+        store._maintenance.stopping.set()
         self.stores.append(store)
         return store
 

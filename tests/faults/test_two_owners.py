@@ -251,7 +251,7 @@ def test_stores_of_one_process(
             time.sleep(chance.uniform(0.0, 0.02))
             way.free()
         if kind == "killed":
-            store._maintenance._stopping.set()
+            store._maintenance.stopping.set()
         else:
             assert owner.finish(60), "an older owner hangs"
         owner, store, way = newer, newer_store, newer_way

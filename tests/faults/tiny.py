@@ -88,7 +88,7 @@ def objects_of(storage: MemoryChunkStorage) -> dict[str, bytes]:
 
 def abandon(store: ChunkedSegmentStorage) -> None:
     """End the threads of a store that is not closed."""
-    store._maintenance._stopping.set()
+    store._maintenance.stopping.set()
     keeper = store._maintenance._keeper
     if keeper is not None:
         keeper.join(5)

@@ -9,18 +9,19 @@ from typing import Any, cast
 
 import msgpack
 
+from chunkstore.asks import Answer, Request
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument
+from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
 from chunkstore.journal import RecordKind
 from chunkstore.storage import ChunkHandle, ChunkStorage
-from chunkstore_journal import objects, payloads, record, snapshot_reader
+from chunkstore_journal import asks, objects, payloads, record, snapshot_reader
 from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
 from chunkstore_journal.record import HEADER_BYTES, LogReader, decode_slot, peek_length
 from chunkstore_journal.snapshot_reader import SnapshotReader, decode_snapshot_header
 from tests.fuzz.chance import Chance, Tree, grafted, mangled, packed, wire
 from tests.fuzz.sealing import Fields, digest_of, sealed_frame, sealed_record, sealed_snapshot
 from tests.fuzz.target import Gate, Spy, Target
-from tests.golden.journal_samples import CONTAINER, DIGEST, HASH, OBJECTS, PAIRS, RECORDS, TOKEN
+from tests.golden.journal_samples import ANSWERS, ASKS, CONTAINER, DIGEST, GOLDEN, HASH, OBJECTS, PAIRS, RECORDS, TOKEN
 
 __all__ = ["JOURNAL_TARGETS"]
 
@@ -234,6 +235,42 @@ def _object_again(name: str, found: object, length: int) -> None:
     assert OBJECTS[name].decode(raw, object="again") == found
 
 
+# --- requests and answers --------------------------------------------------------------------------------------------
+
+_ASK_TREES = tuple(_tree(GOLDEN[f"ask/{name}"][FRAME_HEADER_BYTES:]) for name in ASKS)
+_ANSWER_TREES = tuple(_tree(GOLDEN[f"answer/{name}"][FRAME_HEADER_BYTES:]) for name in ANSWERS)
+
+
+def _make_ask(kind: int, chance: Chance) -> bytes:
+    trees = _ASK_TREES if kind == 1 else _ANSWER_TREES
+    body = wire(chance, chance.one_of(trees), chance.one_of(trees))
+    version = 1 if chance.random() < 0.97 else chance.below(256)
+    raw = sealed_frame(b"CKSA", version, kind if chance.random() < 0.97 else chance.below(256), body)
+    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
+
+
+def _decode_ask(kind: int, data: bytes, gate: Gate) -> Callable[[], None] | None:
+    decode: Callable[..., object] = (
+        partial(asks.decode_request, container=CONTAINER) if kind == 1 else asks.decode_answer
+    )
+    try:
+        found = decode(data, object="ask")
+    except Damaged as error:
+        _within(error, data)
+        return None
+    except Unsupported:
+        return None
+    return partial(_ask_again, found)
+
+
+def _ask_again(found: object) -> None:
+    if isinstance(found, Request):
+        assert asks.decode_request(asks.encode_request(found, CONTAINER), CONTAINER, object="again") == found
+    elif isinstance(found, Answer):
+        again = asks.decode_answer(asks.encode_answer(found), object="again")
+        assert (again.epoch, again.result, repr(again.error)) == (found.epoch, found.result, repr(found.error))
+
+
 def _make_frame(chance: Chance) -> bytes:
     body = chance.randbytes(chance.below(200))
     zero = 0 if chance.random() < 0.9 else chance.below(1 << 16)
@@ -358,6 +395,10 @@ JOURNAL_TARGETS: tuple[Target, ...] = (
             (Spy(objects, "unpack"),),
         )
         for name in _OBJECT_KINDS
+    ),
+    *(
+        Target(name, "the frame and its CRC", partial(_make_ask, kind), partial(_decode_ask, kind), (), (Spy(asks, "unpack"),))
+        for name, kind in (("request", 1), ("answer", 2))
     ),
     Target("frame", "magic and length", _make_frame, _decode_frame, ()),
     Target(

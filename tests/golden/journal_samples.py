@@ -10,12 +10,41 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from chunkstore.asks import (
+    Answer,
+    AskCollect,
+    AskCommit,
+    AskDefrag,
+    AskPin,
+    AskSession,
+    AskSnapshot,
+    AskUnpin,
+    Request,
+)
+from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Replace, Seal, TablePut
+from chunkstore.config import RollingPolicy
+from chunkstore.errors import BadOffset
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind
 from chunkstore.metadata.port import Op, RowChange
+from chunkstore.names import session_chunk_id
+from chunkstore.sessions import SessionChunk
 from chunkstore_journal import objects, payloads
 from chunkstore_journal.record import RecordHeader, encode_record
 
-__all__ = ["CONTAINER", "GOLDEN", "LINK", "OBJECTS", "OPS", "PAIRS", "RECORDS", "ROWS", "ObjectSample", "RecordSample"]
+__all__ = [
+    "ANSWERS",
+    "ASKS",
+    "CONTAINER",
+    "GOLDEN",
+    "LINK",
+    "OBJECTS",
+    "OPS",
+    "PAIRS",
+    "RECORDS",
+    "ROWS",
+    "ObjectSample",
+    "RecordSample",
+]
 
 CONTAINER = bytes(range(16))
 TOKEN = bytes(range(0x20, 0x30))
@@ -114,6 +143,36 @@ OBJECTS: dict[str, ObjectSample] = {
     "latest": ObjectSample(_LATEST, objects.encode_latest(_LATEST), objects.decode_latest),
     "lease": ObjectSample(_LEASE, objects.encode_lease(_LEASE), objects.decode_lease),
     "released": ObjectSample(_RELEASED, objects.encode_lease(_RELEASED), objects.decode_lease),
+}
+
+_CHUNKS = (SessionChunk(session_chunk_id(9, 0, 7), 70_000, 5, (1,)), SessionChunk(session_chunk_id(9, 1, 8), 3, 6))
+_PUT = TablePut("sink", b"query", b"\0\1", 0)
+_CHANGES: tuple[Change, ...] = (
+    Create("orders-1", RollingPolicy(chunk_size_bytes_max=99), {"a": 1, "b": b"x", "c": "y"}),
+    Create("orders-2"),
+    Attach("orders-1", 9, _CHUNKS, 0),
+    Replace("orders-0", 0, 70_003, (bytes(range(28)), bytes(28)), _CHUNKS, 9),
+    Seal("orders-1"),
+    Concat("orders-0", "orders-1", 70_003),
+    EndSession(9),
+    TablePut("notes", b"k", b"v"),
+)
+ASKS: dict[str, Request] = {
+    name: Request(ask, 1_700_000_000_000, 60_000)
+    for name, ask in (
+        ("session", AskSession("query-1", 86_400_000)),
+        ("commit", AskCommit(_CHANGES, _PUT)),
+        ("pin", AskPin("nightly", "note", 5000, {"orders-0": 3}, "host-a:77")),
+        ("unpin", AskUnpin("nightly")),
+        ("collect", AskCollect()),
+        ("defrag", AskDefrag("orders-0")),
+        ("defrag-all", AskDefrag(None)),
+        ("snapshot", AskSnapshot()),
+    )
+}
+ANSWERS: dict[str, Answer] = {
+    "done": Answer(4, None, (7, "x", b"y", True, None, ((1, "a"),))),
+    "refused": Answer(4, BadOffset("orders-0", expected=3, given=4), ()),
 }
 
 GOLDEN: dict[str, bytes] = {

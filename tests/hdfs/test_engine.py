@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.engine import (
+    test_asking,
     test_basic,
     test_concat,
     test_recovery,
@@ -32,6 +33,12 @@ def suite(module: ModuleType, *names: str) -> type:
     return type(module.__name__, (), tests)
 
 
+TestAsking = suite(
+    test_asking,
+    test_asking.test_a_commit_of_a_sessions_chunks_happens_once_and_is_seen.__name__,
+    test_asking.test_what_a_dead_owner_left_the_next_one_carries_out.__name__,
+    test_asking.test_hostile_boxes_harm_nobody.__name__,
+)
 TestBasic = suite(test_basic)
 TestReplica = suite(test_replica)
 TestRecovery = suite(

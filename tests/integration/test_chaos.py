@@ -34,6 +34,16 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[
         record_property(key, value)
 
 
+def test_an_owner_without_an_application_and_a_cron_job_among_them(tmp_path: Path) -> None:
+    options = Options(
+        seconds=10, kills=6, rate=150, check_every_s=4, mode="append", full_disk="no", cast="upkeep", root=str(tmp_path)
+    )
+    [outcome] = run_chaos(options).outcomes
+    assert outcome.violations == []
+    assert outcome.figures["take_overs"] > 0
+    assert outcome.figures["events_acknowledged"] > 0
+
+
 SLOW = """
 import sys, time
 if any(part.startswith("tests.chaos.") for part in sys.orig_argv):

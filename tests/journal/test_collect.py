@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
@@ -13,7 +16,11 @@ from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.metadata.port import Commit
 from chunkstore.records import PinRecord
+from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
+from chunkstore_journal.history import open_streams
 from chunkstore_journal.pin_check import check_pinned
+from chunkstore_journal.record import Record
+from chunkstore_journal.walk import first_kept, legs_of_history
 from tests.journal.world import Process, World
 from tests.support.past import rows_at, rows_of
 
@@ -293,3 +300,49 @@ def test_it_can_be_ended_before_any_deletion_and_goes_on(world: World) -> None:
         assert objects and before - len(names(world)) == collected
     assert rounds > 1
     assert collect(owner) == (0, 0)
+
+
+def test_a_list_that_shows_a_slot_above_the_seal_costs_no_seal(
+    slot_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by seed 1310002083: a backup was in the root's place, and a LIST showed the longer stream that had been there before it."""
+    world = slot_world
+    owner = epochs(world, 5, kept=1)
+    ghosts = {world.names.slot(epoch, world.opened(epoch + 1).payload.end_index + 1): epoch for epoch in range(1, 4)}
+
+    def late(storage: ChunkStorage, prefix: str, **more: Any) -> Iterator[ChunkInfo]:
+        found = list(iter_listing(storage, prefix, **more))
+        return iter(sorted([*found, *(ChunkInfo(name, 1, None) for name in ghosts if name.startswith(prefix))]))
+
+    monkeypatch.setattr("chunkstore_journal.collect.iter_listing", late)
+    collect(owner)
+    assert never_deleted(world, 5) <= names(world)
+    monkeypatch.undo()
+    collect(owner)
+    assert never_deleted(world, 5) <= names(world)
+    assert world.names.slot(1, 1) not in names(world)
+
+
+def test_a_record_that_is_collected_while_somebody_looks_is_one_that_is_gone(
+    slot_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by seed 1310101377: ``check`` ended with the storage's own error when a collection overtook it."""
+    world = slot_world
+    epochs(world, 3)
+    streams = open_streams(world.storage, world.names)
+    first = next(leg for leg in legs_of_history(streams, 3) if leg.opened.epoch == 1)
+    last = first.end.index - 1
+    for index in range(1, last):
+        world.storage.delete(world.names.slot(1, index))
+    read, seen = streams.read_slot, []
+
+    def read_and_lose(epoch: int, index: int) -> Record:
+        record = read(epoch, index)
+        seen.append(index)
+        if seen.count(last) == 2:
+            world.storage.delete(world.names.slot(epoch, index))
+        return record
+
+    monkeypatch.setattr(streams, "read_slot", read_and_lose)
+    assert first_kept(streams, first).index == last
+    assert first_kept(streams, first).lsn == first.end.lsn

@@ -9,6 +9,7 @@ import pytest
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
+    AccessDenied,
     ChunkstoreError,
     Closed,
     DeadlineExceeded,
@@ -122,14 +123,17 @@ class TestPutDecided:
             put_decided(wire, "a", b"x", deadline_s=0.02)
         assert wire.count(frozenset(("create_if_absent",))) > 1
 
-    def test_full_did_not_happen(self, wire: Wire) -> None:
-        wire.before = failing("create_if_absent", "a", StorageFull("full"))
-        with pytest.raises(StorageFull):
+    @pytest.mark.parametrize("kind", [StorageFull, AccessDenied])
+    def test_full_and_denied_did_not_happen(self, wire: Wire, kind: type[StorageFull | AccessDenied]) -> None:
+        wire.before = failing("create_if_absent", "a", kind("no"))
+        with pytest.raises(kind):
             put_decided(wire, "a", b"x", deadline_s=5)
+        assert wire.count(frozenset(("create_if_absent",))) == 1
 
-    def test_full_after_an_open_attempt_is_unknown(self, wire: Wire) -> None:
+    @pytest.mark.parametrize("kind", [StorageFull, AccessDenied])
+    def test_full_after_an_open_attempt_is_unknown(self, wire: Wire, kind: type[StorageFull | AccessDenied]) -> None:
         errors = iter([StorageUnavailable("time-out")])
-        wire.override = lambda _operation, _name, _data: raising(next(errors, StorageFull("full")))
+        wire.override = lambda _operation, _name, _data: raising(next(errors, kind("no")))
         with pytest.raises(Undecided):
             put_decided(wire, "a", b"x", deadline_s=0.02)
 

@@ -59,6 +59,31 @@ def test_a_record_whose_sync_failed_waits_for_the_next_open(append_world: World)
     assert follower.findings == ()
 
 
+def test_a_sync_that_failed_for_a_record_is_not_believed_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 1310201149: what a page cache had given up was shown once the next sync said yes, and gone after a power cut."""
+    owner = world.process().open()
+    owner.put("a")
+    follower = world.follower()
+    before = follower.catch_up()
+    owner.put("b")
+    hardened: list[str] = []
+
+    def fail(name: str) -> None:
+        hardened.append(name)
+        if len(hardened) == 1:
+            raise StorageUnavailable("I/O error", object=name)
+
+    monkeypatch.setattr(follower._storage, "harden", fail)
+    repeatable = follower._storage.capabilities.sync_repeatable
+    with pytest.raises(StorageUnavailable):
+        follower.catch_up()
+    assert (follower.catch_up().position == owner.journal.head) == repeatable
+    assert repeatable or follower.catch_up() == before
+    owner.put("c")
+    assert follower.catch_up().position == owner.journal.head
+    assert keys_of(follower.store) == {"a", "b", "c"}
+
+
 def test_a_hole_means_start_from_a_newer_snapshot(world: World) -> None:
     sleeper = world.follower()
     owner = world.process().open()

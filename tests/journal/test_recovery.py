@@ -170,6 +170,22 @@ def test_a_damaged_slot_is_damage(slot_world: World) -> None:
     assert raised.value.object == name
 
 
+def test_a_snapshot_that_somebody_died_writing_is_not_to_blame(slot_world: World) -> None:
+    """Found by seed 1310000807: a record was rotten, and the answer named a snapshot that no record had ever named."""
+    world = slot_world
+    owner = filled(world)
+    lsn = owner.journal.head.lsn
+    whole = owner.snapshot()
+    unfinished = world.names.snapshot(lsn, 1, "0" * 16)
+    world.storage.create(unfinished, world.whole(whole)[:110])
+    world.storage.delete(whole)
+    name = world.names.slot(1, 5)
+    world.overwrite(name, world.whole(name)[:-1])
+    with pytest.raises(Damaged) as raised:
+        world.process().open()
+    assert raised.value.object == name
+
+
 def test_a_vanished_claim_is_damage(world: World) -> None:
     shelf = MemoryShelf()
     filled(world, shelf)

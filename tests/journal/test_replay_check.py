@@ -13,6 +13,7 @@ from chunkstore.metadata.port import Commit, Head, MetadataStore
 from chunkstore_journal.inspect import Finding, check_journal
 from chunkstore_journal.record import MAGIC, decode_slot, encode_record
 from chunkstore_journal.replay_check import check_replay
+from chunkstore_journal.snapshot import StoredSnapshot
 from tests.journal.test_inspect import fresh
 from tests.journal.world import Process, World
 
@@ -181,3 +182,17 @@ def test_a_clock_behind_its_predecessors_does_not_go_back(world: World, source: 
     assert world.opened(2).header.time_ms >= future_ms
     assert successor.report.replayed_records == (0 if source != "replay" else 3) or world.mode == "append"
     assert errors(world) == set()
+
+
+def test_a_list_that_shows_only_snapshots_that_are_gone(slot_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 1310200152: a collection went on beside the check, and every LIST lagged."""
+    world = slot_world
+    owner = history(world)
+    gone = snapshots(world)[:1]
+    owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)
+    assert not set(gone) & set(snapshots(world))
+    monkeypatch.setattr(
+        "chunkstore_journal.replay_check.list_snapshots",
+        lambda storage, names: [StoredSnapshot(name, names.parse_snapshot(name)[0]) for name in gone],
+    )
+    assert replayed(world) == []

@@ -13,7 +13,7 @@ Promises
 * Real time agrees with the order of records and of these states: what was answered before a call was made is not behind it.
 * A replica shows the state at the record that it names, never goes back, and shows nothing newer than its answer.
 
-Leaves out: attributes, sessions; liveness; how records come about (``step_invariants``).
+Leaves out: attributes, which sessions are open; liveness; how records come about (``step_invariants``).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.judges.events import Event
 from tests.judges.past_states import Past, StateAt
 from tests.judges.segment_model import (
     APPEND,
+    ATTACH,
     CHANGING,
     CREATE,
     INFORMING,
@@ -67,8 +68,8 @@ ANOMALIES: Final = {
     "wrong-refusal": "a call was refused for a reason that did not exist",
     "two-owners": "two processes were told that they own the same epoch",
 }
-_UPKEEP: Final = frozenset((14, 15))
-"""Operations of the owner itself, which change nothing that is shown."""
+_UPKEEP: Final = frozenset((12, 13, 14, 15))
+"""Sessions, and operations of the owner itself: what changes nothing that is shown."""
 _BY_KIND: Final = {
     "create": 1, "append": 2, "append_many": 2, "write": 2, "seal": 3, "unseal": 4, "delete": 5, "truncate": 6, "concat": 7,
     "table_put": 10, "table_delete": 11,
@@ -200,6 +201,8 @@ class _Checker:
         for number, record in enumerate(self._records):
             names.update({op[1]: op[2] for op in record.ops if op[0] == CREATE})
             for op, data in zip(record.ops, record.data, strict=True):
+                if op[0] in _UPKEEP:
+                    continue
                 calls = [self._events[index] for index in self._candidates(stored(op, data), names)[1]]
                 calls = [event for event in calls if event.outcome != "failed"]
                 if len(calls) == 1:
@@ -258,12 +261,12 @@ class _Checker:
             self._past.put(lsn, done.changes)
             self._names.update({item[1]: item[2] for item in done.ops if item[0] == CREATE})
             return len(done.ops)
-        if op[0] == APPEND and not candidates:
+        if op[0] in (APPEND, ATTACH) and not candidates:
             misfits = self._torn(op, name)
         worst = max(misfits, key=lambda item: _WEIGHT.index(item.name) if item.name in _WEIGHT else -1, default=None)
         if worst is None:
             worst = _Misfit("invented", "no call asked for it", ())
-        self._found(worst.name, name, f"lsn {lsn}, {_shown(op)}: {worst.message}", *worst.events)
+        self._found(worst.name, name, f"lsn {lsn}, {op!r:.200}: {worst.message}", *worst.events)
         return 0
 
     def _head(self, op: tuple[Any, ...], name: str) -> bytes | None:
@@ -341,9 +344,9 @@ class _Checker:
             elif event.kind in ("replica_read", "replica_get"):
                 self._judge_replica(index, event, replicas)
             elif (event.outcome == "ok" and event.kind in OBSERVING | CHANGING) or (
-                event.outcome == "failed" and event.result in INFORMING
+                event.outcome == "failed" and event.result in INFORMING and not event.about_session
             ):
-                careless = self._eager and event.outcome == "failed" and event.kind in CHANGING
+                careless = self._eager and event.outcome == "failed" and event.kind in CHANGING and event.kind != "ask"
                 if careless and any(event.repeats(other) for other in events):
                     continue
                 if careless:
@@ -352,7 +355,9 @@ class _Checker:
                 if careless:
                     continue  # it tells others nothing of the order
             if lsn is not None and event.returned is not None and event.outcome != "unknown":
-                heappush(answered, (event.returned, lsn, event.epoch))
+                # Who asks is told by whoever carried it out; what deposed owners know is not newer for it.
+                epoch = self._records[lsn - 1].epoch if lsn and event.kind == "ask" else event.epoch
+                heappush(answered, (event.returned, lsn, epoch))
 
     def _ceiling(self, returned: float, *, written: bool) -> int:
         """The last record that an answer may know of: no call was made later that has one before it, and it was written by then."""
@@ -426,7 +431,8 @@ class _Checker:
             other
             for other in self._touching[event.segment]
             if other != index
-            and self._events[other].owner == event.owner
+            and self._events[other].owner
+            in (("", event.owner) if self._events[other].kind == "ask" else (event.owner,))
             and self._events[other].invoked <= _deadline(event)
             and _deadline(self._events[other]) >= event.invoked
         ]
@@ -472,12 +478,12 @@ def _subject(call: Call) -> tuple[Any, ...]:
     if kind == "table_delete":
         return TABLE_DELETE, *args[:2]
     data = appended(call)
-    return (_BY_KIND[kind], name) if data is None else (APPEND, name, data)
+    return (_BY_KIND[kind], name) if data is None else (ATTACH if kind == "attach" else APPEND, name, data)
 
 
 def stored(op: Sequence[Any], data: bytes | None) -> tuple[Any, ...]:
     """An operation of a record as the model says it: what is not in its header is in what was stored with it."""
-    if op[0] in (TABLE_PUT, APPEND):
+    if op[0] in (TABLE_PUT, APPEND, ATTACH):
         return (*op[: 3 if op[0] == TABLE_PUT else 4], data)
     return tuple(op)
 
@@ -485,10 +491,6 @@ def stored(op: Sequence[Any], data: bytes | None) -> tuple[Any, ...]:
 def _same(wanted: tuple[Any, ...], found: tuple[Any, ...]) -> bool:
     """Whether an operation of a record is the wanted one."""
     return wanted == found or (found[0] == TABLE_PUT and found[3] is None and wanted[:3] == found[:3])
-
-
-def _shown(op: tuple[Any, ...]) -> str:
-    return repr(op)[:200]
 
 
 def _shape(state: StateAt, name: str) -> tuple[int, bool] | None:

@@ -23,7 +23,7 @@ Kinds, with ``args`` and the ``result`` of an ``ok``. ``segment`` is the segment
 | info | () | (id, start_offset, length, sealed) |
 | exists | () | bool |
 | list | (prefix,) with ``segment`` "" | tuple of (name, id, start_offset, length, sealed) in name order |
-| truncate | (offset,) | None |
+| truncate | (offset,), or (offset, segment id, stored policy) of a retention that its policy asks for | None |
 | seal | () | None |
 | unseal | () | None |
 | concat | (offset, source name) | None |
@@ -31,6 +31,8 @@ Kinds, with ``args`` and the ``result`` of an ``ok``. ``segment`` is the segment
 | table_put | (namespace, key, value, expected_version or None) with ``segment`` "" | None |
 | table_delete | (namespace, key, expected_version or None) with ``segment`` "" | None |
 | table_get | (namespace, key) with ``segment`` "" | None, or (value, version) |
+| attach | (data, expected_offset or None), in an ask only: chunks of a session | |
+| ask | (changes, row) with ``segment`` "", by no owner: as of commit, and a table_put that expects a version | that row's version |
 | open | () with ``segment`` "": a claim; ``epoch`` is the one won, 0 if none | epoch |
 | close | () with ``segment`` "" | None |
 | replica_read | (offset, length, segment id, lsn): a replica's view, possibly stale, never wrong | bytes |
@@ -76,6 +78,11 @@ class Event:
     epoch: int
     owner: str = ""
     fields: tuple[Any, ...] = ()
+
+    @property
+    def about_session(self) -> bool:
+        """Whether what is asked for was refused because its session is not open: which are, no judge knows."""
+        return self.kind == "ask" and self.result == "Conflict" and self.fields[:1] == ("open",)
 
     def repeats(self, other: Event) -> bool:
         """Whether this is what a buffering writer that the failure of ``other`` broke was given later."""

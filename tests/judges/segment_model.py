@@ -3,7 +3,7 @@
 Promises: ``perform`` says what a call does in a state: which operations its record has, what changes, what it answers; or with
 which error and fields it is refused. It is folded from the arguments of calls, never from stored rows, and is written from the
 public contract, not from the engine, so that the two can disagree.
-Leaves out: order and time (``checker``, ``plain_search``); attributes and sessions, which no client of the judged runs uses.
+Leaves out: order and time (``checker``, ``plain_search``); attributes, which no client of the judged runs uses; sessions.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ CHANGING: Final = frozenset(
         "commit",
         "table_put",
         "table_delete",
+        "ask",
     )
 )
 INFORMING: Final = frozenset(
@@ -65,7 +66,10 @@ INFORMING: Final = frozenset(
     )
 )
 """Errors that say something about the state; all others say only that nothing happened."""
-CREATE, APPEND, SEAL, UNSEAL, DELETE, TRUNCATE, CONCAT, TABLE_PUT, TABLE_DELETE = 1, 2, 3, 4, 5, 6, 7, 10, 11
+CREATE, APPEND, SEAL, UNSEAL, DELETE, TRUNCATE, CONCAT, ATTACH, TABLE_PUT, TABLE_DELETE = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11
+
+RETENTION: Final = "!retention"
+"""The namespace of policies."""
 
 
 class Content:
@@ -160,6 +164,8 @@ def perform(call: Call, state: State, *, lsn: int = 0, ids: Iterable[int] = ()) 
         if kind == "commit":
             answers = [(verb, _VERBS[verb](change, of, *more)) for verb, of, more in args[0]]
             result: Any = tuple(None if verb == "create" else answer for verb, answer in answers)
+        elif kind == "ask":
+            result = _ask(change, *args)
         else:
             result = _VERBS[kind](change, name, *args)
     except _Refusal as refusal:
@@ -177,14 +183,16 @@ def fits(event: Event, outcome: Done | Refused) -> bool:
 
 
 def calls_of(call: Call) -> Sequence[Call]:
-    """The single calls of a call: several for a commit."""
+    """The single calls of a call: several for a commit, and for one that is asked for."""
+    if call[0] == "ask":
+        return (*call[2][0], ("table_put", "", call[2][1]))
     return call[2][0] if call[0] == "commit" else (call,)
 
 
 def appended(call: Call) -> bytes | None:
     """The bytes that an append brings; None for other kinds."""
     kind, _, args = call
-    if kind in ("append", "write"):
+    if kind in ("append", "write", "attach"):
         return bytes(args[0])
     return b"".join(map(bytes, args[0])) if kind == "append_many" else None
 
@@ -234,6 +242,30 @@ def _append(
     return offset
 
 
+def _attach(change: _Change, name: str, data: bytes, expected: int | None) -> int:
+    """Chunks of a session, by their bytes."""
+    segment = change.segment(name)
+    offset = segment.content.length
+    if segment.sealed:
+        raise _Refusal("SegmentSealed", name)
+    if expected is not None and expected != offset:
+        raise _Refusal("BadOffset", name, offset, expected)
+    after = segment._replace(content=segment.content.append(data))
+    change.put(name, after, ATTACH, segment.id, offset, len(data), data)
+    return offset
+
+
+def _ask(change: _Change, changes: Sequence[Call], once: tuple[str, bytes, bytes, int]) -> int:
+    """The version of the row ``once``: of what was done, or of what had been done before."""
+    row = change.get(once[:2])
+    if row is not None and row[0] == once[2] and row[1] != once[3]:
+        return int(row[1])
+    for verb, of, more in changes:
+        _VERBS[verb](change, of, *more)
+    _table_put(change, "", *once)
+    return change.lsn
+
+
 def _append_many(change: _Change, name: str, buffers: Sequence[bytes], expected: int | None = None) -> int:
     return _append(change, name, b"".join(map(bytes, buffers)), expected)
 
@@ -244,12 +276,26 @@ def _write(change: _Change, name: str, data: bytes, identity: int) -> int:
     return _append(change, name, data)
 
 
-def _truncate(change: _Change, name: str, offset: int) -> None:
+def _truncate(
+    change: _Change, name: str, offset: int, identity: int | None = None, policy: bytes | None = None
+) -> None:
+    """``policy``: the one that asks for it; another one, or another segment, does not."""
+    if policy is not None:
+        found: Segment | None = change.get(name)
+        if found is None or found.id != identity or _policy_of(change, name) != policy:
+            return
     segment = change.segment(name)
     if offset > segment.content.length:
         raise _Refusal("BadOffset", name, segment.content.length, offset)
     if offset > segment.start:
         change.put(name, segment._replace(start=offset), TRUNCATE, segment.id, offset)
+
+
+def _policy_of(change: _Change, name: str) -> bytes | None:
+    """The stored retention policy of a segment: its own, or that of the longest prefix."""
+    encoded = name.encode()
+    keys = [b"=" + encoded, *(b"*" + encoded[:length] for length in range(len(encoded), -1, -1))]
+    return next((row[0] for key in keys if (row := change.get((RETENTION, key))) is not None), None)
 
 
 def _seal(change: _Change, name: str) -> None:
@@ -340,6 +386,7 @@ _VERBS: Final[dict[str, Callable[..., Any]]] = {
     "delete": _delete,
     "append": _append,
     "append_many": _append_many,
+    "attach": _attach,
     "write": _write,
     "truncate": _truncate,
     "seal": _seal,

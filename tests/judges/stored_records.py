@@ -17,6 +17,8 @@ __all__ = [
     "CHUNK_FIELDS",
     "GARBAGE_FIELDS",
     "PIN_FIELDS",
+    "SEAL",
+    "SEGMENT_FIELDS",
     "TABLE_FIELDS",
     "Claim",
     "Open",
@@ -45,6 +47,7 @@ _FRAME_MAX: Final = 64 << 10
 CHUNK_FIELDS: Final = 11
 GARBAGE_FIELDS: Final = 7
 PIN_FIELDS: Final = 6
+SEGMENT_FIELDS: Final = 15
 TABLE_FIELDS: Final = 2
 _OP_SHAPES: Final[dict[int, tuple[type, ...]]] = {
     1: (int, str), 2: (int, int, int, list), 3: (int,), 4: (int,), 5: (int,), 6: (int, int), 7: (int, int, int), 8: (int,),

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from tests.models.append import MUTANTS as APPEND_MUTANTS
 from tests.models.append import AppendModel
+from tests.models.backup import MUTANTS as BACKUP_MUTANTS
+from tests.models.backup import BackupModel
 from tests.models.explorer import Model
 from tests.models.restore import MUTANTS as RESTORE_MUTANTS
 from tests.models.restore import RestoreModel
@@ -38,6 +40,7 @@ SMALL: tuple[Scope, ...] = (
     Scope("append: 2 claimants, replica, power cut, failed write or sync", AppendModel, {"processes": 2}),
     Scope("sweep: 2 owners, a session with 2 chunks", SweepModel, {"chunks": 2}),
     Scope("restore", RestoreModel, {}),
+    Scope("backup: 3 runs, one has ended; one gives up", BackupModel, {}),
 )
 
 LARGE: tuple[Scope, ...] = (
@@ -53,6 +56,9 @@ LARGE: tuple[Scope, ...] = (
     Scope("append: 3 claimants, 2 power cuts, 2 failures", AppendModel, {"power": 2, "faults": 2, "replica": False}),
     Scope("append: 4 claimants, replica, power cut", AppendModel, {"processes": 4, "faults": 0, "epochs": 4}),
     Scope("sweep: 3 owners, a session with 2 chunks", SweepModel, {"epochs": 3, "chunks": 2}),
+    Scope("backup: 3 runs; one gives up", BackupModel, {"first": False}),
+    Scope("backup: 3 runs, one has ended; two give up", BackupModel, {"givers": 2}),
+    Scope("backup: 4 runs, one has ended; one gives up, 3 states", BackupModel, {"runs": 4, "lsns": 3}),
 )
 
 _TWO_OPERATIONS = frozenset(("gcseal", "gcown", "rebatch", "nextslot"))
@@ -67,4 +73,5 @@ REFUTED: tuple[Scope, ...] = (
     Scope("append", AppendModel, {"faults": 0}, ("noembed", "nofsyncseal")),
     *(Scope("sweep", SweepModel, {}, (mutant,)) for mutant in SWEEP_MUTANTS),
     *(Scope("restore", RestoreModel, {}, (mutant,)) for mutant in RESTORE_MUTANTS),
+    *(Scope("backup", BackupModel, {"lsns": 3 if mutant == "onecount" else 2}, (mutant,)) for mutant in BACKUP_MUTANTS),
 )

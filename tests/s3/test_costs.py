@@ -30,7 +30,7 @@ def settings(path: Path, **more: Any) -> Settings:
 def alone(store: chunkstore.ChunkedSegmentStorage) -> None:
     """End the background work, which looks after the container now and then: what is counted from here on is the caller's."""
     maintenance = store._maintenance
-    maintenance._stopping.set()
+    maintenance.stopping.set()
     assert maintenance._keeper is not None
     maintenance._keeper.join(30)
 

@@ -14,9 +14,10 @@ import pytest
 from chunkstore.errors import ChunkstoreError, Damaged, OutcomeUnknown, StorageUnavailable
 from tests.judges.events import Event
 from tests.simulator import World
-from tests.simulator.clients import Client, Recorder
+from tests.simulator.clients import Client
 from tests.simulator.drawing import draw_plan
 from tests.simulator.hunt import hunt
+from tests.simulator.recorder import Recorder
 from tests.simulator.runs import Run
 
 

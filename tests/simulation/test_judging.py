@@ -11,9 +11,9 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
 from chunkstore.replica import Replica
 from tests.simulator import World, checks, finals
-from tests.simulator.clients import Recorder
 from tests.simulator.finals import ContainerContents, container_contents
 from tests.simulator.hunt import killer_of
+from tests.simulator.recorder import Recorder
 from tests.simulator.runs import RunResult, run_seed
 
 SEED = 9

@@ -41,6 +41,7 @@ def litter(owner: Owner, count: int) -> None:
 
 def optimised(owner: Owner, policy: OptimiserPolicy) -> StorageOptimiser:
     """As if the store had been opened with this policy."""
+    owner.run(lambda store: store._maintenance.beside.clear())
     owner.run(lambda store: store._make_optimiser(policy))
     return owner.store.optimiser
 
@@ -194,6 +195,7 @@ class Failing:
     """A job that raises what it is given, then succeeds."""
 
     name = "failing"
+    pressing = False
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -214,13 +216,8 @@ def test_errors_are_told_and_tried_again_with_pauses(scene: Scene) -> None:
     container.upkeep._observer = container.observer = observer
     damage = Damaged("rotten", object="chunk x", position=7)
     job = Failing(ValueError("a bug"), StorageUnavailable("down"), damage)
-    owner.run(
-        lambda store: setattr(
-            store._maintenance, "beside", StorageOptimiser(container, OptimiserPolicy(), [(job, 50.0)])
-        )
-    )
-    optimiser = owner.store._maintenance.beside
-    assert isinstance(optimiser, StorageOptimiser)
+    optimiser = owner.run(lambda store: StorageOptimiser(container, OptimiserPolicy(), [(job, 50.0)]))
+    owner.store._maintenance.beside[:] = [optimiser]
     scene.world.advance(51)
     assert (optimiser.status().jobs[0].errors, optimiser.status().jobs[0].passes) == (1, 0)
     assert isinstance(optimiser.status().jobs[0].error, StorageUnavailable), "whatever a job raises, it is one of ours"

@@ -23,6 +23,7 @@ from tests.support.fresh_seeds import FRESH_SEED
 # Runs of their own: together they allow every fault class several times, in every kind of world.
 FIXED = (*range(13, 36), 3, 6, 8, 12, 36, 42, 45, 54, 57, 65, 77, 78, 102, 110, 132, 711, 1260, 4711, 60008, 60122)
 FRESH, FRESH_CLAIMS = 10, 8
+UPKEEP = range(1310500000, 1310500012)
 DETERMINED = (9, 12, 17, 18, 36, 42)
 
 
@@ -36,6 +37,12 @@ def test_a_fixed_seed_is_clean(seed: int) -> None:
     assert not result.violations, _fail_of(result)
     assert result.claims >= 24
     assert result.events > 0
+
+
+@pytest.mark.parametrize("seed", UPKEEP)
+def test_a_fixed_seed_with_all_verbs_of_upkeep_is_clean(seed: int) -> None:
+    result = run_seed(seed, claims=FRESH_CLAIMS, upkeep=True)
+    assert not result.violations, _fail_of(result, f" --upkeep --claims {FRESH_CLAIMS}")
 
 
 @pytest.mark.parametrize("number", range(FRESH))

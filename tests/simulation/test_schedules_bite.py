@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chunkstore.errors import Damaged, SegmentNotFound
+from tests.simulation import test_schedules_asks as asks
 from tests.simulation import test_schedules_cache as cache
 from tests.simulation import test_schedules_claims as claims
 from tests.simulation import test_schedules_ends as ends
@@ -19,6 +20,7 @@ from tests.simulation import test_schedules_slots as slots
 from tests.simulation import test_schedules_snapshots as snapshots
 from tests.simulation import test_schedules_storage as storage
 from tests.simulation import test_schedules_tail as tail
+from tests.simulation import test_schedules_upkeep as upkeep
 from tests.simulation.scene import APPEND, scene_of
 from tests.simulator.mutant import EVERYWHERE
 from tests.simulator.mutants import MUTANTS, Mutant, Patch, planted
@@ -174,6 +176,13 @@ BITES: tuple[Bite, ...] = (
     ("rot-as-tail", "posix-append", tail.test_21_torn_mid_file, {}),
     ("noseal", "s3-slot", claims.test_38_claim_storm, {"seed": 0}),
     ("early-ack", "posix-append", claims.test_38_claim_storm, {"seed": 0}),
+    ("delete-before-commit", "posix-append", upkeep.test_43_concat_crash_points, {}),
+    ("ask-row-unasked", "s3-slot", asks.test_55_ask_carried_out_twice, {}),
+    ("ask-refused-by-zombie", "posix-append", asks.test_56_ask_by_zombie, {"refused": True}),
+    ("ask-replaced-unasked", "s3-slot", asks.test_58_ask_refused_in_between, {}),
+    ("ask-kept-when-refused", "posix-slot", asks.test_58_ask_refused_in_between, {}),
+    ("ask-repeated", "s3-slot", asks.test_59_ask_repeated_after_refusal, {"listed": False}),
+    ("ask-refusal-withdrawn", "s3-slot", asks.test_59_ask_repeated_after_refusal, {"listed": True}),
 )
 
 

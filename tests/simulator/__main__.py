@@ -53,6 +53,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=",".join(sorted(ENABLED)),
         help=f"which of {', '.join(CLASSES)} may be drawn, or all (default: %(default)s)",
     )
+    parser.add_argument("--asks", action="store_true", help="somebody asks the owner in every run, and no lies")
+    parser.add_argument("--upkeep", action="store_true", help="all verbs of upkeep in every run, and no lies")
     parser.add_argument("--seconds", type=float, help="how long a campaign lasts")
     parser.add_argument("--total", type=int, help="how many claims a campaign makes")
     parser.add_argument("--jobs", type=int, default=2, help="processes of a campaign")
@@ -69,7 +71,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    plan = draw_plan(options.seed, claims=options.claims, distrust=options.distrust)
+    upkeep, asks = options.upkeep or None, options.asks or None
+    plan = draw_plan(options.seed, claims=options.claims, distrust=options.distrust, upkeep=upkeep, asks=asks)
     if options.plan:
         pprint.pprint(plan.describe(), stream=sys.stdout)  # noqa: T203  (asked for)
     run = Run(plan, level=options.level, trace=options.trace)
@@ -109,6 +112,8 @@ def _campaign(options: argparse.Namespace) -> int:
             claims=options.claims,
             level=options.level,
             distrust=options.distrust,
+            upkeep=options.upkeep,
+            asks=options.asks,
             seconds=options.seconds,
             total_claims=options.total,
             progress=progress,
@@ -121,7 +126,8 @@ def _campaign(options: argparse.Namespace) -> int:
             "points_per_core_s_unchecked": round(bare.points / bare.cpu_s),
             "points_per_core_s_checked": round(checked.points / checked.cpu_s),
         }
-        save(options.save, tally, first_seed=first_seed, jobs=options.jobs, level=options.level, **rates)
+        more = {"upkeep": True} if options.upkeep else {}
+        save(options.save, tally, first_seed=first_seed, jobs=options.jobs, level=options.level, **more, **rates)
         _OUT.print(f"all campaigns in {options.save}: {totals(options.save)}", highlight=False)
         _OUT.print(f"of them, of the present sources: {totals(options.save, sources_digest())}", highlight=False)
     return 1 if tally.violations else 0

@@ -13,6 +13,7 @@ from typing import Final
 
 from chunkstore.errors import ChunkstoreError, Damaged, RolledBack
 from chunkstore_journal.objects import decode_lease
+from tests.simulator.posix import PosixBackend
 from tests.simulator.roots import RootRun
 from tests.simulator.told import Backup
 from tests.simulator.world import Job, Machine, Process
@@ -56,6 +57,8 @@ def _put(run: RootRun, objects: dict[str, bytes]) -> None:
         backend.remove(name)
     for name, data in objects.items():
         backend.overwrite(name, data)
+    if isinstance(backend, PosixBackend):
+        backend.settle()  # else a power cut would bring back what was deleted before
 
 
 def restore_backup(run: RootRun, random: Random) -> None:

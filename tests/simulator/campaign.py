@@ -34,6 +34,7 @@ _BATCH_S = 2.0
 _WORKER_S = 120.0
 SOURCES: Final = (
     ("chunkstore", "*.py"),
+    ("chunkstore.backup", "**/*.py"),
     ("chunkstore.metadata", "**/*.py"),
     ("chunkstore.operations", "**/*.py"),
     ("chunkstore.upkeep", "**/*.py"),
@@ -77,8 +78,8 @@ class Tally:
     """By world."""
     violations: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, run: RunResult) -> None:
-        """Count one run."""
+    def add(self, run: RunResult, extra: str = "") -> None:
+        """Count one run. ``extra``: options that replay it."""
         self.runs += 1
         for name in ("claims", "served", "points", "switches", "storage_calls", "events", "acknowledged"):
             setattr(self, name, getattr(self, name) + getattr(run, name))
@@ -87,7 +88,7 @@ class Tally:
         self.allowed.update(run.allowed)
         self.fired.update(name for name in run.allowed if run.fired.get(name))
         if run.violations:
-            self.violations.append({"seed": run.seed, "what": run.violations[:5], "replay": run.replay()})
+            self.violations.append({"seed": run.seed, "what": run.violations[:5], "replay": run.replay(extra)})
 
     def merge(self, other: Tally) -> None:
         """Count what another tally has counted."""
@@ -134,13 +135,17 @@ def _settle() -> None:
     gc.freeze()
 
 
-def _batch(first: int, step: int, claims: int, level: Level, distrust: frozenset[str]) -> tuple[int, Tally]:
+def _batch(
+    first: int, step: int, claims: int, level: Level, distrust: frozenset[str], upkeep: bool, asks: bool
+) -> tuple[int, Tally]:
     """Run seeds for a moment; returns how many."""
     tally = Tally()
     began, wall = time.process_time(), time.monotonic()
     count = 0
     while not count or time.monotonic() - wall < _BATCH_S:
-        tally.add(run_seed(first + count * step, claims=claims, level=level, distrust=distrust))
+        seed = first + count * step
+        run = run_seed(seed, claims=claims, level=level, distrust=distrust, upkeep=upkeep or None, asks=asks or None)
+        tally.add(run, " --upkeep" * upkeep + " --asks" * asks)
         count += 1
     tally.cpu_s = time.process_time() - began
     return count, tally
@@ -153,13 +158,16 @@ def campaign(
     claims: int,
     level: Level,
     distrust: frozenset[str] = ENABLED,
+    upkeep: bool = False,
+    asks: bool = False,
     seconds: float | None = None,
     total_claims: int | None = None,
     progress: Callable[[Tally], None] = lambda _tally: None,
 ) -> Tally:
     """Run seeds ``first_seed``, ``first_seed + 1``, ... until the time is over or so many claims were made.
 
-    ``distrust``: the classes of that name that may be drawn.
+    ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs in every run, and no lies.
+    ``asks``: somebody asks in every run, and no lies.
     """
     whole = Tally()
     end = None if seconds is None else time.monotonic() + seconds
@@ -179,7 +187,7 @@ def campaign(
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle) as pool:
             running: dict[Future[tuple[int, Tally]], int] = {}
             for worker in range(jobs):
-                running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust)] = worker
+                running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust, upkeep, asks)] = worker
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -189,7 +197,9 @@ def campaign(
                     progress(whole)
                     next_seed[worker] += count * jobs
                     if not is_over() and time.monotonic() < retired:
-                        running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust)] = worker
+                        running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust, upkeep, asks)] = (
+                            worker
+                        )
     return whole
 
 

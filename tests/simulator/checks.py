@@ -9,12 +9,13 @@ Leaves out: the rules themselves (``tests.judges.step_invariants``, ``tests.judg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore.metadata.keys import CHUNK, chunk_key
-from chunkstore.names import chunk_epoch
+from chunkstore.metadata.keys import CHUNK, chunk_key, session_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import chunk_epoch, chunk_session
 from chunkstore.operations.check import check
 from chunkstore.replica import Replica
 from chunkstore.storage import iter_listing
@@ -26,15 +27,30 @@ from tests.simulator.finals import ContainerContents, container_contents, patien
 from tests.simulator.watching import Watch
 from tests.simulator.world import Process, World
 
-__all__ = ["Checks", "Level"]
+__all__ = ["Checks", "Level", "Swept"]
 
 Level: TypeAlias = Literal["none", "steps"]
 _WRONG: Final = frozenset(("damage", "leak"))
 """Severities of findings that no correct run leads to."""
 
 
+class Swept(NamedTuple):
+    """What the heir's sweep did, and what is there behind it. ``own_bytes``: of what the heir has left behind itself; ``missing``: chunks
+    that segments name, and that are not there."""
+
+    deleted: int
+    deleted_bytes: int
+    left: int
+    left_bytes: int
+    own_bytes: int
+    named: int
+    missing: int
+
+
 class Checks:
-    """The judge of one run."""
+    """The judge of one run. ``sweep``: what the heir's sweep has come to, behind it."""
+
+    sweep: Swept | None = None
 
     def __init__(self, world: World, level: Level, side: str = "", of: Checks | None = None) -> None:
         self._world = world
@@ -103,6 +119,9 @@ class Checks:
         findings = [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
         for finding in [finding for finding in findings if finding.invariant not in forgiven]:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
+        holders = [session.holder for session in patiently(store.sessions)]
+        if len(set(holders)) < len(holders):
+            world.fail(f"history duplicate: sessions that were asked for once each are open: {holders}")
         if self._watch is not None and not early:
             self._watch.look()
             self._watch.invariants.finish()
@@ -114,13 +133,25 @@ class Checks:
 
     def swept(self, store: ChunkedSegmentStorage) -> None:
         """One sweep leaves nothing that no row names, but for what the heir itself may have left behind (invariant 23)."""
-        patiently(lambda: store.sweep(delete=True, age_s_min=0))
+        report = patiently(lambda: store.sweep(delete=True, age_s_min=0))
+        own: list[int] = []
+        left: list[int] = []
+        listed: set[bytes] = set()
         owned = store._container
         with owned.current.store.view() as view:
             for info in iter_listing(owned.storage, owned.names.data_prefix()):
                 identity = owned.names.parse_chunk(info.name)
-                if identity is None or (chunk_epoch(identity) < store.epoch and view.get(chunk_key(identity)) is None):
-                    self._world.fail(f"invariant 23: a sweep has left {info.name}, {info.length} bytes")
+                listed.add(identity or b"")
+                if identity is not None and _is_named(view, identity):
+                    continue
+                if identity is not None and chunk_epoch(identity) >= store.epoch:
+                    own.append(info.length)
+                    continue
+                left.append(info.length)
+                self._world.fail(f"invariant 23: a sweep has left {info.name}, {info.length} bytes")
+            wanted = {key[1:] for key, _ in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))} - set(self.stored.removed)
+        size = report.deleted_bytes
+        self.sweep = Swept(report.deleted, size, len(left), sum(left), sum(own), len(wanted), len(wanted - listed))
 
     def _finals(self, store: ChunkedSegmentStorage, found: ContainerContents) -> list[Event]:
         """What the heir was told, as events: segments one by one, which there are, and rows."""
@@ -156,6 +187,27 @@ class Checks:
         verdict = check_history(invariants.history.entries, events, owners=invariants.owners)
         for index, lsn in verdict.lsns.items():
             invariants.acknowledged(events[index], lsn)
+            self._not_past_pins(events[index], lsn)
         for anomaly in verdict.anomalies:
             shown = "; ".join(repr(events[index]) for index in anomaly.events[:3])
             self._world.fail(f"history {anomaly.name}: segment {anomaly.segment!r}: {anomaly.message} ({shown})")
+
+    def _not_past_pins(self, event: Event, lsn: int) -> None:
+        """Whoever truncates by himself may pass what a pin holds; a retention (its event names a policy) may not (invariant 39)."""
+        passed = self.stored.passing.get((lsn, event.segment))
+        if passed is not None and event.kind == "truncate" and len(event.args) > 1 and event.outcome == "ok":
+            self._world.fail(
+                f"invariant 39: with lsn {lsn} retention has passed offset {passed}, which a pin holds: {event}"
+            )
+
+
+def _is_named(view: MetadataView, identity: bytes) -> bool:
+    """Whether a row is its own or names it, or its session is open.
+
+    (Chunks whose deletion a power cut took back are named by garbage that still waits.)"""
+    if view.get(chunk_key(identity)) is not None:
+        return True
+    session = chunk_session(identity)
+    if session is not None and view.get(session_key(session)) is not None:
+        return True
+    return any(identity in raw for _, raw in view.scan(b"\x01", b"\xff"))

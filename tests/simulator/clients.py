@@ -1,169 +1,42 @@
-"""Clients: what they do to a store or a replica, and the history of what they were told.
+"""Clients: what they do to a store or a replica.
 
-Promises: every call becomes one ``Event`` (tests.judges.events), also when its process dies in the middle of it; bytes
-that are appended are unique in the run. What must never be answered (damage in fine storage, a foreign exception, a bug
-dressed as ``StorageUnavailable``) is reported as a failure of the run.
+Promises: every call becomes one ``Event`` of the history (``recorder``); bytes that are appended are unique in the run.
 Leaves out: deciding when and where clients live (``runs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, partialmethod
 from random import Random
 from typing import Any, Final
 
-from greenlet import GreenletExit
-
 from chunkstore.changes import Append, Change, Concat, Create, Delete, Seal, TablePut, Truncate
-from chunkstore.config import DefragPolicy, RollingPolicy
+from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
-    CacheDamaged,
     ChunkstoreError,
     Closed,
-    Damaged,
-    InvalidArgument,
     NotOwner,
-    OutcomeUnknown,
-    RolledBack,
     SegmentNotFound,
     SegmentSealed,
     StorageUnavailable,
 )
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
-from tests.judges.causes import hidden_cause
-from tests.judges.events import Event, error_fields
 from tests.simulator.drawing import Plan
+from tests.simulator.recorder import Recorder
+from tests.simulator.upkeep_verbs import UpkeepVerbs
 from tests.simulator.world import World
-from tests.support.merging import merge
 
-__all__ = ["KEYS", "TABLE", "Client", "EventWriter", "Recorder", "follow"]
+__all__ = ["KEYS", "TABLE", "Client", "EventWriter", "follow", "look_at"]
 
 TABLE: Final = "facts"
 KEYS: Final = tuple(b"k%d" % number for number in range(4))
 """The rows of the table that clients write."""
 _REVIVES: Final = 0.5
 """Verbs that are no events of the history: they answer nothing about contents."""
-
-
-class Recorder:
-    """The history of a run."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.events: list[Event] = []
-        self._open: dict[int, Event] = {}
-        """Calls that were not answered yet, as what they are if they never will be."""
-        self._calls = 0
-        self.listener: Callable[[Event], None] | None = None
-        """Told of every event that has been answered, at once."""
-        self.on_damage: Callable[[Damaged, int], bool] = lambda _error, _since: False
-        """Told of every answer that something is damaged, and since when it was asked for; true if it has judged it."""
-
-    def call(
-        self,
-        process: str,
-        kind: str,
-        segment: str,
-        args: tuple[Any, ...],
-        epoch: Callable[[], int],
-        call: Callable[[], Any],
-        *,
-        owner: str = "",
-    ) -> Any:
-        """Make a call, and record what it answered. ``owner``: as in ``Event``. Raises what it raised."""
-        number = self._begin(process, kind, segment, args, epoch(), owner)
-        try:
-            result = call()
-        except BaseException as error:
-            self._failed(number, kind, segment, error, epoch)
-            raise
-        self._record(number, "ok", result, epoch())
-        return result
-
-    def copied(self) -> Recorder:
-        """The history up to now, of a container that goes on as a copy: what was not answered yet may have happened or not."""
-        copy = Recorder(self._world)
-        copy.events = [*self.events, *self._open.values()]
-        return copy
-
-    def now(self) -> int:
-        """The time of events."""
-        return self._world.scheduler.now
-
-    def _begin(self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: int, owner: str) -> int:
-        self._calls += 1
-        now = self._world.scheduler.now
-        self._open[self._calls] = Event(process, kind, segment, args, now, None, "unknown", None, epoch, owner)
-        return self._calls
-
-    def _failed(self, number: int, kind: str, segment: str, error: BaseException, epoch: Callable[[], int]) -> None:
-        if self._world.scheduler.killing or isinstance(error, GreenletExit):
-            return  # whoever asked is dead: nobody was told anything, and the call stays open
-        since = self._open[number].invoked
-        if isinstance(error, OutcomeUnknown):
-            self._record(number, "unknown", type(error).__name__, epoch())
-        elif isinstance(error, ChunkstoreError):
-            self._record(number, "failed", type(error).__name__, epoch(), error_fields(error))
-        else:
-            self._record(number, "unknown", type(error).__name__, epoch())
-            self._world.fail(f"{kind} of {segment!r} raised {error!r}, which is not chunkstore's")
-            return
-        self.judge(kind, segment, error, since)
-
-    def _record(self, number: int, outcome: Any, result: Any, epoch: int, fields: tuple[Any, ...] = ()) -> None:
-        asked = self._open.pop(number)
-        if asked.kind == "replica_read" and outcome == "ok" and result is None:
-            return  # what it would have said is of another segment than was asked about
-        event = replace(
-            asked, returned=self._world.scheduler.now, outcome=outcome, result=result, epoch=epoch, fields=fields
-        )
-        self.events.append(event)
-        if self.listener is not None:
-            self.listener(event)
-        if self._world.trace is not None:
-            self._world.log(f"{event.process}: {event.kind} {event.segment} {event.args!r} -> {outcome} {result!r}")
-
-    def future(
-        self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: Callable[[], int], *, owner: str = ""
-    ) -> Callable[[Any], None]:
-        """A call is made now that a future will answer. Returns what to tell the future once nobody waits for it any more."""
-        number = self._begin(process, kind, segment, args, epoch(), owner)
-
-        def settle(future: Any) -> None:
-            if not future.done():
-                return  # nobody was told anything
-            error = future.exception()
-            if error is None:
-                self._record(number, "ok", future.result(), epoch())
-            else:
-                self._failed(number, kind, segment, error, epoch)
-
-        return settle
-
-    def judge(self, kind: str, segment: str, error: ChunkstoreError, since: int) -> None:
-        """Fail the run if this is no answer that fine storage in bad weather may lead to. ``since``: when it was asked for."""
-        if isinstance(error, Damaged) and self.on_damage(error, since):
-            return
-        if isinstance(error, CacheDamaged) and self._world.rotten_caches:
-            return  # another store was made, and that rotted before its first use, or there was no time for one: a retry
-        if isinstance(error, RolledBack):
-            self._world.fail(f"history wrong-refusal: {kind} was answered {error!r}, and nothing was rolled back")
-        elif isinstance(error, Damaged | InvalidArgument):
-            self._world.fail(f"{kind} of {segment!r} was answered {error!r}")
-        hidden = hidden_cause(error, weather=self._world.backend.causes)
-        if hidden is not None:
-            self._world.fail(f"{kind} of {segment!r}: {error!r} hides {hidden!r}")
-
-    def finish(self) -> list[Event]:
-        """The whole history; calls that never answered have an unknown outcome."""
-        self.events += self._open.values()
-        self._open.clear()
-        return self.events
 
 
 class EventWriter:
@@ -179,7 +52,7 @@ class EventWriter:
         return b"<%s#%d>" % (self.name.encode(), self.number)
 
 
-class Client:
+class Client(UpkeepVerbs):
     """Random verbs on a store, one after the other, until told to stop or until the store is no longer ours."""
 
     def __init__(
@@ -414,51 +287,6 @@ class Client:
         told: tuple[bytes, int] | None = self._call(store, "table_get", "", (TABLE, key), look)
         return told
 
-    # Upkeep
-
-    @contextmanager
-    def _judged(self, what: str) -> Iterator[None]:
-        since = self._recorder.now()
-        try:
-            yield
-        except ChunkstoreError as error:
-            if not self._world.scheduler.killing:
-                self._recorder.judge(what, "", error, since)
-            raise
-
-    def do_snapshot(self, store: ChunkedSegmentStorage) -> None:
-        with self._judged("snapshot"):
-            store.snapshot()
-
-    def do_collect(self, store: ChunkedSegmentStorage) -> None:
-        with self._judged("collect"):
-            store.collect()
-
-    def do_merge(self, store: ChunkedSegmentStorage) -> None:
-        """Some chunks become one or two, if they are still there when those are written."""
-        segment, random = self.segment(), self._random
-        with self._judged("merge"):
-            chunks = len([*store.layout(segment)])
-            if chunks:
-                first, count, parts = random.randrange(chunks), random.choice((1, 3, 100)), random.choice((1, 1, 2))
-                if count == 100 and parts == 1:
-                    store.defrag(segment, policy=DefragPolicy(fanout=2))
-                else:
-                    store.commit([merge(store, segment, first, count, parts=parts, leave_head=True)])
-
-    def do_pin(self, store: ChunkedSegmentStorage) -> None:
-        expires_s = self._random.choice((None, self._plan.latency_s * 30))
-        with self._judged("pin"):
-            store.pin(f"p{self._random.randrange(2)}", expires_s=expires_s)
-
-    def do_unpin(self, store: ChunkedSegmentStorage) -> None:
-        with self._judged("unpin"):
-            store.unpin(f"p{self._random.randrange(2)}")
-
-    def do_sweep(self, store: ChunkedSegmentStorage) -> None:
-        with self._judged("sweep"):
-            store.sweep(delete=True, keep_in=self._random.choice((None, None, "lost")), age_s_min=0)
-
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
         """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
         segment = self.segment()
@@ -495,7 +323,7 @@ def follow(
         try:
             replica.refresh()
             segment = f"s{random.randrange(plan.segments)}"
-            _look_at(recorder, random, name, replica, segment)
+            look_at(recorder, random, name, replica, segment)
         except Closed:
             return
         except StorageUnavailable:
@@ -505,7 +333,8 @@ def follow(
         world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
 
 
-def _look_at(recorder: Recorder, random: Random, name: str, replica: Replica, segment: str) -> None:
+def look_at(recorder: Recorder, random: Random, name: str, replica: Replica, segment: str) -> None:
+    """Read some of what a replica shows. Raises what reading raises."""
     lsn = replica.lsn
     if not replica.exists(segment):
         return

@@ -27,6 +27,12 @@ _BINDINGS: Final = 0.4
 """The share of runs over the real bindings."""
 _HDFS: Final = 0.4
 """The share of these, where it is an object store's turn, that are HDFS's."""
+_ASKING: Final = 0.3
+"""The share of runs without lies in which somebody asks."""
+_LATENCY_S_ASKING: Final = 0.005
+_TIMES: Final = (
+    "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
+)  # fmt: skip
 # Per call for what hits calls, per turn of the nemesis for the rest; what has few occasions needs more of a chance.
 _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "unavailable": (0.003, 0.01, 0.04),
@@ -73,6 +79,7 @@ class Plan:
     haste: float
     clients: int
     replicas: int
+    askers: int
     segments: int
     pace: float
     fence_by_stat: bool
@@ -104,11 +111,14 @@ def draw_plan(
     storage: StorageKind | None = None,
     bindings: bool | None = None,
     distrust: Iterable[str] = ENABLED,
-    merges: bool = True,
+    upkeep: bool | None = None,
+    asks: bool | None = None,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
-    ``distrust``: the classes of that name that may be drawn. ``merges``: chunks may be merged.
+    ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', and no lies are
+    told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies are told; None: perhaps, where
+    none are.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -131,10 +141,10 @@ def draw_plan(
     # Of its own chance, so that everything else about a seed is what it was before this was drawn.
     collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
     settings = replace(settings, collect_s=collect_s)
-    lies = () if bindings or kind == "hdfs" else draw_distrust(seed, kind, distrust)
+    lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
-    return Plan(
+    plan = Plan(
         seed=seed,
         storage=kind,
         settings=settings,
@@ -148,6 +158,7 @@ def draw_plan(
         haste=choice((1.0, 1.0, 0.2)),
         clients=choice((1, 2, 3, 5)),
         replicas=choice((0, 0, 1, 2)),
+        askers=0,
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
@@ -159,10 +170,38 @@ def draw_plan(
         # Of chances of their own, too.
         mix=(
             *_draw_mix(random),
-            *(() if lies or not merges else _draw_merges(seed)),
-            *((("sweep", 2),) if Random(f"sweep {seed}").random() < 0.4 else ()),
+            *(_draw_upkeep(seed, whole=True) if upkeep else ()),
+            *(_draw_upkeep(seed, lies=bool(lies)) if upkeep is None else ()),
+            *((("sweep", 2),) if Random(f"sweep {seed}").random() < 0.4 or upkeep else ()),
         ),
         distrust=lies,
+    )
+    if asks is None:
+        asks = not lies and Random(f"asks {seed}").random() < _ASKING
+    return _with_askers(plan) if asks else plan
+
+
+def _with_askers(plan: Plan) -> Plan:
+    """The same, slow enough for the pauses of those who ask and of owners that look, which are no settings."""
+    random = Random(f"askers {plan.seed}")
+    latency_s = max(plan.latency_s, _LATENCY_S_ASKING)
+    slower = latency_s / plan.latency_s
+    times = {name: getattr(plan.settings, name) for name in _TIMES}
+    # What is longer than a run is as it was.
+    settings = replace(
+        plan.settings,
+        ask_s=latency_s * random.choice((2, 10, 50)),
+        **{name: value * slower for name, value in times.items() if value < 600},
+    )
+    # The chunks of a session are looked at one by one, in one operation.
+    settings = replace(settings, op_deadline_s=max(settings.op_deadline_s, 200 * latency_s))
+    return replace(
+        plan,
+        settings=settings,
+        latency_s=latency_s,
+        timeout_s=plan.timeout_s * slower,
+        pace=max(plan.pace, 60.0),
+        askers=random.choice((1, 2, 3)),
     )
 
 
@@ -177,6 +216,7 @@ def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_
         undecided_s_max=timeout_s * choice((1, 5, 50)),
         gc_grace_s=choice((0.0, 0.0, timeout_s, 3600.0)),
         io_workers=choice((1, 2, 8)),
+        ask_s=0.0,
         lease_s=choice((0.0, 0.0, timeout_s * 5)),
         log_roll_bytes=choice((1024, 4096, 1 << 20)),
         slot_roll_records=choice((2, 5, 20, 1000)),
@@ -202,10 +242,18 @@ def _draw_weather(random: Random, kind: StorageKind, *, network: bool) -> Weathe
     return Weather(**chances)
 
 
-def _draw_merges(seed: int) -> tuple[tuple[str, int], ...]:
-    """The weight of merges of chunks, of its own chance, too. (Where bytes rot a copy of them would be damage without a cause.)"""
+def _draw_upkeep(seed: int, *, whole: bool = False, lies: bool = False) -> tuple[tuple[str, int], ...]:
+    """Weights of verbs of upkeep, each of its own chance, too. ``whole``: all of them. (Where bytes rot a merged copy of them would
+    be damage without a cause.)"""
     random = Random(f"merge {seed}")
-    return (("merge", random.choice((2, 10))),) if random.random() < 0.4 else ()
+    drawn: list[tuple[str, int]] = []
+    if (random.random() < 0.4 or whole) and not lies:
+        drawn.append(("merge", random.choice((2, 10))))
+    if Random(f"retention {seed}").random() < 0.4 or whole:
+        drawn += [("policy", 2), ("retention", 3)]
+    if whole:
+        drawn += [("collect", 3), ("truncate", 2), ("pin", 1), ("unpin", 2)]
+    return tuple(drawn)
 
 
 def _draw_mix(random: Random) -> tuple[tuple[str, int], ...]:

@@ -20,6 +20,8 @@ _PATIENCE: Final = 1000
 """Timeouts that everything under way has to end in, once there are no faults."""
 _POLITE_S: Final = 10.0
 """On top of that where there are leases: a look at one takes two seconds by a slow clock, whatever the timeouts, and may follow another."""
+_ASKING_S: Final = 600.0
+"""On top of that where somebody asks: pauses between looks of either side are no settings."""
 
 
 def judge(run: RootRun) -> None:
@@ -49,6 +51,7 @@ def judge(run: RootRun) -> None:
 def _everybody_ends(run: RootRun) -> bool:
     """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
     patience_s = _PATIENCE * run.plan.timeout_s + (_POLITE_S if run.plan.settings.lease_s else 0.0)
+    patience_s += _ASKING_S if run.plan.askers else 0.0
     for _ in range(_PATIENCE):
         busy = [life for life in run.lives if not life.finished and not life.process.dead]
         if not busy:
@@ -65,7 +68,7 @@ def _inherit(run: RootRun, heir: Process) -> ChunkedSegmentStorage:
     """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
     for _ in range(len(run.world.processes) + 2):
         try:
-            store = heir.opening()()
+            store = heir.opening(ask_s=0.0)()  # what was asked for late must not change what is compared
             run.checks.after_take_over(heir, store)
             return store
         except (NotOwner, StorageUnavailable) as error:

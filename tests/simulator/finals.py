@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown
 from chunkstore.replica import Replica
-from tests.simulator.clients import KEYS, TABLE, Recorder
+from tests.simulator.clients import KEYS, TABLE
+from tests.simulator.recorder import Recorder
 
 __all__ = ["ContainerContents", "container_contents", "patiently", "write"]
 

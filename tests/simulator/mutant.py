@@ -29,8 +29,8 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", or "machines" (more than one). ``bound``: it is in a binding, so only runs over it can show it;
-    ``tests``: files that look for it besides, fast ones first.
+    fault classes, "replicas", "askers", or "machines" (more than one). ``bound``: it is in a binding, so only runs over it can show it;
+    ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of upkeep, or only what others have.
     """
 
     name: str
@@ -40,17 +40,22 @@ class Mutant(NamedTuple):
     needs: tuple[str, ...] = ()
     bound: bool = False
     tests: tuple[str, ...] = ()
+    upkeep: bool = False
 
     def plan(self, seed: int, claims: int) -> Plan:
         """The run of a seed in which the bug is hunted."""
         if not self.bound:
-            return draw_plan(seed, claims=claims, lmdb="rotten_rows" in self.needs, merges=False)
+            return draw_plan(
+                seed, claims=claims, lmdb="rotten_rows" in self.needs, upkeep=self.upkeep, asks="askers" in self.needs
+            )
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
-        return draw_plan(seed, claims=claims, lmdb=False, merges=False, bindings=True, storage=storage)
+        return draw_plan(
+            seed, claims=claims, lmdb=False, upkeep=self.upkeep, bindings=True, storage=storage, asks=False
+        )
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
-        has = {"replicas": plan.replicas > 0, "machines": plan.machines > 1}
+        has = {"replicas": plan.replicas > 0, "askers": plan.askers > 0, "machines": plan.machines > 1}
         has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs

@@ -18,15 +18,25 @@ from types import CodeType, FunctionType
 from typing import Final, NamedTuple, cast
 
 from tests.simulator.mutant import Mutant, Patch
+from tests.simulator.mutants_asks import ASKING_MUTANTS
 from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
+from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    mutant.name: mutant for mutant in (*JOURNAL_MUTANTS, *ENGINE_MUTANTS, *BINDING_MUTANTS, *DISTRUST_MUTANTS)
+    mutant.name: mutant
+    for mutant in (
+        *JOURNAL_MUTANTS,
+        *ENGINE_MUTANTS,
+        *UPKEEP_MUTANTS,
+        *ASKING_MUTANTS,
+        *BINDING_MUTANTS,
+        *DISTRUST_MUTANTS,
+    )
 }
 """Every planted bug, by name."""
 

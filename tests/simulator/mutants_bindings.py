@@ -17,6 +17,7 @@ _ON_FILES: Final = (
     "tests/unit/test_filesystem_held.py",
     "tests/unit/test_filesystem_file_cache.py",
     "tests/unit/test_filesystem.py",
+    "tests/unit/test_filesystem_others.py",
     "tests/unit/test_filesystem_compose.py",
 )
 _ON_S3: Final = (

@@ -17,7 +17,9 @@ _RECOVERY: Final = "chunkstore.operations.recovery:Recovery"
 _CONTAINER: Final = "chunkstore.operations.container:OwnedContainer"
 _EPOCH: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
 _GO_ON_WHEN_FULL: Final = Patch(
-    "chunkstore_journal.slot_stream:SlotStream._commit", "raise self._broken(full, happened=False) from full", "raise"
+    "chunkstore_journal.slot_stream:SlotStream._commit",
+    "raise self._broken(refused, happened=False) from refused",
+    "raise",
 )
 """No bug: a full disk fails its batch, and the epoch goes on. Else nearly every failure of a batch ends the epoch."""
 

@@ -16,8 +16,9 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Damaged
 from tests.judges.events import Event
 from tests.simulator.checks import Checks, Level
-from tests.simulator.clients import Client, EventWriter, Recorder, follow
+from tests.simulator.clients import Client, EventWriter, follow
 from tests.simulator.drawing import Plan
+from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import Scheduler, Task
 from tests.simulator.told import ToldLies
@@ -154,9 +155,9 @@ class RootRun:
             self.forget_stall(victim)
             victim.crash()
         elif faults.chance("stall"):
-            self._stall(victim, int(self.unit_ns * 3 * random.random()))
+            self.stall(victim, int(self.unit_ns * 3 * random.random()))
         elif faults.chance("long_stall"):
-            self._stall(victim, int(self.unit_ns * (5 + 40 * random.random())))
+            self.stall(victim, int(self.unit_ns * (5 + 40 * random.random())))
         elif faults.chance("power_cut"):
             self._machine_strikes(victim, lose=False)
         elif faults.chance("machine_lost"):
@@ -169,7 +170,7 @@ class RootRun:
             for process in reversed(living):
                 if process.frozen is None:
                     # The youngest: most likely in the middle of its claim.
-                    self._stall(process, int(self.unit_ns * (2 + 20 * random.random())))
+                    self.stall(process, int(self.unit_ns * (2 + 20 * random.random())))
                     break
 
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
@@ -187,7 +188,8 @@ class RootRun:
 
     # Stalling
 
-    def _stall(self, process: Process, duration_ns: int) -> None:
+    def stall(self, process: Process, duration_ns: int) -> None:
+        """Not one step more for so long."""
         if process.frozen is None and not process.dead:
             process.stall()
             self._stalled.append(_Stalled(process, self.scheduler.now + duration_ns))
@@ -258,7 +260,7 @@ class RootRun:
         lives = 0
         while not self.ending and self.result.claims < self.plan.claims:
             lives += 1
-            store = self._claim(process, random, f"{process.name}.{lives}")
+            store = self.claim(process, random, f"{process.name}.{lives}")
             if store is None:
                 if random.random() < 0.5:
                     return
@@ -271,18 +273,21 @@ class RootRun:
     def serve_and_close(self, process: Process) -> None:
         """The life of an owner that does a few things and closes."""
         name = f"{process.name}.1"
-        store = self._claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
+        store = self.claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
         if store is not None:
             seed = Random(f"client {self.plan.seed} {name}")
             client = Client(self.world, self.plan, self.recorder, seed, f"{name}.0", self.writers, owner=name)
             _working(client, store, lambda done: done >= _VERBS_MIN)()
             self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
 
-    def _claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
+    def claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
+        """Ask for the container; None: not won."""
         self.result.claims += 1
         wait_s = self.plan.timeout_s if self.plan.settings.lease_s and random.random() < 0.3 else 0
         accept = process.machine in self.accepting and random.random() < 0.7
-        opening = process.opening(wait_s=wait_s, accept_rollback=accept)
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        promoted = Random(f"promote {self.plan.seed} {name}").random() < 0.2
+        opening = (process.promoting if promoted else process.opening)(wait_s=wait_s, accept_rollback=accept)
         opened: list[ChunkedSegmentStorage] = []
 
         def claim() -> int:

@@ -22,12 +22,14 @@ from typing import Final
 from chunkstore import runtime
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+from tests.simulator.askers import Askers
 from tests.simulator.checks import Checks, Level
-from tests.simulator.clients import EventWriter, Recorder
+from tests.simulator.clients import EventWriter
 from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
 from tests.simulator.lies import ENABLED
+from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.roots import RootRun
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState
@@ -46,9 +48,12 @@ def run_seed(
     trace: bool = False,
     lmdb: bool | None = None,
     distrust: Iterable[str] = ENABLED,
+    upkeep: bool | None = None,
+    asks: bool | None = None,
 ) -> RunResult:
-    """Run a seed."""
-    return Run(draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust), level=level, trace=trace).run()
+    """Run a seed. ``upkeep``, ``asks``: as in ``draw_plan``."""
+    plan = draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust, upkeep=upkeep, asks=asks)
+    return Run(plan, level=level, trace=trace).run()
 
 
 class Run(RootRun):
@@ -89,6 +94,7 @@ class Run(RootRun):
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
         self.distrust = Distrust(self)
         self._start()
+        self._askers = Askers(self)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
         unit = self.plan.latency_s
@@ -159,11 +165,13 @@ class Run(RootRun):
             self.distrust.turn()
             for copied in self.copies:
                 copied.turn()
+            self._askers.turn()
         self.scheduler.pause(int(self.unit_ns * 2 * random.random()))
         self.distrust.end()
         world.faults.clear_up()
         for root in (self, *self.copies):
             root.end()
+        self._askers.end()
         self.scheduler.stop()
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from chunkstore.errors import ChunkstoreError
 from tests.simulator.checks import Checks
-from tests.simulator.clients import Recorder
+from tests.simulator.recorder import Recorder
 from tests.simulator.world import World
 
 __all__ = ["Backup", "Lie", "ToldLies"]

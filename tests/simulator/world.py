@@ -164,6 +164,23 @@ class Process(WiredProcess):
             cache=self.cache("owner"),
         )
 
+    def promoting(self, **changes: Any) -> Callable[[], ChunkedSegmentStorage]:
+        """As ``opening``, by a replica that is promoted; as that, where none can be had."""
+        wait_s, accept_rollback = changes.get("wait_s", 0), changes.get("accept_rollback", False)
+        opening, following = self.opening(**changes), self.opening_replica()
+
+        def promote() -> ChunkedSegmentStorage:
+            try:
+                replica = following()
+            except ChunkstoreError:
+                return opening()
+            try:
+                return replica.promote(wait_s, accept_rollback=accept_rollback)
+            finally:
+                replica.close()
+
+        return promote
+
     def open(self, **changes: Any) -> ChunkedSegmentStorage:
         """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``, ``accept_rollback``."""
         return self.run(self.opening(**changes), "open")
@@ -172,7 +189,11 @@ class Process(WiredProcess):
         """The call that opens a replica, for ``start``."""
         settings = self.world.settings_with(changes)
         return lambda: open_replica_on(
-            self.storage, container=self.world.container, settings=settings, cache=self.cache("replica")
+            self.storage,
+            container=self.world.container,
+            settings=settings,
+            cache=self.cache("replica"),
+            owner_cache=self.cache("owner"),
         )
 
     def replica(self, **changes: Any) -> Replica:
@@ -264,7 +285,7 @@ class World(Closing):
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
-        self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0)
+        self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0)
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
         if storage == "hdfs":

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.asker import Asker
+from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -61,6 +63,9 @@ class ShelfCache(MetadataCache):
 
     def open_current(self) -> MetadataStore | None:
         return self._cache().open_current()
+
+    def seed(self, store: MetadataStore) -> MetadataStore | None:
+        return self._cache().seed(store)
 
     def create(self) -> MetadataStore:
         return self._cache().create()
@@ -183,18 +188,28 @@ class World:
         *,
         metadata: Literal["lmdb", "memory"] | None = None,
         wrap: Wrap | None = None,
+        at_lsn: int | None = None,
+        at_time: datetime | int | None = None,
         **settings: Any,
     ) -> Replica:
         """A replica on the present machine."""
         behind = self.storage(wrap)
+        past = at_lsn is not None or at_time is not None
         replica = open_replica_on(
             behind,
             container=container,
             settings=self.settings(metadata=metadata, **settings),
-            cache=self._cache(behind, container, "replica", metadata),
+            cache=self._cache(behind, container, "past" if past else "replica", metadata),
+            owner_cache=self._cache(behind, container, "owner", metadata),
+            at_lsn=at_lsn,
+            at_time=at_time,
         )
         self._open.append(replica)
         return replica
+
+    def asker(self, container: str = "default", **settings: Any) -> Asker:
+        """What asks the container's owner, over a replica of its own."""
+        return open_asker_on(self.storage(), self.replica(container, **settings))
 
     def forget_cache(self) -> None:
         """Go on on another machine: everything opened from now on starts without a cache."""
@@ -217,7 +232,7 @@ class World:
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage. (Its keeper would look for a
         newer claim, or write a heartbeat, wherever the test is held up for a second.)"""
-        store._maintenance._stopping.set()
+        store._maintenance.stopping.set()
 
     # Behind the engine's back
 

@@ -106,6 +106,7 @@ def sound(story: Story) -> None:
     story.call("table_put", "", ("t", b"k", b"v", 0), None)
     story.look("table_get", ("t", b"k"), (b"v", 6))
     story.record((14, b"G", 3))
+    story.record((15, 7, 0, 3, [[0, b"c"]]))
 
 
 def test_a_broken_writer_repeats_its_failure() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import chunkstore_journal
+from chunkstore.asks import ASKED_CHANGES, AskCommit
 from chunkstore.config import LIMITS, MIB
 from chunkstore.journal import RecordKind
-from chunkstore_journal import frame, objects, payloads, record, snapshot_reader
-from tests.golden.journal_samples import GOLDEN
+from chunkstore_journal import asks, frame, objects, payloads, record, snapshot_reader
+from tests.golden.journal_samples import ASKS, GOLDEN
 
 TEXT = (Path(chunkstore_journal.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
 
@@ -83,15 +84,34 @@ def test_the_elements_of_open_are_listed_in_order() -> None:
 
 
 def test_versions_and_limits_are_the_codes() -> None:
-    versions = {row[0]: int(row[1]) for row in _table("## 5. Versions")}
+    versions = {row[0]: int(row[1]) for row in _table("## 6. Versions")}
     assert versions == {
         "record": record.FORMAT_VERSION,
         "payload": payloads.PAYLOAD_VERSION,
         "small object": objects.OBJECT_VERSION,
         "snapshot": snapshot_reader.SNAPSHOT_VERSION,
+        "request, answer": asks.ASK_VERSION,
         "container layout": objects.CONTAINER_FORMAT_VERSION,
     }
     assert (record.HEADER_BYTES, record.OVERHEAD_BYTES) == (140, 156)
     assert (LIMITS.record_bytes_max, record.EMBEDDABLE_BYTES_MAX) == (16 * MIB, 15 * MIB)
     assert LIMITS.small_object_bytes_max == 64 * 1024
     assert LIMITS.snapshot_block_bytes_max == 4 * MIB
+    assert asks.REQUEST_BYTES_MAX == 15 * MIB
+
+
+def test_requests_and_changes_are_all_listed() -> None:
+    listed = {int(row[0]): row[1] for row in _table("What is asked for, by `number`:")}
+    assert listed == {asks._wire_of(sample.ask)[0]: _words(sample.ask) for sample in ASKS.values()}
+    assert set(listed) == set(asks._READERS)
+    commit = ASKS["commit"].ask
+    assert isinstance(commit, AskCommit)
+    changes = {int(row[0]): row[1] for row in _table("A change is")}
+    assert changes == {asks._wire_of_change(change)[0]: _words(change) for change in commit.changes}
+    assert len(changes) == len(ASKED_CHANGES)
+
+
+def _words(value: object) -> str:
+    """The class's name as the tables write it: ``TablePut`` is TABLE_PUT."""
+    name = type(value).__name__.removeprefix("Ask")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()

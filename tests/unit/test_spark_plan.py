@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,60 +10,23 @@ from typing import Any
 
 import pytest
 
-import chunkstore
 from chunkstore import blocks
-from chunkstore.blocks import Borders
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
 from chunkstore.pulsar import Block, LedgerRange
 from chunkstore.reading import ReadableContainer
-from chunkstore.records import LayoutChunk
 from chunkstore.registry import open_storage
-from chunkstore.replica import Replica
-from chunkstore.spark import pieces as pieces_module
 from chunkstore.spark import plan as planning
-from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.pieces import PieceReader, RunBytes
-from chunkstore.spark.plan import ROW_BYTES, LedgerRun, Piece, ReadTask, SegmentRun, plan_read, share
+from chunkstore.spark.pieces import PieceReader
+from chunkstore.spark.plan import ROW_BYTES, LedgerRun, Piece, ReadTask, plan_read, share
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
-
-MIB = chunkstore.MIB
-
-
-class Ground:
-    """A store on disk, and reads of it as the executors would do them."""
-
-    def __init__(self, path: Path) -> None:
-        self.url = f"file://{path}/root"
-        self.path = path
-        self.settings = Settings(cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28)
-
-    def open(self) -> chunkstore.ChunkedSegmentStorage:
-        return chunkstore.open(self.url, settings=self.settings)
-
-    def replica(self) -> Replica:
-        return chunkstore.open_replica(self.url, settings=self.settings)
-
-    def options(self, *segments: str, topic: str | None = None, min_partitions: int = 1) -> ReadOptions:
-        return ReadOptions(self.url, "default", segments, topic, None, ("segment", "offset", "value"), min_partitions)
-
-    def plan(self, *segments: str, min_partitions: int = 1) -> list[ReadTask]:
-        with self.replica() as replica:
-            return plan_read(replica, self.options(*segments, min_partitions=min_partitions))
-
-    def file(self, chunk: str) -> Path:
-        return self.path / "root" / chunk
+from tests.support.spark_ground import MIB, Ground, filled, flip, whole
 
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
-
-
-def filled(store: chunkstore.ChunkedSegmentStorage, name: str, length: int, chunk_bytes: int, seed: int = 0) -> None:
-    store.create(name, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes))
-    store.append(name, pattern(0, length, seed))
 
 
 def read_rows(tasks: Sequence[ReadTask]) -> list[tuple[str, int, bytes]]:
@@ -90,12 +52,6 @@ def check_bytes(rows: Sequence[tuple[str, int, bytes]], segment: str, start: int
             assert 1 <= len(value) <= ROW_BYTES
             position += len(value)
     assert b"".join(value for name, _, value in rows if name == segment) == expected
-
-
-def whole(chunk: LayoutChunk) -> Borders:
-    """A chunk of one block."""
-    assert chunk.crc32c is not None
-    return Borders(array("Q", (0, chunk.length)), array("I", (0, chunk.crc32c)))
 
 
 def ends_verified(tasks: Sequence[ReadTask]) -> Counter[str]:
@@ -295,12 +251,6 @@ def test_other_kinds_of_chunks_are_refused(ground: Ground) -> None:
 # Damage
 
 
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("min_partitions", [1, 4])
 @pytest.mark.parametrize("at", [0, 3 * MIB, 4 * MIB - 1])
 def test_a_flipped_bit_anywhere_is_found(ground: Ground, min_partitions: int, at: int) -> None:
@@ -437,103 +387,3 @@ def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:
         ledger_tasks(ground, LedgerRange("t", 7, 0, 9, "d", (Block(0, 0, 200),), True))
     with ground.replica() as replica, pytest.raises(Unsupported):
         plan_read(replica, ground.options(topic="t"), None)
-
-
-# Bytes of a run
-
-
-def run_bytes(ground: Ground, name: str, start: int, stop: int) -> tuple[RunBytes, ChunkStorage]:
-    with ground.replica() as replica:
-        chunks = list(replica.layout(name))
-    pieces = [
-        Piece(
-            chunk.name,
-            max(0, start - chunk.offset),
-            min(chunk.length, stop - chunk.offset),
-            chunk.length,
-            max(start, chunk.offset),
-            whole(chunk),
-        )
-        for chunk in chunks
-        if chunk.offset < stop and chunk.offset + chunk.length > start
-    ]
-    storage = open_storage(ground.url, ground.settings)
-    return RunBytes(PieceReader(storage, lsn=1), name, pieces), storage
-
-
-def test_windows_move_forward_over_chunks(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "d", 10_000, 700)
-    whole = pattern(0, 10_000)
-    source, storage = run_bytes(ground, "d", 100, 9_000)
-    position = 100
-    while position < 9_000:
-        assert source.read(position, 1500) == whole[position : min(9_000, position + 1500)]
-        assert source.read(position, 12) == whole[position : min(9_000, position + 12)], (
-            "more is held than is asked for"
-        )
-        position += 1400
-    assert source.read(9_000, 10) == b""
-    assert source.read(150, 900) == whole[150:1050], "a look back still finds the bytes"
-    source.finish()
-    storage.close()
-
-
-def test_finishing_verifies_what_nobody_asked_for(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "d", 10_000, 700)
-        chunks = list(store.layout("d"))
-    flip(ground.file(chunks[-1].name), 3)
-    source, storage = run_bytes(ground, "d", 0, 10_000)
-    assert source.read(0, 10) == pattern(0, 10)
-    with pytest.raises(Damaged):
-        source.finish()
-    storage.close()
-
-
-def test_pieces_are_read_out_to_the_borders_of_their_blocks(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(pieces_module, "LOCAL_FETCH_BYTES", 300)
-    with ground.open() as store:
-        filled(store, "d", 930, 930)
-        [chunk] = store.layout("d")
-    storage = open_storage(ground.url, ground.settings)
-    fetched: list[tuple[int, int]] = []
-    reader = PieceReader(storage, lsn=1)
-    plain = reader._fetch
-
-    def counting(piece: Piece, start: int, stop: int) -> bytes:
-        fetched.append((start, stop))
-        return plain(piece, start, stop)
-
-    reader._fetch = counting  # type: ignore[method-assign]
-    with ground.replica() as replica:
-        [borders] = replica.borders("d")
-    assert borders is not None and borders.at == [*range(0, 901, 100), 930]
-    for start, stop, reads in (
-        (0, 930, [(0, 300), (300, 600), (600, 900), (900, 930)]),
-        (150, 160, [(100, 200)]),
-        (199, 301, [(100, 300), (300, 400)]),
-        (900, 930, [(900, 930)]),
-    ):
-        piece = Piece(chunk.name, start, stop, 930, start, borders.between(start, stop))
-        assert b"".join(span.data for span in reader.spans("d", [piece])) == pattern(0, 930)[start:stop]
-        assert fetched == reads
-        fetched.clear()
-    flip(ground.file(chunk.name), 250)
-    for start, stop in ((0, 930), (200, 201), (299, 300), (199, 930)):
-        with pytest.raises(Damaged) as caught:
-            list(reader.spans("d", [Piece(chunk.name, start, stop, 930, start, borders.between(start, stop))]))
-        assert (caught.value.segment, caught.value.start, caught.value.stop) == ("d", 200, 300)
-    for start, stop in ((0, 200), (300, 930)):
-        list(reader.spans("d", [Piece(chunk.name, start, stop, 930, start, borders.between(start, stop))]))
-    storage.close()
-
-
-def test_a_run_is_plain_data(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "a", 100, 10)
-    tasks = ground.plan("a")
-    assert pickle.loads(pickle.dumps(tasks)) == tasks
-    assert isinstance(tasks[0].runs[0], SegmentRun)
-    assert b"lmdb" not in pickle.dumps(tasks)

@@ -120,7 +120,7 @@ class AtomicFiles:
                     "created atomically; use a file system with link(2), and one for the whole root",
                     feature="create_if_absent",
                 ) from error
-            raise posix.translate(error, name, "linking") from error
+            raise posix.refused(error, name, "linking", self._root) from error
         return True
 
     def _write_temporary(self, name: str, fill: Callable[[int], object]) -> tuple[Held, str, int]:
@@ -138,7 +138,7 @@ class AtomicFiles:
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise StorageUnavailable(f"{self._root}/{TEMPORARY_FOLDER} vanished; retry", object=name) from error
-            raise posix.translate(error, name, "writing") from error
+            raise posix.refused(error, name, "writing", self._root) from error
         try:
             fill(fd)
             posix.sync_all(fd)
@@ -146,7 +146,7 @@ class AtomicFiles:
             os.close(fd)
             remove_quietly(root, temporary)
             if isinstance(error, OSError):
-                raise posix.translate(error, name, "writing") from error
+                raise posix.refused(error, name, "writing", self._root) from error
             raise
         return root, temporary, fd
 

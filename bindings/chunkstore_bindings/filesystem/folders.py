@@ -225,7 +225,7 @@ class Folders:
         return bool(missing)
 
     def _translated(self, error: OSError, folder: str) -> InvalidArgument | StorageFull | StorageUnavailable:
-        found = posix.translate(error, folder, "making folder")
+        found = posix.refused(error, folder, "making folder", self._root)
         if isinstance(found, (InvalidArgument, StorageFull, StorageUnavailable)):
             return found
         vanished = "/" not in folder and self.held.was_held(folder)

@@ -17,6 +17,7 @@ from typing import TypeVar
 from chunkstore.buffers import filled
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
+    AccessDenied,
     ChunkNotFound,
     ChunkstoreError,
     InvalidArgument,
@@ -31,6 +32,7 @@ __all__ = [
     "fill",
     "open_directory",
     "read_span",
+    "refused",
     "sync_all",
     "sync_data",
     "sync_directory",
@@ -49,6 +51,7 @@ _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, err
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _REMEDY = {
     errno.EACCES: "grant this user read and write permission under the root",
     errno.EPERM: "check the owner and the attributes (chattr) of the file",
@@ -180,6 +183,14 @@ def copy_range(source: int, source_offset: int, target: int, target_offset: int,
             carried += step
         done += step
     return done, carried
+
+
+def refused(error: OSError, name: str, doing: str, root: str) -> ChunkstoreError:
+    """As ``translate``, of a change that certainly did not happen: who may not make it is told at once."""
+    if error.errno not in _DENIED:
+        return translate(error, name, doing)
+    text = f"{doing} {name!r} under {root}: {error.strerror}; {_REMEDY[error.errno]}"
+    return AccessDenied(text, object=name)
 
 
 def translate(error: OSError, name: str, doing: str) -> ChunkstoreError:

@@ -44,7 +44,7 @@ _COPY_WORTH_RECORDS: Final = 1_000
 class LmdbMetadataCache(MetadataCache):
     """The LMDB stores of one container and role below ``cache_dir``, for a root at ``address`` (``ChunkStorage.address``).
 
-    ``role`` is ``"owner"`` or ``"replica"``. Where ``cache_dir`` is not on a local file system (``local`` decides), a temporary
+    ``role`` is one of ``ROLES``. Where ``cache_dir`` is not on a local file system (``local`` decides), a temporary
     directory is used and a ``RuntimeWarning`` says so. Of ``settings``, ``lmdb_map_bytes`` and ``op_deadline_s`` count.
 
     Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``.
@@ -100,15 +100,26 @@ class LmdbMetadataCache(MetadataCache):
                 if best is not None:
                     best.close(clean=False)
                 best = copied
+        return None if best is None else self._take(best)
+
+    def _take(self, store: LmdbMetadataStore) -> LmdbMetadataStore | None:
+        try:
+            # Before the first write: what is written from now on is not synced.
+            self._directory.mark(store.path)
+        except OSError:
+            store.close(clean=False)
+            return None
+        self._current = store.environment
+        return store
+
+    def seed(self, store: MetadataStore) -> MetadataStore | None:
+        best = self.open_current()
+        copied = self._open_copy(_ours(store).path, 0 if best is None else best.head().position.lsn + 1)
+        if copied is None:
+            return best
         if best is not None:
-            try:
-                # Before the first write: what is written from now on is not synced.
-                self._directory.mark(best.path)
-            except OSError:
-                best.close(clean=False)
-                return None
-            self._current = best.environment
-        return best
+            best.close(clean=False)
+        return self._take(copied)
 
     def _open_free(self, path: str, state: StoreState, held: list[str]) -> LmdbMetadataStore | None:
         """The store, ours from now on, if nobody holds it and it can be trusted."""

@@ -92,7 +92,10 @@ def _scan(txn: lmdb.Transaction[bytes], start: bytes, stop: bytes) -> Iterator[t
     for key, raw in _scan_stored(txn, start):
         if key >= stop:
             return
-        yield key, unsealed(key, raw)
+        # As ``unsealed``: millions of rows pass here.
+        if crc32c_of_bytes(key + raw) != RESIDUE:
+            raise RowDamaged(key)
+        yield key, raw[:-SEAL_BYTES]
 
 
 class _WriteTransaction:

@@ -1,0 +1,211 @@
+"""Copying chunks into a backup root: which ones, and how.
+
+A chunk that does not grow any more has one content for ever (law 2), so a copy is made once, under the chunk's own name. Of one that
+may still grow its first ``length`` bytes are copied, and the length is part of the copy's name. Copies appear whole or not at all, so
+that what is there is right, whoever put it there.
+
+Promises: bytes are verified on the way, where their CRC32C is known; a hard link, on one file system, reads none. Memory: about 64 MiB
+and a few names. What failed is told at the end, with all else copied. Leaves out: which copies are there already (``rounds``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.backup.files import open_stored_export
+from chunkstore.checksum import crc32c, crc32c_extend
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, Unsupported
+from chunkstore.metadata.keys import CHUNK
+from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.records import CLOSED
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+
+__all__ = ["Copier", "Copy", "copies", "named_copies", "without"]
+
+_BATCH_BYTES: Final = 64 * MIB
+_BATCH: Final = 256
+_LINKS: Final = 10_000
+_PIECE_BYTES: Final = 16 * MIB
+
+
+class Copy(NamedTuple):
+    """A copy of a chunk's first ``length`` bytes. ``growing``: its length where it may still grow, else -1. Orders as chunk ids do."""
+
+    identity: bytes
+    growing: int
+    length: int
+    crc32c: int | None
+
+    def name(self, names: BackupNames) -> str:
+        """The object that is the copy."""
+        return names.copy(self.identity, None if self.growing < 0 else self.growing)
+
+
+def copies(rows: Iterable[tuple[bytes, bytes]], names: ContainerNames, epoch: int) -> Iterator[Copy]:
+    """The copies that chunk rows of a state of ``epoch`` need, in order. Raises ``Damaged``."""
+    for key, raw in rows:
+        identity = key[1:]
+        record = decode_found_chunk(names, identity, raw)
+        # A chunk grows in the epoch that made it only; what a later one says of its length is final.
+        growing = record.length if record.state != CLOSED and record.epoch == epoch else -1
+        yield Copy(identity, growing, record.length, record.crc32c)
+
+
+def named_copies(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Iterator[Copy]:
+    """The copies that the export of a run names. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
+    found = open_stored_export(storage, names.stored(lsn, run))
+    return copies(found.of_kind(CHUNK), ContainerNames(names.container), found.header.position.epoch)
+
+
+def without(wanted: Iterable[Copy], *others: Iterable[Copy]) -> Iterator[Copy]:
+    """Those of ``wanted`` that are in none of the ``others``; all are in order."""
+    there = iter(merge(*others))
+    known = next(there, None)
+    for item in wanted:
+        while known is not None and known[:2] < item[:2]:
+            known = next(there, None)
+        if known is None or known[:2] != item[:2]:
+            yield item
+
+
+class Copier:
+    """Copies chunks of ``source`` into ``target``. ``copied`` and ``copied_bytes`` count what was not there."""
+
+    def __init__(
+        self,
+        source: ChunkStorage,
+        target: ChunkStorage,
+        names: BackupNames,
+        pool: runtime.Pool,
+        *,
+        link: Callable[[list[tuple[str, str]]], list[bool]] | None,
+        on_step: Callable[[int], object],
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._names = names
+        self._own = ContainerNames(names.container)
+        self._pool = pool
+        self._link = link
+        self._on_step = on_step
+        self._failure: ChunkstoreError | None = None
+        self.failed = 0
+        self.copied = 0
+        self.copied_bytes = 0
+
+    def copy(self, wanted: Iterator[Copy], present: Callable[[Copy], bool]) -> None:
+        """Copy what is not ``present``; ``on_step`` is told the bytes of each step. Raises the first failure once all else is copied:
+        ``ChunkNotFound`` (gone from the source), ``Damaged`` (a source, or a copy, that is not what it should be), and at once what else
+        the storages raise."""
+        missing = (item for item in wanted if not present(item))
+        while step := list(islice(missing, _LINKS if self._link is not None else _BATCH)):
+            left = self._linked(step) if self._link is not None else step
+            for batch in _batches(left):
+                self._run([partial(self._stream, item) for item in batch])
+            self._on_step(sum(item.length for item in step))
+        if self._failure is not None:
+            raise self._failure
+
+    def _linked(self, step: list[Copy]) -> list[Copy]:
+        """Link what does not grow; what is left to be copied."""
+        closed = [item for item in step if item.growing < 0]
+        assert self._link is not None
+        try:
+            pairs = [(self._own.chunk(item.identity), item.name(self._names)) for item in closed]
+            done = self._link(pairs) if pairs else []
+        except (Unsupported, ChunkNotFound):
+            # Another file system, or one that is gone, which the copying will name.
+            self._link = None
+            return step
+        self._run([partial(self._check_length, item, new=new) for item, new in zip(closed, done, strict=True)])
+        return [item for item in step if item.growing >= 0]
+
+    def _run(self, calls: list[Callable[[], int]]) -> None:
+        for call in self._pool.run_all([partial(_guarded, call) for call in calls]) if calls else ():
+            if isinstance(call, ChunkstoreError):
+                self.failed += 1
+                self._failure = self._failure or call
+            elif call >= 0:
+                self.copied += 1
+                self.copied_bytes += call
+
+    def _stream(self, item: Copy) -> int:
+        """Copy one chunk through memory; its bytes, or -1 where it was there."""
+        name, target = self._own.chunk(item.identity), item.name(self._names)
+        if item.length > _BATCH_BYTES:
+            return self._stream_pieces(item, name, target)
+        data = self._source.read(ChunkHandle(name, False), 0, item.length)
+        _check(item, name, len(data), crc32c(data))
+        if self._target.create_if_absent(target, data):
+            return item.length
+        return self._check_length(item, new=False)
+
+    def _stream_pieces(self, item: Copy, name: str, target: str) -> int:
+        if self._target.exists(target):
+            return self._check_length(item, new=False)
+        made: list[ChunkRange] = []
+        crc = position = 0
+        try:
+            while position < item.length:
+                data = self._source.read(ChunkHandle(name, False), position, min(_PIECE_BYTES, item.length - position))
+                if not data:
+                    break
+                piece = self._names.temporary(runtime.token(16).hex())
+                made.append(ChunkRange(piece, 0, len(data)))
+                self._target.create_if_absent(piece, data)
+                crc, position = crc32c_extend(crc, data), position + len(data)
+            _check(item, name, position, crc)
+            try:
+                self._target.compose(target, made)
+            except ChunkExists:
+                return self._check_length(item, new=False)
+            return item.length
+        finally:
+            for piece_made in made:
+                with suppress(ChunkstoreError):
+                    self._target.delete(piece_made.name)
+
+    def _check_length(self, item: Copy, *, new: bool) -> int:
+        """A copy that is there has its length: a link may be longer by what was never acknowledged."""
+        target = item.name(self._names)
+        found = self._target.stat(target).length
+        if found < item.length:
+            text = f"a copy of {found} bytes, where {item.length} belong: delete it, and run the backup again"
+            raise Damaged(text, object=target, position=found)
+        return item.length if new else -1
+
+
+def _check(item: Copy, name: str, length: int, crc: int) -> None:
+    if length < item.length:
+        raise Damaged(f"{length} bytes long, its record says {item.length}; run check", object=name, position=length)
+    if item.crc32c is not None and crc != item.crc32c:
+        raise Damaged("it does not have the recorded CRC32C; run scrub", object=name)
+
+
+def _guarded(call: Callable[[], int]) -> Any:
+    try:
+        return call()
+    except (ChunkNotFound, Damaged) as error:
+        return error
+
+
+def _batches(items: list[Copy]) -> Iterator[list[Copy]]:
+    """Parts of at most so many bytes: they are in memory at the same time."""
+    batch: list[Copy] = []
+    size = 0
+    for item in items:
+        if batch and size + item.length > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item.length
+    if batch:
+        yield batch

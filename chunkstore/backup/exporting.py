@@ -1,0 +1,419 @@
+"""Exports: what a container's metadata say at one point of history, in one file.
+
+Promises: the file appears under its name whole, durable and read back, or not at all; nobody but its owner may read it. Unless that is
+switched off, a pin is made *before* the rows are read and stays, so that every chunk the file names stays with it. ``verify`` believes
+neither the file nor the root.
+Leaves out: the bytes that chunks hold (``backup``), reading an export into a container.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from chunkstore import runtime
+from chunkstore.arguments import check_pin
+from chunkstore.backup.files import (
+    Export,
+    ExportHeader,
+    ExportSink,
+    container_uuid,
+    open_export,
+    write_export,
+)
+from chunkstore.backup.selection import Choice, Selection, check_choice
+from chunkstore.blocks import Borders
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    ChunkstoreError,
+    DeadlineExceeded,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.invariants import Finding
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.keys import CHUNK, SEGMENT
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.operations.check import chunk_faults
+from chunkstore.operations.inspect import info_of
+from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.records import Pin, SegmentInfo
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage
+
+__all__ = [
+    "ExportReport",
+    "ExportVerification",
+    "FileSink",
+    "Pins",
+    "check_path",
+    "export",
+    "made_pin",
+    "pins_of",
+    "read_export",
+    "read_segments",
+    "verify",
+    "write_rows_of",
+]
+
+_POLL_S: Final = 0.05
+_STEP: Final = 1_000
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Pins(Protocol):
+    """Who makes pins: an owner, or whoever can ask one. As ``ChunkedSegmentStorage.pin`` and ``unpin``."""
+
+    def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin: ...
+    def unpin(self, name: str) -> bool: ...
+
+
+class ExportReport(NamedTuple):
+    """What an export holds: ``rows`` of metadata, ``chunk_bytes`` in the chunks that it names. ``pin`` None: none was made."""
+
+    path: str
+    lsn: int
+    segments: int
+    chunks: int
+    chunk_bytes: int
+    rows: int
+    file_bytes: int
+    pin: Pin | None
+
+
+class ExportVerification(NamedTuple):
+    """``chunks`` that an export names, and what is wrong with them; ``root``: where they were looked for."""
+
+    root: str
+    container: str
+    lsn: int
+    chunks: int
+    chunk_bytes: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def export(
+    store: ChunkedSegmentStorage | Replica,
+    path: str | os.PathLike[str],
+    segments: Sequence[str] = (),
+    *,
+    topic: str | None = None,
+    pin: bool = True,
+    pin_name: str | None = None,
+    expires_s: float | None = None,
+    pins: Pins | None = None,
+) -> ExportReport:
+    """Write what the metadata say now into a new file, under a pin that stays.
+
+    ``segments``: their names, or prefixes with ``*`` behind them; ``topic``: the segments of its ledgers; neither: everything. A part is
+    whole in itself: with a segment come its writers' last events, with a ledger what says what it is. ``pin_name``: else the file's own
+    name behind ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
+    as soon as a chunk that it names is removed and collected. ``pins``: who makes the pin, for a replica, which cannot.
+
+    Atomic: the file is there whole, durable and read back, with mode 0600, or not at all; then the pin is taken back, as far as that goes.
+    Raises ``InvalidArgument`` (a file that is there, a folder that is not, a replica without ``pins``), ``Conflict`` (the pin's name is
+    taken), ``SegmentNotFound``, ``LedgerNotFound``, ``Damaged`` (the metadata do not add up), ``StorageFull`` and ``StorageUnavailable``
+    (of the file's disk, too), ``DeadlineExceeded``, and what pinning and reading raise. Retry: safe, once a pin that was left is gone.
+    """
+    choice = check_choice(segments, topic)
+    check_pin("", expires_s, None)
+    target = check_path(path)
+    maker = pins_of(store, pins) if pin else None
+    name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name
+    if maker is not None:
+        check_segment_name(name, "pin_name")
+    temporary = f"{target}.{runtime.token(8).hex()}.tmp"
+    with _removed_unless_done(temporary):
+        sink = FileSink(temporary)
+        try:
+            made = made_pin(store, maker, name, f"export to {target[-200:]}", expires_s)
+            try:
+                return _write(store, sink, target, choice, made)
+            except BaseException:
+                if maker is not None:
+                    with suppress(ChunkstoreError):
+                        maker.unpin(name)
+                raise
+        finally:
+            sink.close()
+
+
+def _write(
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, target: str, choice: Choice, made: Pin | None
+) -> ExportReport:
+    header, selection, rows = write_rows_of(store, sink, choice, made, sink.path)
+    reread = read_export(sink.path)
+    for _ in reread:
+        pass
+    if reread.header != header or reread.rows != rows:
+        raise StorageUnavailable("the export that was read back is not the one written", object=target)
+    with _translated(target):
+        if os.path.lexists(target):
+            raise _exists(target)
+        os.rename(sink.path, target)
+        _sync_folder(target)
+    return ExportReport(
+        target,
+        header.position.lsn,
+        selection.segments,
+        selection.chunks,
+        selection.chunk_bytes,
+        rows,
+        sink.size,
+        made,
+    )
+
+
+def write_rows_of(
+    store: ChunkedSegmentStorage | Replica, sink: FileSink, choice: Choice, made: Pin | None, name: str
+) -> tuple[ExportHeader, Selection, int]:
+    """Write a choice of the rows that ``store`` shows now; the header, what was selected, and the number of rows."""
+    context = store.read_context
+    uuid = container_uuid(context.storage, context.names)
+
+    def written(view: MetadataView) -> tuple[ExportHeader, Selection, int]:
+        sink.begin()
+        position, digest = view.head
+        pin_name = "" if made is None else made.name
+        header = ExportHeader(
+            uuid, context.names.container, context.storage.url, position, digest, runtime.now_ms(), choice, pin_name
+        )
+        selection = Selection(view, choice)
+        return header, selection, write_export(sink, header, selection, name)
+
+    found = context.look(written)
+    context.check()
+    return found
+
+
+def pins_of(store: ChunkedSegmentStorage | Replica, pins: Pins | None) -> Pins:
+    """Who makes pins for ``store``. Raises ``InvalidArgument``: nobody."""
+    if pins is not None:
+        return pins
+    if isinstance(store, Replica):
+        raise InvalidArgument(
+            "a replica makes no pins: give pins, or pin=False and look that no chunk is collected meanwhile",
+            argument="pins",
+        )
+    return store
+
+
+def made_pin(
+    store: ChunkedSegmentStorage | Replica, maker: Pins | None, name: str, note: str, expires_s: float | None
+) -> Pin | None:
+    """Make a pin, and wait until ``store`` shows what it pins; without a ``maker`` only catch up. Raises what pinning raises, and
+    ``DeadlineExceeded``."""
+    # The token: a pin of this name is ours, or it is refused.
+    made = None if maker is None else maker.pin(name, f"{note} ({runtime.token(4).hex()})", expires_s)
+    try:
+        if isinstance(store, Replica):
+            _follow(store, 0 if made is None else made.lsn)
+    except BaseException:
+        if maker is not None:
+            with suppress(ChunkstoreError):
+                maker.unpin(name)
+        raise
+    return made
+
+
+def _follow(replica: Replica, lsn: int) -> None:
+    deadline_s = replica.settings.op_deadline_s
+    until_s = runtime.monotonic_s() + deadline_s
+    while replica.refresh() < lsn:
+        if runtime.monotonic_s() >= until_s:
+            raise DeadlineExceeded("following the journal to the pin", deadline_s=deadline_s)
+        runtime.sleep_s(_POLL_S)
+
+
+# ---- files
+
+
+class FileSink(ExportSink):
+    """A new file that nobody else may read, as an ``ExportSink``. Raises ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = 0
+        self._hash = blake2b(digest_size=32)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        try:
+            self._file = os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise InvalidArgument(f"cannot write {path}: {reason}", argument="path") from error
+
+    def begin(self) -> None:
+        """Forget what was written."""
+        with _translated(self.path):
+            self._file.seek(0)
+            self._file.truncate()
+        self.size, self._hash = 0, blake2b(digest_size=32)
+
+    def write(self, frame: bytes) -> None:
+        left = memoryview(frame)
+        with _translated(self.path):
+            while left:
+                left = left[self._file.write(left) or 0 :]
+        self._hash.update(frame)
+        self.size += len(frame)
+
+    def finish(self) -> bytes:
+        return self._hash.digest()
+
+    def end(self, trailer: bytes) -> None:
+        self.write(trailer)
+        with _translated(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+class _translated:  # noqa: N801  (reads as a word)
+    """Errors of a file, in our words."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            full = error.errno in _NO_SPACE
+            raise (StorageFull if full else StorageUnavailable)(str(error), object=self._path) from error
+
+
+class _removed_unless_done:  # noqa: N801
+    """A temporary that was not renamed goes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with suppress(OSError):
+            os.unlink(self._path)
+
+
+def check_path(path: str | os.PathLike[str]) -> str:
+    """Where an export is to lie, absolute. Raises ``InvalidArgument``: it is there already, or no file's name."""
+    text = os.fspath(path)
+    if not isinstance(text, str) or not os.path.basename(text) or "\0" in text:
+        raise InvalidArgument(f"path must name a file, not {path!r}", argument="path")
+    if os.path.lexists(text):
+        raise _exists(text)
+    return os.path.abspath(text)
+
+
+def _exists(path: str) -> InvalidArgument:
+    return InvalidArgument(f"{path} is there already: an export replaces nothing", argument="path")
+
+
+def _sync_folder(path: str) -> None:
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+# ---- reading
+
+
+def read_export(path: str | os.PathLike[str]) -> Export:
+    """An export to be read in one pass; ``header`` is there at once.
+
+    Raises ``InvalidArgument`` (it cannot be opened), ``Damaged`` (no export, one of a newer version, damage: also while iterating),
+    ``StorageUnavailable``.
+    """
+    text = os.fspath(path)
+    try:
+        with open(text, "rb"):
+            pass
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InvalidArgument(f"cannot read {text}: {reason}", argument="path") from error
+
+    def read(offset: int, length: int) -> bytes:
+        # Opened for each window of a megabyte: nobody has to close an export.
+        with _translated(text), open(text, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    return open_export(read, text)
+
+
+def read_segments(found: Export) -> Iterator[SegmentInfo]:
+    """The segments of an export. Its end is the verdict over the file. Raises ``Damaged``."""
+    for key, raw in found.of_kind(SEGMENT):
+        yield info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw))
+
+
+def verify(
+    path: str | os.PathLike[str],
+    root: str | None = None,
+    *,
+    deep: bool = False,
+    settings: Settings | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> ExportVerification:
+    """Look whether every chunk that an export names is there and long enough; ``deep``: and has its CRC32C, where one is known.
+
+    ``root``: where the container lies now; else where it lay. Changes nothing, claims nothing. ``progress`` gets bytes. Raises
+    ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file),
+    ``Unsupported`` and what the storage raises. Retry: safe.
+    """
+    found = read_export(path)
+    header = found.header
+    where, chosen = header.root if root is None else root, Settings() if settings is None else settings
+    if root is None and header.root.startswith("memory:"):
+        raise Unsupported("a root in memory is gone with its process: say where the container lies", feature="root")
+    names, storage = ContainerNames(header.name), open_storage(where, chosen)
+    pool = runtime.pool("chunkstore-verify", chosen.io_workers)
+    findings, chunks, chunk_bytes = list[Finding](), 0, 0
+    try:
+        if container_uuid(storage, names) != header.container:
+            text = f"the container {header.name!r} at {storage.url} is another one than that of the export"
+            raise InvalidArgument(text, argument="root")
+        left = found.of_kind(CHUNK)
+        while rows := list(islice(left, _STEP)):
+            answers = pool.run_all([partial(_chunk_findings, storage, names, row, deep=deep) for row in rows])
+            for length, wrong in answers:
+                chunks, chunk_bytes = chunks + 1, chunk_bytes + length
+                findings += wrong
+                if progress is not None:
+                    progress(length)
+    finally:
+        pool.close()
+        storage.close()
+    return ExportVerification(storage.url, header.name, header.position.lsn, chunks, chunk_bytes, tuple(findings))
+
+
+def _chunk_findings(
+    storage: ChunkStorage, names: ContainerNames, row: tuple[bytes, bytes], *, deep: bool
+) -> tuple[int, list[Finding]]:
+    record = decode_found_chunk(names, row[0][1:], row[1])
+    name = names.chunk(row[0][1:])
+    known = deep and record.crc32c is not None and record.length
+    borders = Borders((0, record.length), (0, record.crc32c or 0)) if known else None
+    faults = chunk_faults(storage, name, 0, record.length, borders)
+    return record.length, [Finding(20, "damage", "", name, name, fault.position, fault.message) for fault in faults]

@@ -1,0 +1,124 @@
+"""A backup root that is read like a container's: what a replica follows there (``Replica``, ``JournalFollower``).
+
+Promises: what is shown is the newest backup that counts, whole; a new one is taken up at the next ``catch_up``. Where a moment is named
+it is the backup of that lsn, or the newest that was made by that time, and stays. Rows are loaded into a
+metadata cache of their own and their offset index is derived; nothing is believed before the whole export was verified. Nothing is
+written to the backup root. Leaves out: states between two backups, changing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chunkstore.backup.copies import copies
+from chunkstore.backup.files import open_stored_export
+from chunkstore.backup.runs import BackupInfo, complete_at, container_of, newest_complete
+from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.errors import ContainerNotFound, Damaged
+from chunkstore.metadata.index import rebuild_index
+from chunkstore.metadata.keys import CHUNK
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
+from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["BackupFollower"]
+
+
+class BackupFollower:
+    """Shows the newest backup of a container. Not thread-safe; views of ``store`` may be used by other threads.
+
+    ``names`` is told which copies belong to chunks that were growing. ``moment``: lsn or milliseconds since 1970; none: the present.
+    """
+
+    def __init__(
+        self, storage: ChunkStorage, names: BackupNames, cache: MetadataCache, moment: tuple[int | None, int | None]
+    ) -> None:
+        self._storage = storage
+        self._moment = moment
+        self._is_past = moment != (None, None)
+        self._names = names
+        self._cache = cache
+        self._store: MetadataStore | None = None
+        self._shown = ""
+        self._retired: MetadataStore | None = None
+
+    @property
+    def store(self) -> MetadataStore:
+        """The rows of the backup that ``catch_up`` reached last."""
+        if self._store is None:
+            raise ContainerNotFound(self._names.container, root=self._storage.url)
+        return self._store
+
+    def catch_up(self) -> Head:
+        """Show the newest backup, or that of the moment. Raises ``ContainerNotFound`` (there is none), ``InvalidArgument`` (none of that
+        moment), ``Damaged`` (it cannot be read), ``StorageFull``, ``StorageUnavailable``. Retry: safe."""
+        if self._is_past and self._store is not None:
+            return self.store.head()
+        found = (
+            complete_at(self._storage, self._names, *self._moment)
+            if self._is_past
+            else newest_complete(self._storage, self._names)
+        )
+        if found is None:
+            raise ContainerNotFound(self._names.container, root=self._storage.url)
+        if found.run != self._shown:
+            self._show(found)
+        return self.store.head()
+
+    def _show(self, found: BackupInfo) -> None:
+        known = self._cache.open_current() if self._store is None else None
+        if known is not None and known.head().position[:2] != (found.lsn, found.hash):
+            known.close(clean=True)
+            known = None
+        store = known or self._loaded(found)
+        with store.view() as view:
+            head = view.head
+            rows = copies(view.scan(CHUNK, b"D"), ContainerNames(self._names.container), head.position.epoch)
+            growing = {item.identity: item.growing for item in rows if item.growing >= 0}
+        # Readers of the store before this one end long before the next backup.
+        if self._retired is not None:
+            self._cache.discard(self._retired)
+        self._retired, self._store, self._shown = self._store, store, found.run
+        self._names.growing = growing
+
+    def _loaded(self, found: BackupInfo) -> MetadataStore:
+        name = found.stored(self._names)
+        export = open_stored_export(self._storage, name)
+        header = export.header
+        if header.container != container_of(self._storage, self._names) or header.position[:2] != (
+            found.lsn,
+            found.hash,
+        ):
+            raise Damaged("the export is of another container, or of another state, than its backup", object=name)
+        store = self._cache.create()
+        digest = 0
+
+        def rows() -> Iterator[tuple[bytes, bytes]]:
+            nonlocal digest
+            for key, raw in export:
+                digest += row_digest(key, raw)
+                yield key, raw
+
+        try:
+            store.load(rows())
+            if not export.verified:
+                raise Damaged("the export was not read to its end", object=name)
+            with store.view() as view:
+                store.load(rebuild_index(view))
+            store.finish_load(Head(header.position, digest % DIGEST_MODULUS))
+        except BaseException:
+            self._cache.discard(store)
+            raise
+        self._cache.make_current(store)
+        return store
+
+    def close(self) -> None:
+        """Release the stores."""
+        store, self._store = self._store, None
+        if store is not None and self._is_past:
+            self._cache.discard(store)
+        elif store is not None:
+            store.close(clean=True)
+        if self._retired is not None:
+            self._cache.discard(self._retired)
+            self._retired = None

@@ -1,0 +1,160 @@
+"""Restoring a state of the past into a container of its own.
+
+Promises: the old container is only read; the new one is whole or opened by nobody. Leaves out: going back in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+from chunkstore import parts
+from chunkstore.arguments import check_moment
+from chunkstore.assembly import open_replica_on
+from chunkstore.backup.importing import ImportReport, MissingChunk, Source, import_into, require_complete, survey
+from chunkstore.backup.target import open_target
+from chunkstore.config import Settings
+from chunkstore.errors import InvalidArgument
+from chunkstore.metadata.importing import Origin
+from chunkstore.metadata.port import MetadataCache
+from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["RestoreReport", "restore", "restore_on"]
+
+
+class RestoreReport(NamedTuple):
+    """What was restored: the state that the record ``lsn`` left. Numbers are of the whole, whichever of it an earlier try had copied.
+
+    ``missing``: of a dry run, the first thousand chunks that are not there (``missing_chunks``: all); else there are none.
+    """
+
+    container: str
+    lsn: int
+    segments: int
+    chunks: int
+    size_bytes: int
+    rows: int
+    missing: tuple[MissingChunk, ...]
+    missing_chunks: int
+    dry_run: bool
+
+
+def restore(
+    root: str,
+    new_root: str,
+    *,
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    snapshot: str | None = None,
+    container: str = "default",
+    new_container: str | None = None,
+    settings: Settings | None = None,
+    wait_s: float = 0,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> RestoreReport:
+    """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
+    newest is restored, or that of the lsn, or the newest that was made by the time.
+
+    The moment: ``lsn``, ``time`` (both as in ``open_replica``), or ``snapshot``, the name of a pin; none of them: now. First every chunk is
+    looked at; then all are copied, and compared with their CRCs on the way. Segments keep their offsets, attributes, seals, labels of time
+    and writers' last events, tables their rows; retention policies come along. What speaks of the other history does not: garbage,
+    sessions, pins. ``new_container``: its name, if not the same. ``wait_s``: as in ``open``, where an earlier try may still run.
+    ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step.
+
+    The new container is opened by nobody else before it is whole; after an interruption the same call goes on. Not atomic before; durable.
+
+    Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
+    ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,
+    ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
+    """
+    with parts.storage_of(root, settings) as old, parts.storage_of(new_root, settings) as new:
+        return restore_on(
+            old,
+            new,
+            lsn=lsn,
+            time=time,
+            snapshot=snapshot,
+            container=container,
+            new_container=new_container,
+            settings=settings,
+            wait_s=wait_s,
+            dry_run=dry_run,
+            progress=progress,
+            root=new_root,
+        )
+
+
+def restore_on(
+    old: ChunkStorage,
+    new: ChunkStorage,
+    *,
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    snapshot: str | None = None,
+    container: str = "default",
+    new_container: str | None = None,
+    settings: Settings | None = None,
+    wait_s: float = 0,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+    root: str | None = None,
+    caches: Callable[[str], MetadataCache] | None = None,
+) -> RestoreReport:
+    """As ``restore``, on storages of the caller's own. ``root``: the URL of the new one. ``caches`` makes the caller's own, by role."""
+    chosen = parts.checked_settings(settings)
+    target = ContainerNames(container if new_container is None else new_container).container
+    if sum(given is not None for given in (lsn, time, snapshot)) > 1:
+        raise InvalidArgument("give one of lsn, time and snapshot: a moment is named in one way", argument="snapshot")
+    check_moment(lsn, time)
+    if snapshot is not None:
+        check_segment_name(snapshot, "snapshot")
+    if time is None and lsn is None:
+        lsn = _lsn_of(old, container, snapshot, chosen, caches)
+    cache = None if caches is None else caches("past")
+    with open_replica_on(old, container=container, settings=chosen, cache=cache, at_lsn=lsn, at_time=time) as past:
+        source = _source_of(past)
+        found = survey(source)
+        if not dry_run:
+            require_complete(found)
+            with open_target(
+                new,
+                container=target,
+                origin=source.origin,
+                settings=chosen,
+                wait_s=wait_s,
+                cache=None if caches is None else caches("owner"),
+                root=root,
+            ) as store:
+                import_into(store, source, progress)
+        return _report(target, source.origin.lsn, found, dry_run=dry_run)
+
+
+def _lsn_of(
+    storage: ChunkStorage,
+    container: str,
+    snapshot: str | None,
+    settings: Settings,
+    caches: Callable[[str], MetadataCache] | None,
+) -> int:
+    cache = None if caches is None else caches("replica")
+    with open_replica_on(storage, container=container, settings=settings, cache=cache) as present:
+        if snapshot is None:
+            return present.lsn
+        for pin in present.pins():
+            if pin.name == snapshot:
+                return pin.lsn
+    raise InvalidArgument(f"nothing is pinned as {snapshot!r}; 'pins ls' shows what is", argument="snapshot")
+
+
+def _source_of(past: Replica) -> Source:
+    position = past.look(lambda view: view.head).position
+    origin = Origin(past.uuid, position.lsn, position.hash)
+    return Source(origin, past.look, past.read_context.names, past.storage)
+
+
+def _report(container: str, lsn: int, found: ImportReport, *, dry_run: bool) -> RestoreReport:
+    return RestoreReport(container, lsn, *found, dry_run=dry_run)

@@ -1,0 +1,307 @@
+"""``backup``: one more backup of a container, in which only what is new is copied.
+
+    B1  put ``running/<run>`` with the lsn of a backup that counts, the base; then look that it still counts, else take another one
+    B2  pin; export the rows behind the pin into a local file
+    B3  copy the chunks that the base does not name
+    B4  write the export under the run's name, read it back
+    B5  put ``done/<run>`` once: the backup counts, or somebody has given the run up
+    B6  unpin, delete ``running/<run>``
+
+Promises: a backup counts only if every copy that it names is there; killed at any moment, a run leaves copies for the next one, a pin
+that ends by itself, and no backup. Runs may work side by side. The container is only read, but for the pin.
+Leaves out: what is given up (``keeping``), reading backups (``opened``).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.backup import runs
+from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
+from chunkstore.backup.exporting import FileSink, Pins, made_pin, pins_of, read_export, write_rows_of
+from chunkstore.backup.files import (
+    ExportHeader,
+    container_uuid,
+    delete_export,
+    linker,
+    open_stored_export,
+    stored_sink,
+    write_export,
+)
+from chunkstore.backup.keeping import Given, check_keep, give_up
+from chunkstore.backup.runs import BackupInfo
+from chunkstore.backup.selection import Choice, Selection
+from chunkstore.config import MIB, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, OutcomeUnknown, RolledBack
+from chunkstore.metadata.keys import CHUNK
+from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage, iter_listing
+
+__all__ = ["BackupPlan", "BackupReport", "backup", "check_roots", "list_backups"]
+
+_PIN_S: Final = 7 * 86_400.0
+"""What a killed run leaves ends by itself."""
+_REFRESH_S: Final = 60.0
+_BASES_MAX: Final = 8
+_REQUEST_BYTES: Final = 16 * MIB
+
+
+class BackupPlan(NamedTuple):
+    """What a run is going to copy, and what that costs: chunks, bytes, requests of both storages together, about."""
+
+    base_lsn: int
+    lsn: int
+    chunks: int
+    size_bytes: int
+    requests: int
+
+
+class BackupReport(NamedTuple):
+    """The backup that was made, and what was given up for it (None: nothing was to be)."""
+
+    backup: BackupInfo
+    given_up: Given | None
+
+
+def backup(
+    store: ChunkedSegmentStorage | Replica,
+    backup_root: str,
+    *,
+    keep: int | None = None,
+    keep_days: float | None = None,
+    pin: bool = True,
+    pins: Pins | None = None,
+    before: Callable[[BackupPlan], object] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> BackupReport:
+    """Make one more backup of what the container holds now: copy the chunks that the last one does not name, then the metadata.
+
+    ``backup_root``: a root of its own; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so
+    many stay, and those that are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one
+    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``before`` is told what it is going to cost,
+    ``progress`` bytes.
+
+    The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
+    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this), ``Damaged`` (a
+    chunk, or a copy, is not what it should be: all else is copied), ``Conflict`` (somebody gave this run up; without a pin: a chunk was
+    collected), ``OutcomeUnknown`` (it may count), ``StorageFull``, ``StorageUnavailable``, ``Unsupported``, and what pinning and reading
+    raise. Retry: safe.
+    """
+    kept = check_keep(keep, keep_days)
+    maker = pins_of(store, pins) if pin else None
+    context = store.read_context
+    uuid = container_uuid(context.storage, context.names)
+    names, target = BackupNames(store.container), open_storage(backup_root, store.settings)
+    pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
+    try:
+        runs.claim_root(target, names, uuid)
+        run = _Run(store, target, names, pool, maker, progress or (lambda _: None))
+        made = run.make(before or (lambda _: None))
+        given = None if kept is None else give_up(target, names, kept, made)
+        return BackupReport(made, given)
+    finally:
+        pool.close()
+        target.close()
+
+
+def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
+    """Look whether backups of the container at ``root`` can lie at ``backup_root``. Changes nothing.
+
+    Raises ``InvalidArgument`` (they cannot), ``ContainerNotFound``, ``Damaged``, ``Unsupported``, and what the storages raise.
+    """
+    names, chosen = BackupNames(container), Settings() if settings is None else settings
+    with closing(open_storage(root, chosen)) as source, closing(open_storage(backup_root, chosen)) as target:
+        runs.check_root(target, names, container_uuid(source, names))
+
+
+def list_backups(
+    backup_root: str, *, container: str = "default", settings: Settings | None = None
+) -> Iterator[tuple[BackupInfo, bool]]:
+    """The backups of a container that count, the oldest state first, and whether the export of each is there. Read-only.
+
+    Raises ``ContainerNotFound`` (no backups lie here), ``InvalidArgument``, ``Damaged``, and what the storage raises.
+    """
+    names, storage = BackupNames(container), open_storage(backup_root, Settings() if settings is None else settings)
+    try:
+        runs.container_of(storage, names)
+        for item in sorted(runs.iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms)):
+            yield item, storage.exists(item.stored(names))
+    finally:
+        storage.close()
+
+
+class _Run:
+    """One attempt; see the module."""
+
+    def __init__(
+        self,
+        store: ChunkedSegmentStorage | Replica,
+        target: ChunkStorage,
+        names: BackupNames,
+        pool: runtime.Pool,
+        maker: Pins | None,
+        progress: Callable[[int], object],
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._names = names
+        self._own = ContainerNames(names.container)
+        self._pool = pool
+        self._maker = maker
+        self._progress = progress
+        self._run = runtime.token(16).hex()
+        self._began_ms = runtime.now_ms()
+        self._seen_s = runtime.monotonic_s()
+
+    def make(self, before: Callable[[BackupPlan], object]) -> BackupInfo:
+        base = self._begin()
+        try:
+            with self._pinned() as rows, tempfile.TemporaryDirectory(prefix="chunkstore-backup-") as folder:
+                path = os.path.join(folder, "export")
+                header, selection = rows(path)
+                self._check_order(header, base)
+                copier = self._copy(path, header, base, before)
+                found = BackupInfo(
+                    self._run,
+                    header.position.lsn,
+                    header.position.hash,
+                    self._began_ms,
+                    selection.segments,
+                    selection.chunks,
+                    selection.chunk_bytes,
+                    copier.copied,
+                    copier.copied_bytes,
+                )
+                self._store_export(path, header, found)
+                # Behind this everything that the export names is there, and stays as long as it counts.
+                runs.decide(self._target, self._names, found)
+        except OutcomeUnknown:
+            raise  # what is there may count
+        except BaseException:
+            with suppress(ChunkstoreError):
+                runs.void(self._target, self._names, self._run)
+            raise
+        self._end()
+        return found
+
+    def _begin(self) -> BackupInfo | None:
+        """B1: in this order, so that whoever gives a backup up sees that it is relied on, or we see that it counts no more."""
+        for _ in range(_BASES_MAX):
+            base = runs.newest_known(self._target, self._names)
+            runs.note_running(self._target, self._names, self._run, 0 if base is None else base.lsn)
+            if base is None or runs.find_done(self._target, self._names, base.run) is not None:
+                self._base_lsn = 0 if base is None else base.lsn
+                return base
+        raise Conflict(
+            "the backup to begin with", expected="to stay", found=f"{_BASES_MAX} that were given up meanwhile"
+        )
+
+    def _end(self) -> None:
+        """B6. A hint and a marker: nobody relies on them."""
+        with suppress(ChunkstoreError):
+            runs.note_newest(self._target, self._names, self._run)
+            self._target.delete(self._names.running(self._run))
+
+    @contextmanager
+    def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
+        """B2: the pin lies below what is read, and ends with the copying."""
+        name = f"backup-{self._run}"
+        pin = made_pin(self._store, self._maker, name, "backup", _PIN_S)
+
+        def rows(path: str) -> tuple[ExportHeader, Selection]:
+            sink = FileSink(path)
+            try:
+                header, selection, _ = write_rows_of(self._store, sink, Choice(), None, path)
+            finally:
+                sink.close()
+            return header, selection
+
+        try:
+            yield rows
+        finally:
+            if pin is not None and self._maker is not None:
+                # It has an end besides; what brought us here matters more.
+                with suppress(ChunkstoreError):
+                    self._maker.unpin(name)
+
+    def _check_order(self, header: ExportHeader, base: BackupInfo | None) -> None:
+        lsn, identity = header.position[:2]
+        if base is not None and (lsn < base.lsn or (lsn == base.lsn and identity != base.hash)):
+            raise RolledBack(
+                f"its backup {base.run} is of lsn {base.lsn}, this state of lsn {lsn}: it was rolled back, or is another's copy. Begin "
+                "another root for its backups",
+                object=base.stored(self._names),
+                lsn_seen=base.lsn,
+                lsn_now=lsn,
+            )
+
+    def _copy(
+        self, path: str, header: ExportHeader, base: BackupInfo | None, before: Callable[[BackupPlan], object]
+    ) -> Copier:
+        """B3."""
+
+        def missing() -> Iterator[Copy]:
+            wanted = copies(read_export(path).of_kind(CHUNK), self._own, header.position.epoch)
+            there = () if base is None else named_copies(self._target, self._names, base.lsn, base.run)
+            return without(wanted, there)
+
+        chunks = size_bytes = requests = 0
+        for item in missing():
+            chunks, size_bytes = chunks + 1, size_bytes + item.length
+            requests += 2 + 2 * (item.length // _REQUEST_BYTES)
+        before(BackupPlan(0 if base is None else base.lsn, header.position.lsn, chunks, size_bytes, requests))
+        source = self._store.read_context.storage
+        copier = Copier(
+            source, self._target, self._names, self._pool, link=linker(source, self._target), on_step=self._step
+        )
+        if chunks:
+            try:
+                copier.copy(missing(), self._present())
+            except ChunkNotFound as error:
+                raise self._gone(error) from error
+        return copier
+
+    def _gone(self, error: ChunkNotFound) -> ChunkstoreError:
+        if self._maker is not None:
+            return Damaged("absent from the storage; run check --exists", object=error.chunk)
+        return Conflict(
+            f"chunk {error.chunk}", expected="to stay until it is copied", found="it collected: run it again"
+        )
+
+    def _present(self) -> Callable[[Copy], bool]:
+        """What a run that did not end has left is there already; without such a run nobody lists anything."""
+        others = [other for other in runs.iter_running(self._target, self._names) if other.run != self._run]
+        there = set[tuple[bytes, int]]()
+        for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others else ():
+            for info in iter_listing(self._target, prefix):
+                found = self._names.parse_copy(info.name)
+                if found is not None and (found[1] is None or found[1] <= info.length):
+                    there.add((found[0], -1 if found[1] is None else found[1]))
+        return lambda item: item[:2] in there
+
+    def _step(self, size_bytes: int) -> None:
+        self._progress(size_bytes)
+        if runtime.monotonic_s() - self._seen_s >= _REFRESH_S:
+            self._seen_s = runtime.monotonic_s()
+            runs.note_running(self._target, self._names, self._run, self._base_lsn)
+
+    def _store_export(self, path: str, header: ExportHeader, info: BackupInfo) -> None:
+        """B4."""
+        name = info.stored(self._names)
+        try:
+            rows = write_export(stored_sink(self._target, name), header, read_export(path), name)
+            reread = open_stored_export(self._target, name)
+            if reread.header != header or sum(1 for _ in reread) != rows:
+                raise Damaged("the export that was read back is not the one written", object=name)
+        except BaseException:
+            with suppress(ChunkstoreError):
+                delete_export(self._target, name)
+            raise

@@ -1,0 +1,193 @@
+"""What a backup root says of its runs: which container it is of, which runs are under way, which backups count.
+
+A run is one attempt to make a backup. It counts once the object ``done/<run>`` says so, which is put once: by the run, when its export
+has been written and read back, or by somebody else, to say that it never will. So it is decided for ever, whoever wakes up when.
+
+Promises: read-only but for the few calls that say what they put. Leaves out: copying (``copies``), what is given up (``keeping``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.backup.files import DONE, MARKER, NEWEST, RUNNING, put_once, read_small, small_object
+from chunkstore.errors import ChunkNotFound, Conflict, ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.names import BackupNames, parse_run
+from chunkstore.storage import ChunkStorage, iter_listing
+
+__all__ = [
+    "BackupInfo",
+    "Running",
+    "check_root",
+    "claim_root",
+    "container_of",
+    "decide",
+    "find_done",
+    "iter_complete",
+    "iter_running",
+    "newest_complete",
+    "newest_known",
+    "note_newest",
+    "note_running",
+    "void",
+]
+
+_HASH_BYTES: Final = 16
+_DEADLINE_S: Final = 60.0
+_TEXT_MAX: Final = 255
+
+
+class BackupInfo(NamedTuple):
+    """One backup: ``lsn`` and ``hash`` of the record whose state it is, ``time_ms`` when it began, ``chunk_bytes`` in all its chunks, of
+    which this run copied ``copied_bytes``."""
+
+    run: str
+    lsn: int
+    hash: bytes
+    time_ms: int
+    segments: int
+    chunks: int
+    chunk_bytes: int
+    copied_chunks: int
+    copied_bytes: int
+
+    def stored(self, names: BackupNames) -> str:
+        """The object that holds its export."""
+        return names.stored(self.lsn, self.run)
+
+
+class Running(NamedTuple):
+    """A run that is, or was, under way: it relies on backups from ``base_lsn`` on. ``seen_ms``: when it said so last."""
+
+    run: str
+    base_lsn: int
+    seen_ms: int
+
+
+def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
+    """The uuid of the container whose backups lie here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
+    fields = read_small(storage, names.backup, MARKER)
+    if fields is None:
+        raise ContainerNotFound(names.container, root=storage.url)
+    return _checked_marker(fields, names)
+
+
+def check_root(storage: ChunkStorage, names: BackupNames, container: bytes) -> bool:
+    """Whether backups of ``container`` lie here; False: nothing does. Raises ``InvalidArgument``: something else does."""
+    if storage.exists(names.format):
+        text = f"a container {names.container!r} lies at {storage.url}: choose another root for its backups"
+        raise InvalidArgument(text, argument="backup_root")
+    found = read_small(storage, names.backup, MARKER)
+    if found is not None:
+        _check_is_of(storage, names, found, container)
+    return found is not None
+
+
+def claim_root(storage: ChunkStorage, names: BackupNames, container: bytes) -> None:
+    """Put the marker of a backup root, unless it is there. Raises as ``check_root``, and as ``put_once``."""
+    if not check_root(storage, names, container):
+        marker = small_object(MARKER, (container, names.container, runtime.now_ms()))
+        found = put_once(storage, names.backup, marker, _DEADLINE_S)
+        if found is not None:
+            _check_is_of(storage, names, found, container)
+
+
+def _check_is_of(storage: ChunkStorage, names: BackupNames, found: object, container: bytes) -> None:
+    if _checked_marker(found, names) != container:
+        text = f"backups of another container {names.container!r} lie at {storage.url}: choose another root"
+        raise InvalidArgument(text, argument="backup_root")
+
+
+def _checked_marker(fields: object, names: BackupNames) -> bytes:
+    container, name = fields.raw(16), fields.text(_TEXT_MAX)  # type: ignore[attr-defined]
+    if name != names.container:
+        raise Damaged(f"this marker belongs to container {name!r}", object=names.backup)
+    return bytes(container)
+
+
+def find_done(storage: ChunkStorage, names: BackupNames, run: str) -> BackupInfo | None:
+    """The backup that a run came to; None: nothing, or not yet. Raises ``Damaged``, and what the storage raises."""
+    fields = read_small(storage, names.done(run), DONE)
+    if fields is None or not fields.flag():
+        return None
+    lsn, identity, *numbers = fields.whole(), fields.raw(_HASH_BYTES), *(fields.whole() for _ in range(6))
+    return BackupInfo(run, lsn, identity, *numbers)
+
+
+def iter_complete(storage: ChunkStorage, names: BackupNames) -> Iterator[BackupInfo]:
+    """Every backup that counts, in no order. Raises as ``find_done``."""
+    for info in iter_listing(storage, names.done("")):
+        run = parse_run(info.name, names.done(""))
+        found = None if run is None else find_done(storage, names, run)
+        if found is not None:
+            yield found
+
+
+def newest_complete(storage: ChunkStorage, names: BackupNames) -> BackupInfo | None:
+    """The backup of the latest state. Raises as ``find_done``."""
+    return max(iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms), default=None)
+
+
+def complete_at(storage: ChunkStorage, names: BackupNames, lsn: int | None, time_ms: int | None) -> BackupInfo:
+    """The backup of this very lsn, or the newest that was made by that time. Raises ``InvalidArgument`` (there is none), and as
+    ``find_done``."""
+    found = sorted(iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms))
+    for info in reversed(found):
+        if info.lsn == lsn or (time_ms is not None and info.time_ms <= time_ms):
+            return info
+    what = f"of lsn {lsn}" if lsn is not None else f"made by {time_ms} ms since 1970"
+    known = ", ".join(str(info.lsn) for info in found[-10:]) or "none"
+    text = f"no backup {what} lies at {storage.url} (lsns: {known}); 'backup ls' shows all"
+    raise InvalidArgument(text, argument="at_lsn" if lsn is not None else "at_time")
+
+
+def newest_known(storage: ChunkStorage, names: BackupNames) -> BackupInfo | None:
+    """A backup that counts, as a rule the newest: found by the hint, without a listing where that is possible."""
+    try:
+        fields = read_small(storage, names.newest, NEWEST)
+        run = None if fields is None else parse_run(names.done(fields.text(_TEXT_MAX)), names.done(""))
+    except Damaged:
+        run = None  # a hint
+    return (None if run is None else find_done(storage, names, run)) or newest_complete(storage, names)
+
+
+def note_newest(storage: ChunkStorage, names: BackupNames, run: str) -> None:
+    """Overwrite the hint."""
+    storage.put(names.newest, small_object(NEWEST, (run,)))
+
+
+def note_running(storage: ChunkStorage, names: BackupNames, run: str, base_lsn: int) -> None:
+    """Say that a run is under way; again from time to time."""
+    who = runtime.identity()
+    storage.put(names.running(run), small_object(RUNNING, (base_lsn, runtime.now_ms(), who.host[:_TEXT_MAX], who.pid)))
+
+
+def iter_running(storage: ChunkStorage, names: BackupNames) -> Iterator[Running]:
+    """What is under way. One that cannot be read relies on everything. Raises what the storage raises."""
+    for info in iter_listing(storage, names.running("")):
+        run = parse_run(info.name, names.running(""))
+        if run is None:
+            continue
+        try:
+            fields = read_small(storage, info.name, RUNNING)
+            if fields is not None:
+                yield Running(run, fields.whole(), fields.whole())
+        except Damaged:
+            yield Running(run, 0, info.modified_ms or 0)
+
+
+def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
+    """Let a run's backup count, for ever. Raises ``Conflict`` (somebody else has given the run up), and as ``put_once``."""
+    found = put_once(storage, names.done(info.run), small_object(DONE, (True, *info[1:])), _DEADLINE_S)
+    if found is not None:
+        raise Conflict(f"backup run {info.run}", expected="to be under way", found="given up by another one")
+
+
+def void(storage: ChunkStorage, names: BackupNames, run: str) -> None:
+    """Say that a run will never count, unless it does already; then that nothing of it is under way. Raises as ``put_once``."""
+    put_once(storage, names.done(run), small_object(DONE, (False,)), _DEADLINE_S)
+    with suppress(ChunkNotFound):
+        storage.delete(names.running(run))

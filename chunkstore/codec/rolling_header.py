@@ -1,0 +1,229 @@
+"""The header file of PDP-34's old layout (RollingStorage): which files hold a segment, and where each begins.
+
+Promises: what the old code writes is read as the old code reads it, and ``encode_header`` gives back the same bytes; everything is checked
+before it is believed, and a hostile header costs memory in proportion to its own length, which is bounded. Bytes: ROLLING_HEADER.md
+beside this file. Leaves out: how long the files are, and whether they are there (``backup.header_plan``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple, NoReturn, TypeAlias
+
+from chunkstore.checksum import BytesLike
+from chunkstore.config import MIB
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.names import check_object_name, utf8_bytes
+
+__all__ = [
+    "HEADER_BYTES_MAX",
+    "HEADER_ENTRIES_MAX",
+    "HEADER_SUFFIX",
+    "NAME_BYTES_MAX",
+    "NUMBER_MAX",
+    "ChunkEntry",
+    "ConcatEntry",
+    "Header",
+    "HeaderEntry",
+    "MaxSizeEntry",
+    "decode_entries",
+    "decode_header",
+    "encode_header",
+    "resolve_entries",
+]
+
+HEADER_SUFFIX: Final = "$header"
+"""The header of a segment is the file of this name behind the segment's own."""
+HEADER_BYTES_MAX: Final = 64 * MIB
+HEADER_ENTRIES_MAX: Final = 1_000_000
+NAME_BYTES_MAX: Final = 900
+NUMBER_MAX: Final = (1 << 63) - 1
+
+_NUMBER = re.compile(rb"[0-9]{1,19}\Z")
+_MAX_SIZE: Final = b"maxsize"
+_CONCAT: Final = b"concat"
+
+
+class MaxSizeEntry(NamedTuple):
+    """``maxsize=N``: how long a file may grow."""
+
+    size_bytes: int
+
+
+class ConcatEntry(NamedTuple):
+    """``concat=N@L``: the next ``chunk_count`` files were a segment's that was put behind this one's first ``length`` bytes."""
+
+    chunk_count: int
+    length: int
+
+
+class ChunkEntry(NamedTuple):
+    """``offset=name``: a file, and the offset of its first byte in the segment."""
+
+    offset: int
+    name: str
+
+
+HeaderEntry: TypeAlias = MaxSizeEntry | ConcatEntry | ChunkEntry
+
+
+class Header(NamedTuple):
+    """What a header says. ``size_bytes_max`` None: files grow without end. ``chunks``: offsets do not descend, no name comes twice."""
+
+    size_bytes_max: int | None
+    chunks: tuple[ChunkEntry, ...]
+
+
+def encode_header(entries: Iterable[HeaderEntry]) -> bytes:
+    """The bytes of a header, or those that are put behind one.
+
+    Raises ``InvalidArgument`` for what ``decode_entries`` would refuse.
+    """
+    parts: list[bytes] = []
+    for entry in entries:
+        if isinstance(entry, MaxSizeEntry):
+            _check_numbers(entry, low=1)
+            parts.append(b"maxsize=%d&" % entry)
+        elif isinstance(entry, ConcatEntry):
+            _check_numbers(entry)
+            parts.append(b"concat=%d@%d&" % entry)
+        else:
+            _check_numbers(entry[:1])
+            _check_name(entry.name)
+            parts.append(b"%d=%s&" % (entry.offset, entry.name.encode()))
+    data = b"".join(parts)
+    if len(parts) > HEADER_ENTRIES_MAX or len(data) > HEADER_BYTES_MAX:
+        text = f"{len(parts)} entries of {len(data)} bytes; a header has at most {HEADER_ENTRIES_MAX} of {HEADER_BYTES_MAX}: merge chunks"
+        raise InvalidArgument(text, argument="entries")
+    return data
+
+
+def decode_header(data: BytesLike, *, object: str = "header") -> Header:
+    """What the header ``data`` says; ``object`` names it in errors. Raises as ``decode_entries`` and ``resolve_entries``."""
+    return _resolved(_decoded(data, object), object)
+
+
+def decode_entries(data: BytesLike, *, object: str = "header") -> tuple[HeaderEntry, ...]:
+    """The entries of a header, as they stand there: ``encode_header`` makes the same bytes of them again, but for the case of keys and for
+    zeros before numbers, neither of which the old code writes.
+
+    Raises ``Damaged`` with the position of the first entry that is wrong: no ``=``, an empty half, a number that is none, a name that
+    cannot be a chunk's, no ``&`` at the end; and for a header that is empty (its segment was never created) or too long.
+    """
+    return tuple(entry for _, entry in _decoded(data, object))
+
+
+def resolve_entries(entries: Iterable[HeaderEntry], *, object: str = "header") -> Header:
+    """What entries mean: markers are applied, or dropped where the concat they announce did not happen.
+
+    Raises ``Damaged`` (its position is the number of the entry) where offsets descend, a name comes twice or an offset is too large.
+    """
+    return _resolved(list(enumerate(entries)), object)
+
+
+def _decoded(data: BytesLike, object: str) -> list[tuple[int, HeaderEntry]]:
+    """Entries and the positions where they begin."""
+    raw = bytes(data)
+    if len(raw) > HEADER_BYTES_MAX:
+        raise Damaged(f"{len(raw)} bytes; a header has at most {HEADER_BYTES_MAX}", object=object)
+    if not raw:
+        raise Damaged("it is empty: the segment was never created", object=object)
+    if not raw.endswith(b"&"):
+        _refuse("it ends in the middle of an entry", raw, raw.rfind(b"&") + 1, len(raw), object)
+    count = raw.count(b"&")
+    if count > HEADER_ENTRIES_MAX:
+        raise Damaged(f"{count} entries; a header has at most {HEADER_ENTRIES_MAX}", object=object)
+    found: list[tuple[int, HeaderEntry]] = []
+    at = 0
+    while at < len(raw):
+        end = raw.index(b"&", at)
+        found.append((at, _entry(raw, at, end, object)))
+        at = end + 1
+    return found
+
+
+def _entry(raw: bytes, at: int, end: int, object: str) -> HeaderEntry:
+    split = raw.find(b"=", at, end)
+    if not at < split < end - 1:
+        _refuse("an entry is key=value, neither of them empty", raw, at, end, object)
+    key, value = raw[at:split], raw[split + 1 : end]
+    word = key.lower() if len(key) == len(_MAX_SIZE) or len(key) == len(_CONCAT) else b""
+    if word == _MAX_SIZE:
+        size = _number(value)
+        if not size:
+            _refuse("a size is a whole number from 1 to 2^63 - 1", raw, at, end, object)
+        return MaxSizeEntry(size)
+    if word == _CONCAT:
+        count_text, _, length_text = value.partition(b"@")
+        count, length = _number(count_text), _number(length_text)
+        if count is None or length is None:
+            _refuse("a marker is concat=count@length", raw, at, end, object)
+        return ConcatEntry(count, length)
+    offset = _number(key)
+    if offset is None:
+        _refuse("an offset is a whole number from 0 to 2^63 - 1", raw, at, end, object)
+    try:
+        name = value.decode()
+        _check_name(name)
+    except (UnicodeDecodeError, InvalidArgument):
+        _refuse("this cannot be the name of a chunk", raw, at, end, object)
+    return ChunkEntry(offset, name)
+
+
+def _number(text: bytes) -> int | None:
+    """What digits say, up to 2^63 - 1; None for anything else."""
+    if _NUMBER.match(text) is None:
+        return None
+    number = int(text)
+    return number if number <= NUMBER_MAX else None
+
+
+def _refuse(what: str, raw: bytes, at: int, end: int, object: str) -> NoReturn:
+    raise Damaged(f"{what}: {raw[at : min(end, at + 100)]!r}", object=object, position=at)
+
+
+def _resolved(entries: list[tuple[int, HeaderEntry]], object: str) -> Header:
+    size: int | None = None
+    chunks: list[ChunkEntry] = []
+    names: set[str] = set()
+    floor = 0
+    marker, left = ConcatEntry(0, 0), 0
+    for position, entry in entries:
+        if isinstance(entry, MaxSizeEntry):
+            size = entry.size_bytes if size is None else size
+            continue
+        if isinstance(entry, ConcatEntry):
+            marker, left = entry, entry.chunk_count
+            continue
+        offset, name = entry
+        if left and left == marker.chunk_count and offset:
+            left = 0  # what was to come begins at 0: this is not it, and never came
+        if left:
+            left -= 1
+            offset += marker.length
+        if offset > NUMBER_MAX:
+            raise Damaged(f"chunk {name!r:.200} begins beyond 2^63 - 1", object=object, position=position)
+        if offset < floor:
+            text = f"chunk {name!r:.200} begins at offset {offset}, below the one before it at {floor}"
+            raise Damaged(text, object=object, position=position)
+        if name in names:
+            raise Damaged(f"chunk {name!r:.200} stands here a second time", object=object, position=position)
+        names.add(name)
+        floor = offset
+        chunks.append(ChunkEntry(offset, name))
+    return Header(size, tuple(chunks))
+
+
+def _check_numbers(numbers: tuple[object, ...], low: int = 0) -> None:
+    for number in numbers:
+        if type(number) is not int or not low <= number <= NUMBER_MAX:
+            text = f"{number!r} is no whole number from {low} to 2^63 - 1"
+            raise InvalidArgument(text, argument="entries")
+
+
+def _check_name(name: str) -> None:
+    check_object_name(name)
+    if "&" in name or not 0 <= utf8_bytes(name) <= NAME_BYTES_MAX:
+        text = f"{name!r:.200}: a chunk of a header has a name of at most {NAME_BYTES_MAX} bytes of UTF-8 without '&'"
+        raise InvalidArgument(text, argument="name")

@@ -1,0 +1,203 @@
+"""Claiming a container and serving it: what opening, promoting, importing and repairing end in.
+
+Promises: everything that was opened here is closed if anything on the way fails; concrete parts are imported inside functions.
+Leaves out: which storage and which container (``assembly``, ``backup.target``, ``repair``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from chunkstore import parts
+from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.journal import JournalService, Ownership
+from chunkstore.metadata.importing import Origin
+from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.names import ContainerNames
+from chunkstore.observer import Observer
+from chunkstore.operations.lazy_chunks import close_lazy_chunks
+from chunkstore.operations.space import Reserve
+from chunkstore.registry import open_copy
+from chunkstore.replica import JournalFollower
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["Claim", "Seen", "check_ownership", "promote", "serve"]
+
+
+def check_ownership(observer: object, optimiser: object, wait_s: object) -> None:
+    """Check what an owner is made with. Raises ``InvalidArgument``."""
+    if observer is not None and not isinstance(observer, Observer):
+        raise InvalidArgument(
+            f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
+        )
+    if optimiser is not None and not isinstance(optimiser, OptimiserPolicy):
+        raise InvalidArgument(
+            f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
+        )
+    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
+        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+
+
+class Claim(NamedTuple):
+    """A container that is there, and whoever is about to own it. ``cache``: of the caller's own, if any."""
+
+    storage: ChunkStorage
+    names: ContainerNames
+    format: Any
+    """Its FORMAT, of ``chunkstore_journal``."""
+    settings: Settings
+    cache: MetadataCache | None
+    root: str | None
+    close_storage: bool
+
+    def own(
+        self,
+        observer: Observer | None,
+        optimiser: OptimiserPolicy | None,
+        wait_s: float,
+        *,
+        accept_rollback: bool,
+        created: bool = False,
+        warm: MetadataStore | None = None,
+        origin: Origin | None = None,
+    ) -> ChunkedSegmentStorage:
+        """Take over and serve. ``warm``: a replica's store, which spares the owner's cache making one. ``origin``: to make the container
+        of that state, or to go on with it; else, and where it is of another, it is refused."""
+        from chunkstore_bindings.probe import confirm_storage
+        from chunkstore_journal.container import check_writable
+        from chunkstore_journal.lease import wait_politely
+        from chunkstore_journal.objects import encode_format
+        from chunkstore_journal.service import ContainerJournal
+
+        storage, names, format_, settings = self.storage, self.names, self.format, self.settings
+        if not created:
+            Reserve(storage, names, settings).make_room()  # for the claim
+            confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
+        check_writable(storage, format_, settings)
+        if wait_s > 0:
+            wait_politely(storage, names, wait_s, settings.lease_s)
+        cache = self.cache if self.cache is not None else parts.cache_of(storage, format_.uuid, settings, "owner")
+        closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
+        if self.close_storage:
+            closing.append(storage.close)
+        seeded: MetadataStore | None = None
+        try:
+            seeded = None if warm is None else cache.seed(warm)
+            service = ContainerJournal(storage, names, format_, cache, settings)
+            ownership = service.take_over(
+                own=None, accept_rollback=accept_rollback, first_rows=parts.rows_of_import(origin)
+            )
+            store = serve(
+                service,
+                ownership,
+                storage,
+                names,
+                settings,
+                self.cache,
+                format_.uuid,
+                self.root,
+                observer,
+                closing,
+                optimiser,
+                origin,
+            )
+            if settings.verify_chunks_at_open:
+                parts.verify_chunks(store)
+            return store
+        except BaseException:
+            if self.cache is None:
+                cache.close()
+            raise
+        finally:
+            if seeded is not None:
+                seeded.close(clean=False)  # the owner has a handle of its own
+
+
+class Seen(NamedTuple):
+    """What a replica follows. ``reopen`` opens the storage that an owner shall have; None: this one, which stays the caller's."""
+
+    storage: ChunkStorage
+    names: ContainerNames
+    uuid: bytes
+    settings: Settings
+    owner_cache: MetadataCache | None
+    root: str | None
+    reopen: Callable[[], ChunkStorage] | None
+
+
+def promote(
+    seen: Seen,
+    follower: JournalFollower,
+    observer: Observer | None,
+    optimiser: OptimiserPolicy | None,
+    wait_s: float,
+    accept_rollback: bool,
+) -> ChunkedSegmentStorage:
+    """An owner with the state of ``follower``. Raises as ``Replica.promote``."""
+    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_journal.container import read_format
+
+    check_ownership(observer, optimiser, wait_s)
+    names, again = seen.names, seen.reopen is not None
+    # What lies there now, not what the replica holds on to: that may have been moved away.
+    storage = seen.storage if seen.reopen is None else guarded(seen.reopen())
+    try:
+        format_ = read_format(storage, names)
+        if format_.uuid != seen.uuid:
+            raise Damaged("another container lies here by now: open it anew", object=names.format)
+        warm = follower.store if storage.address == seen.storage.address else None
+        claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, close_storage=again)
+        return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, warm=warm)
+    except BaseException:
+        if again:
+            storage.close()
+        raise
+
+
+def serve(
+    service: JournalService,
+    ownership: Ownership,
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    cache: MetadataCache | None,
+    uuid: bytes,
+    root: str | None,
+    observer: Observer | None,
+    closing: list[Callable[[], None]],
+    optimiser: OptimiserPolicy | None = None,
+    origin: Origin | None = None,
+) -> ChunkedSegmentStorage:
+    """The store of a fresh ownership, which is given up if that fails."""
+    from chunkstore_journal.asks import StoredAsks
+    from chunkstore_journal.findings import journal_findings
+
+    try:
+        parts.require_import(ownership.store, names, origin)
+        close_lazy_chunks(storage, names, ownership)
+        return ChunkedSegmentStorage(
+            storage=storage,
+            names=names,
+            settings=settings,
+            service=service,
+            ownership=ownership,
+            journal_findings=partial(
+                journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, cache)
+            ),
+            stored_sizes=parts.stored_sizes(storage, names),
+            observer=observer,
+            optimiser=optimiser,
+            snapshot_worker=parts.snapshot_worker(storage, names, settings, root) if cache is None else None,
+            sweep_unfinished=partial(parts.sweep_unfinished, storage),
+            open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
+            asks=StoredAsks(storage, names, uuid),
+            on_close=closing,
+        )
+    except BaseException:
+        ownership.journal.close()
+        ownership.store.close(clean=False)
+        raise

@@ -1,0 +1,200 @@
+"""The parts that owners, replicas and repairs are made of: settings, storages, caches, and marks of imports.
+
+Promises: concrete parts are imported inside functions. Leaves out: putting them together (``chunkstore.assembly``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from chunkstore.config import Settings, default_cache_dir
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupported
+from chunkstore.invariants import PINNED
+from chunkstore.metadata.codec import encode_table
+from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, encode_import, find_import
+from chunkstore.metadata.keys import IMPORT_KEY
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.names import ContainerNames
+from chunkstore.operations.garbage_range import is_removed
+from chunkstore.operations.snapshots import SnapshotWriter
+from chunkstore.records import TableRecord
+from chunkstore.registry import open_storage
+from chunkstore.replica import JournalFollower
+from chunkstore.storage import ChunkStorage
+from chunkstore.upkeep.usage import StoredSizes
+
+__all__ = [
+    "cache_of",
+    "checked_settings",
+    "memory_of_owner",
+    "require_import",
+    "rows_of_import",
+    "scratch_of",
+    "snapshot_worker",
+    "storage_of",
+    "stored_sizes",
+    "sweep_unfinished",
+    "verify_chunks",
+    "why_absent",
+]
+
+
+def checked_settings(settings: Settings | None) -> Settings:
+    """The caller's settings, or the default ones. Raises ``InvalidArgument``."""
+    if settings is None:
+        return Settings()
+    if not isinstance(settings, Settings):
+        raise InvalidArgument(
+            f"settings must be chunkstore.Settings, not {type(settings).__name__}", argument="settings"
+        )
+    return settings
+
+
+@contextmanager
+def storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
+    """The storage of a root, closed when the block ends. Raises ``InvalidArgument``, ``StorageUnavailable``."""
+    storage = open_storage(root, checked_settings(settings))
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: str) -> MetadataCache:
+    """The metadata cache of a container at this root. Raises as ``LmdbMetadataCache``."""
+    address = storage.address
+    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
+        from chunkstore.metadata.memory import MemoryMetadataCache
+
+        return MemoryMetadataCache(container, address, role)
+    from chunkstore.metadata.lmdb import LmdbMetadataCache
+
+    return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
+
+
+def memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
+    """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
+    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
+        store = cache_of(storage, container, settings, "owner").open_current()
+        if store is None:
+            return None
+        try:
+            return store.head()
+        finally:
+            store.close(clean=False)
+    from chunkstore.metadata.lmdb import newest_head
+
+    return newest_head(settings.cache_dir or default_cache_dir(), container, storage.address, settings=settings)
+
+
+def scratch_of(
+    storage: ChunkStorage, container: bytes, settings: Settings, cache: MetadataCache | None
+) -> Callable[[], MetadataCache]:
+    """Makes caches for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
+
+    def make() -> MetadataCache:
+        if cache is None:
+            return cache_of(storage, container, settings, "replica")
+        from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+
+        return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())
+
+    return make
+
+
+def why_absent(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    scratch: Callable[[], MetadataCache],
+    state: JournalFollower,
+    chunk: str,
+) -> PastCollected | None:
+    """Why a chunk of the past is absent: it was removed since, which the present rows tell; None where these still want it."""
+    from chunkstore_journal.container import read_format
+    from chunkstore_journal.follower import Follower
+
+    identity = names.parse_chunk(chunk)
+    room = scratch()
+    present = Follower(storage, names, read_format(storage, names), room, settings)
+    try:
+        present.catch_up()
+        with present.store.view() as view:
+            if identity is None or not is_removed(view, names, identity):
+                return None
+    finally:
+        present.close()
+        room.close()
+    lsn = state.store.head().position.lsn
+    return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
+
+
+def rows_of_import(origin: Origin | None) -> list[RowChange]:
+    """What the first OPEN of a container puts there that is made of another's state."""
+    if origin is None:
+        return []
+    mark = encode_import(ImportMark(origin, ImportPhase.SEGMENTS, b""))
+    return [(IMPORT_KEY, encode_table(TableRecord(1, mark)))]
+
+
+def require_import(store: MetadataStore, names: ContainerNames, origin: Origin | None) -> None:
+    """Raise ``Unsupported`` or ``InvalidArgument`` unless the container is being made of ``origin``; of None: unless it is whole."""
+    with store.view() as view:
+        mark = find_import(view)
+    if (None if mark is None else mark.origin) == origin:
+        return
+    if mark is None:
+        text = f"there is a container {names.container!r} already: name another one, or another root"
+        raise InvalidArgument(text, argument="new_root")
+    what = f"lsn {mark.origin.lsn} of container {mark.origin.container.hex()}"
+    if origin is not None:
+        text = (
+            f"container {names.container!r} is being made of {what}: go on with that, or name another container or root"
+        )
+        raise InvalidArgument(text, argument="new_root")
+    raise Unsupported(
+        f"container {names.container!r} is being made of {what}, and that has not ended: run it again, or delete what is there",
+        feature="unfinished_import",
+    )
+
+
+def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
+    """What lists the journal and the snapshots."""
+    from chunkstore_journal.sizes import stored_sizes as listed
+
+    return partial(listed, storage, names)
+
+
+def snapshot_worker(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None
+) -> SnapshotWriter | None:
+    """What writes large snapshots in a process of its own, where that can find the same storage."""
+    if root is None or storage.capabilities.medium == "memory":
+        return None
+    from chunkstore.snapshot_worker import SnapshotWorker
+
+    return SnapshotWorker(root, names.container, settings).write
+
+
+def sweep_unfinished(storage: ChunkStorage) -> int:
+    """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
+    from chunkstore_bindings.wrappers.wrapping import layers
+
+    return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
+
+
+def verify_chunks(store: ChunkedSegmentStorage) -> None:
+    """Raise ``Damaged``, and close the store, unless every chunk is there."""
+    try:
+        # What only a pin needs does not keep anybody from opening: it may have to be removed for that very reason.
+        found = (item for item in store.check("exists") if item.severity == "damage" and item.invariant != PINNED)
+        damage = next(found, None)
+    except BaseException:
+        store.close()
+        raise
+    if damage is not None:
+        store.close()
+        raise Damaged(f"segment {damage.segment!r}: {damage.message}", object=damage.object, position=damage.position)

@@ -1,0 +1,262 @@
+"""A moment of the past: which record of history is meant, and a store that shows the state behind it (protocol 3.15).
+
+Promises: only what is committed is ever shown, and it is reached as every state is: from the newest snapshot at or before the moment that
+lies on history, by replay with every record's digest. The store is one of its own, never the current one of its cache, and is deleted
+when it is closed. What leads there and was collected is ``PastCollected``; what is there and wrong is ``Damaged``.
+Leaves out: the chunks of that moment, which may be gone; keeping any of it (pins).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Closed, Damaged, InvalidArgument, PastCollected
+from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
+from chunkstore_journal.committed import committed_end
+from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
+from chunkstore_journal.record import RecordHeader
+from chunkstore_journal.recovery import NothingLeads, commits_of_open, materialise
+from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
+from chunkstore_journal.walk import cuts_of, first_kept, has_beginning, is_cut_off, last_label_ms, newest_opened
+
+__all__ = ["Asked", "FixedState", "Moment", "find_moment"]
+
+_TRIES: Final = 2
+
+
+class Asked(NamedTuple):
+    """What a caller names a moment by: exactly one of the two."""
+
+    lsn: int | None
+    time_ms: int | None
+
+    def is_before(self, header: RecordHeader) -> bool:
+        """Whether the record lies behind the moment."""
+        return header.lsn > self.lsn if self.lsn is not None else header.time_ms > (self.time_ms or 0)
+
+
+class Moment(NamedTuple):
+    """Where history is left: at the end of ``leg``; or, with ``adopting``, behind the record that this OPEN adopted, which follows it."""
+
+    leg: Leg
+    adopting: Opened | None
+
+    @property
+    def ahead(self) -> tuple[int, bytes] | None:
+        """Number and hash of the adopted record."""
+        return None if self.adopting is None else self.adopting.before_open[:2]
+
+    @property
+    def lsn(self) -> int:
+        """The last record that is shown."""
+        return self.leg.end.lsn if self.adopting is None else self.adopting.before_open.lsn
+
+
+def find_moment(streams: Streams, asked: Asked) -> Moment:
+    """The newest committed record that is not behind what was asked for.
+
+    Raises ``InvalidArgument`` (the future), ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
+    """
+    for tries_left in range(_TRIES, -1, -1):
+        try:
+            return _find(streams, asked)
+        except ChunkNotFound as missing:
+            # A new owner may have opened and collected what was there a moment ago.
+            if not tries_left:
+                raise _gone(streams, asked) from missing
+    raise AssertionError("the last try returns or raises")
+
+
+def _find(streams: Streams, asked: Asked) -> Moment:
+    newest = newest_opened(streams)
+    if not newest:
+        raise _future(asked, 0)
+    opened, following = streams.opened(newest), None
+    streams.storage.harden(opened.object)  # P6: what it embeds and where it cuts is shown here
+    while asked.is_before(opened.header):
+        previous = opened.payload.previous_epoch
+        if not previous:
+            raise _gone(streams, asked)
+        following, opened = opened, streams.opened(previous)
+        inner = following.embedded
+        if inner is not None and not asked.is_before(inner.header):
+            return Moment(Leg(opened, following.previous_end), following)
+    if following is not None:
+        end = following.previous_end
+    else:
+        end = committed_end(streams, opened, opened.position, asked.is_before)
+        _require_past(streams, opened, end, asked)
+    return Moment(Leg(opened, _end_in(streams, Leg(opened, end), asked)), None)
+
+
+def _require_past(streams: Streams, opened: Opened, end: StreamEnd, asked: Asked) -> None:
+    if asked.lsn is not None:
+        if asked.lsn > end.lsn:
+            raise _future(asked, end.lsn)
+    elif (asked.time_ms or 0) > max(runtime.now_ms(), last_label_ms(streams, opened, end)):
+        raise _future(asked, end.lsn)
+
+
+def _future(asked: Asked, lsn: int) -> InvalidArgument:
+    if asked.lsn is not None:
+        text = f"lsn {asked.lsn} lies in the future: history ends at lsn {lsn}"
+        return InvalidArgument(text, argument="at_lsn")
+    return InvalidArgument(f"{asked.time_ms} ms since 1970 lies in the future", argument="at_time")
+
+
+def _end_in(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
+    """Where the stream is left: behind its last record that is not behind what was asked for. Its OPEN is not behind it."""
+    opened, end = leg.opened, leg.end
+    if end.index <= 1 or asked.lsn == end.lsn:
+        return end
+    if asked.lsn == opened.header.lsn:
+        return StreamEnd(1, 0, opened.header.lsn, opened.hash)
+    return _end_in_log(streams, leg, asked) if streams.mode == "append" else _end_in_slots(streams, leg, asked)
+
+
+def _end_in_log(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
+    opened, end = leg.opened, leg.end
+    index, byte, lsn, identity = 1, 0, opened.header.lsn, opened.hash
+    reader = streams.log_reader(opened.epoch, 0, end.byte)
+    try:
+        for record in reader:
+            if asked.is_before(record.header) or index == end.index:
+                break
+            index, byte, lsn, identity = index + 1, reader.offset, record.header.lsn, record.hash
+    except ChunkNotFound:
+        return _kept_by_snapshot(streams, asked, end)
+    # Whether these are the records of history the replay finds out, by their hashes.
+    return StreamEnd(index, byte, lsn, identity)
+
+
+def _end_in_slots(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
+    opened, end = leg.opened, leg.end
+    first = first_kept(streams, leg)
+    if asked.lsn is not None:
+        index = asked.lsn - opened.header.lsn
+        if asked.lsn < first.lsn:
+            raise _gone(streams, asked)
+    else:
+        low, high = first.index - 1, end.index - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if asked.is_before(streams.read_slot(opened.epoch, middle).header):
+                high = middle - 1
+            else:
+                low = middle
+        index = low
+        if index == first.index - 1 > 0:
+            return _kept_by_snapshot(streams, asked, StreamEnd(first.index, 0, first.lsn, first.hash))
+    if index == end.index - 1:
+        return end
+    if index == 0:
+        return StreamEnd(1, 0, opened.header.lsn, opened.hash)
+    # By the record behind it: what a snapshot at this very lsn stands for may be collected.
+    record = streams.read_slot(opened.epoch, index + 1)
+    if record.header.kind == RecordKind.SEAL:
+        raise ChunkNotFound(streams.names.slot(opened.epoch, index + 1))  # a doomed claimant's, in a hole
+    return StreamEnd(index + 1, 0, record.header.lsn - 1, record.header.previous_hash)
+
+
+def _kept_by_snapshot(streams: Streams, asked: Asked, end: StreamEnd) -> StreamEnd:
+    """The label of the record at ``end`` is gone with it; a snapshot of its state is younger. Raises ``PastCollected``."""
+    for lsn, time_ms in _snapshots(streams):
+        if lsn == end.lsn and asked.time_ms is not None and time_ms <= asked.time_ms:
+            return end
+    raise _gone(streams, asked)
+
+
+def _snapshots(streams: Streams) -> list[tuple[int, int]]:
+    """The lsn and the time of snapshots that can be read and lie on history, oldest first."""
+    cuts = cuts_of(streams, newest_opened(streams))
+    found = []
+    for stored in list_snapshots(streams.storage, streams.names):
+        try:
+            header = read_snapshot_header(streams.storage, stored.name, container=streams.container)
+        except (ChunkNotFound, Damaged):
+            continue
+        if not is_cut_off(cuts, header.epoch, header.position.lsn):
+            found.append((header.position.lsn, header.time_ms))
+    return sorted(found)
+
+
+def _gone(streams: Streams, asked: Asked) -> PastCollected:
+    if has_beginning(streams):
+        oldest: tuple[int, int | None] | None = (1, None)
+    else:
+        oldest = min(_snapshots(streams), default=None)
+    what = f"lsn {asked.lsn}" if asked.lsn is not None else f"the state at {asked.time_ms} ms since 1970"
+    if oldest is None:
+        rest = "nor does anything lead to another moment"
+    elif oldest[1] is None:
+        rest = "and history begins behind it" if asked.lsn is None else "and history begins at lsn 1"
+    else:
+        rest = f"the oldest moment that is left is lsn {oldest[0]}, at {oldest[1]} ms since 1970"
+    return PastCollected(
+        f"what leads to {what} is not stored (any more); {rest}",
+        lsn=asked.lsn or 0,
+        oldest_lsn=None if oldest is None else oldest[0],
+    )
+
+
+class FixedState:
+    """A state of the past in a store of its own, in the place of a ``Follower``: it stays where it is. Not thread-safe, as that."""
+
+    def __init__(self, streams: Streams, cache: MetadataCache, asked: Asked) -> None:
+        """Find it and build it. Raises as ``find_moment``, and ``StorageFull`` (cache disk)."""
+        self._streams = streams
+        self._cache = cache
+        self._asked = asked
+        self._moment = find_moment(streams, asked)
+        self._store: MetadataStore | None = None
+        self.findings: tuple[str, ...] = ()
+
+    @property
+    def moment(self) -> Moment:
+        """Where it stands."""
+        return self._moment
+
+    @property
+    def store(self) -> MetadataStore:
+        """The store. Raises ``Closed``."""
+        if self._store is None:
+            raise Closed("this state of the past")
+        return self._store
+
+    def catch_up(self) -> Head:
+        """Nothing but the head, once the store is made; another is made where it has rotted. Raises as the constructor."""
+        if self._store is not None:
+            try:
+                return self._store.head()
+            except CacheDamaged:
+                store, self._store = self._store, None
+                self._cache.discard(store)
+        self._store = self._make()
+        return self._store.head()
+
+    def _make(self) -> MetadataStore:
+        moment, adopting = self._moment, self._moment.adopting
+        try:
+            found = materialise(self._streams, self._cache, moment.leg, current=None, ahead=moment.ahead, past=True)
+        except NothingLeads as error:
+            raise _gone(self._streams, self._asked) from error
+        self.findings = found.findings
+        store = found.store
+        try:
+            if adopting is not None and store.head().position.lsn < moment.lsn:
+                adopted = commits_of_open(adopting, embedded=True)[:1]
+                if not store.apply(adopted, verify=True):
+                    text = "the record that this OPEN adopts does not follow the one before it"
+                    raise Damaged(text, object=adopting.object)
+        except BaseException:
+            self._cache.discard(store)
+            raise
+        return store
+
+    def close(self) -> None:
+        """Delete the store. Safe to repeat."""
+        store, self._store = self._store, None
+        if store is not None:
+            self._cache.discard(store)

@@ -1,0 +1,467 @@
+"""Backups: what is copied, that a backup is read like a root, that only whole ones count, and what is given up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore import backup, errors, runtime
+from chunkstore.backup import exporting, files, keeping, rounds, runs
+from chunkstore.backup.copies import Copier
+from chunkstore.changes import Concat
+from chunkstore.names import BackupNames
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+from tests.backup.conftest import Place
+from tests.support.forwarding import Hook, Hooked
+
+NAMES = BackupNames("default")
+
+
+def hooked(inner: ChunkStorage, before: Hook) -> Hooked:
+    storage = Hooked(inner)
+    storage.before = before
+    return storage
+
+
+def test_a_backup_is_read_like_a_root(place: Place) -> None:
+    plans: list[backup.BackupPlan] = []
+    sizes: list[int] = []
+    report = place.backup(before=plans.append, progress=sizes.append)
+    used = place.store.usage()
+    made = report.backup
+    assert (made.segments, made.chunks, made.chunk_bytes) == (3, used.chunks, used.live_bytes + used.dead_head_bytes)
+    assert (made.copied_chunks, made.copied_bytes) == (made.chunks, made.chunk_bytes) == plans[0][2:4]
+    assert sum(sizes) == made.copied_bytes and plans[0].base_lsn == 0
+    assert place.store.pins() == [] and not any(name.startswith(("running", "tmp")) for name in place.names())
+    with place.replica() as replica:
+        assert place.content(replica) == place.content()
+        assert replica.check("deep") == [] and replica.lsn == made.lsn
+        assert replica.orphans().orphans == 0
+        target = place.target()
+        for chunk in replica.layout("a"):
+            data = target.read(ChunkHandle(chunk.name, False), 0, 1000)
+            assert chunk.length == len(data) if chunk.state == "closed" else chunk.length <= len(data)
+        target.close()
+    place.assert_sound()
+
+
+def test_only_what_is_new_is_copied(place: Place) -> None:
+    first = place.backup().backup
+    before = place.names()
+    again = place.backup().backup
+    assert (again.copied_chunks, again.copied_bytes) == (0, 0) and again.chunks == first.chunks
+    assert {name for name in place.names() - before if not name.startswith(("backups/", "done/"))} == set()
+    place.store.append("c", b"new" * 100)
+    grown = place.backup().backup
+    assert 300 <= grown.copied_bytes <= 300 + 50, "the tail that has grown is copied once more"
+    place.store.unseal("b")
+    place.store.seal("b")
+    place.store.commit([Concat("c", "b")])
+    spliced = place.backup().backup
+    assert spliced.segments == 2 and spliced.copied_bytes <= 50, (
+        "the tail that grew is closed now, and has its own name"
+    )
+    found = list(backup.list_backups(place.url, settings=place.settings))
+    assert [item.run for item, _ in found] == [first.run, again.run, grown.run, spliced.run] and all(
+        ok for _, ok in found
+    )
+    with place.replica() as replica:
+        assert place.content(replica) == place.content()
+    place.assert_sound()
+
+
+def test_an_unchanged_container_costs_no_listing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.backup()
+    calls: list[str] = []
+
+    def watched(url: str, settings: Any) -> ChunkStorage:
+        return hooked(place.target(), lambda operation, names: calls.append(operation))
+
+    monkeypatch.setattr(rounds, "open_storage", watched)
+    assert place.backup().backup.copied_bytes == 0
+    assert "list" not in calls and len(calls) < 40, calls
+
+
+def test_a_replica_takes_up_the_next_backup(place: Place) -> None:
+    place.backup()
+    with place.replica() as replica:
+        begun = replica.reader("c")
+        place.store.append("c", b"new" * 100)
+        place.backup(keep=1)
+        replica.refresh()
+        assert place.content(replica) == place.content()
+        assert b"".join(map(bytes, begun)).startswith(b"c" * 250)
+        place.backup()
+        place.backup()
+        replica.refresh()
+        assert place.content(replica) == place.content() and replica.check("deep") == []
+
+
+def test_a_backup_root_is_no_root_to_write_to(place: Place) -> None:
+    place.backup()
+    with pytest.raises(errors.Unsupported, match="backups of container"):
+        chunkstore.assembly.open_store_on(place.target(), settings=place.settings, close_storage=True)
+    assert not any(name == "FORMAT" or name.startswith(("epoch", "j/")) for name in place.names())
+
+
+def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.backup()
+    source = Hooked(place.store.read_context.storage)
+    monkeypatch.setattr(source, "close", lambda: None)
+    monkeypatch.setattr(rounds, "open_storage", lambda url, settings: source)
+    with pytest.raises(errors.InvalidArgument, match="a container 'default' lies at"):
+        place.backup()
+    monkeypatch.undo()
+    for arguments in ({"keep": 0}, {"keep": True}, {"keep_days": 0}, {"keep_days": "1"}):
+        with pytest.raises(errors.InvalidArgument):
+            place.backup(**arguments)
+
+
+def test_a_root_of_another_container_is_refused(tmp_path: Path) -> None:
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    url = (tmp_path / "backup").as_uri()
+    with pytest.raises(errors.ContainerNotFound):
+        list(backup.list_backups(url))
+    for name in ("one", "two"):
+        with chunkstore.open((tmp_path / name).as_uri(), settings=settings) as store:
+            if name == "one":
+                backup.backup(store, url)
+            else:
+                with pytest.raises(errors.InvalidArgument, match="another container"):
+                    backup.backup(store, url)
+                assert store.pins() == []
+    with chunkstore.open((tmp_path / "one").as_uri(), container="x", settings=settings) as store:
+        backup.backup(store, url)
+    assert len(list(backup.list_backups(url, container="x"))) == 1
+
+
+def test_links_on_one_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
+        store.create("a", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=100))
+        store.append("a", os.urandom(250))
+        made = backup.backup(store, (tmp_path / "linked").as_uri()).backup
+        assert made.copied_chunks == 3
+        *closed, growing = [chunk.name for chunk in store.layout("a")]
+        for name in closed:
+            assert os.path.samefile(tmp_path / "root" / name, tmp_path / "linked" / name)
+        assert not (tmp_path / "linked" / growing).exists(), "what may grow is copied, under another name"
+        monkeypatch.setattr("chunkstore_bindings.filesystem.linking.os.link", _across)
+        again = backup.backup(store, (tmp_path / "copied").as_uri()).backup
+        assert (again.copied_chunks, again.copied_bytes) == (3, 250), "they are copied where they cannot be linked"
+        assert not os.path.samefile(tmp_path / "root" / closed[0], tmp_path / "copied" / closed[0])
+        monkeypatch.undo()
+        (tmp_path / "root" / closed[0]).write_bytes(b"short")
+        with pytest.raises(errors.Damaged, match="5 bytes"):
+            backup.backup(store, (tmp_path / "other").as_uri())
+        assert list(backup.list_backups((tmp_path / "other").as_uri())) == [] and store.pins() == []
+
+
+_link = os.link
+
+
+def _across(source: str, target: str, **more: Any) -> None:
+    """As if the two roots lay on two file systems; within one of them the binding links what it creates."""
+    if not source.startswith(".chunkstore-tmp"):
+        raise OSError(18, "Invalid cross-device link")
+    _link(source, target, **more)
+
+
+def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
+    chunk = next(iter(place.store.layout("b"))).name
+    real = Copier._stream
+
+    class Rotten:
+        def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+            data: bytes = place.store.read_context.storage.read(handle, offset, length)
+            return b"x" + data[1:] if handle.name == chunk else data
+
+    def stream(self: Any, item: Any) -> int:
+        self._source = Rotten()
+        return real(self, item)
+
+    monkeypatch.setattr(Copier, "_stream", stream)
+    with pytest.raises(errors.Damaged, match="CRC32C") as caught:
+        place.backup()
+    assert caught.value.object == chunk
+    assert list(backup.list_backups(place.url, settings=place.settings)) == [] and place.store.pins() == []
+    copied = sum(name.startswith(("d/", "o/")) for name in place.names())
+    assert copied == place.store.usage().chunks - 1
+    monkeypatch.undo()
+
+
+def test_chunks_longer_than_a_batch_go_in_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("_BATCH_BYTES", 60), ("_PIECE_BYTES", 16)):
+        monkeypatch.setattr(f"chunkstore.backup.copies.{name}", size)
+    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
+    place.backup()
+    assert not any(name.startswith("tmp/") for name in place.names())
+    with place.replica() as replica:
+        assert place.content(replica) == place.content()
+    place.assert_sound()
+
+
+def test_exports_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = files.stored_sink
+    monkeypatch.setattr("chunkstore_journal.snapshot._BLOCK_BYTES", 100)
+
+    def sink(storage: ChunkStorage, name: str) -> Any:
+        found: Any = real(storage, name)
+        found._part_bytes = 300
+        return found
+
+    monkeypatch.setattr(rounds, "stored_sink", sink)
+    place.backup()
+    parts = sum(".sn.p" in name for name in place.names())
+    target = place.target()
+    assert (parts > 3) == (not target.capabilities.append)
+    target.close()
+    place.store.delete("a")
+    place.backup(keep=1)
+    assert sum(".sn.p" in name for name in place.names()) <= parts
+    place.assert_sound()
+
+
+def test_without_a_pin_it_fails_where_a_chunk_is_collected(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
+
+    def meanwhile(_plan: Any) -> None:
+        place.store.delete("b")
+        place.store.collect()
+
+    with pytest.raises(errors.Conflict, match="run it again"):
+        place.backup(pin=False, before=meanwhile)
+    assert place.backup(pin=False).backup.segments == 2
+    place.store.create("b")
+    place.store.append("b", b"bytes")
+    place.backup(before=meanwhile)
+    place.assert_sound()
+
+
+def test_a_state_before_the_last_backup_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = place.backup().backup
+    real = exporting.write_rows_of
+
+    def earlier(*arguments: Any) -> Any:
+        header, *rest = real(*arguments)
+        return (header._replace(position=header.position._replace(lsn=made.lsn - 1)), *rest)
+
+    monkeypatch.setattr(rounds, "write_rows_of", earlier)
+    with pytest.raises(errors.RolledBack) as caught:
+        place.backup()
+    assert (caught.value.lsn_seen, caught.value.lsn_now) == (made.lsn, made.lsn - 1)
+    assert place.store.pins() == []
+
+
+# ---- keeping
+
+
+def test_keep_gives_up_backups_and_what_only_they_name(place: Place) -> None:
+    place.backup()
+    place.store.delete("a")
+    place.store.append("c", b"new" * 100)
+    second = place.backup().backup
+    names = place.names()
+    report = place.backup(keep=2)
+    assert report.given_up is not None
+    given = report.given_up
+    assert (given.backups, given.refused, given.put_off) == (1, 0, 0) and given.chunks >= 2
+    gone = names - place.names()
+    assert sum(name.startswith(("d/", "o/")) for name in gone) == given.chunks
+    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == [
+        second.run,
+        report.backup.run,
+    ]
+    audit = backup.audit(place.url, settings=place.settings)
+    assert audit.ok and audit.unnamed == 0 and audit.backups == 2
+    place.assert_sound()
+
+
+def test_keep_days_goes_by_the_time_of_backups(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = runtime.now_ms()
+    runs_made = []
+    for days in (0, 10, 20, 21):
+        monkeypatch.setattr(runtime, "now_ms", lambda days=days: now_ms + days * 86_400_000)
+        place.store.append("c", b"new")
+        runs_made.append(place.backup(keep_days=5).backup.run)
+    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == runs_made[2:]
+    assert place.backup(keep_days=0.0001, keep=3).given_up.backups == 0  # type: ignore[union-attr]
+    place.assert_sound()
+
+
+def test_what_a_run_under_way_relies_on_stays(place: Place) -> None:
+    first = place.backup().backup
+    place.store.delete("a")
+    target = place.target()
+    runs.note_running(target, NAMES, "ab" * 16, first.lsn)
+    report = place.backup(keep=1)
+    assert report.given_up == keeping.Given(0, 0, 0, 0, 1)
+    runs.note_running(target, NAMES, "ab" * 16, report.backup.lsn)
+    assert place.backup(keep=1).given_up.backups == 1  # type: ignore[union-attr]
+    target.close()
+    place.assert_sound()
+
+
+def test_a_run_that_begins_while_another_gives_up_its_base(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what it relies on behind the first look and in front of the second."""
+    first = place.backup().backup
+    place.store.delete("a")
+    target = place.target()
+    real = runs.iter_complete
+
+    def late(storage: ChunkStorage, names: BackupNames) -> Any:
+        monkeypatch.setattr(runs, "iter_complete", real)
+        found = list(real(storage, names))
+        runs.note_running(target, NAMES, "cd" * 16, first.lsn)
+        assert runs.find_done(target, NAMES, first.run) is not None, "it sees that it counts"
+        return iter(found)
+
+    monkeypatch.setattr(runs, "iter_complete", late)
+    names = place.names()
+    assert place.backup(keep=1).given_up == keeping.Given(0, 0, 0, 0, 1)
+    assert {name for name in names - place.names() if not name.startswith("done/")} == set()
+    monkeypatch.undo()
+    # Once that run has ended, what was begun is gone on with.
+    target.delete(NAMES.running("cd" * 16))
+    assert place.backup(keep=1).given_up.backups == 2  # type: ignore[union-attr]
+    assert backup.audit(place.url, settings=place.settings).unnamed == 0
+    target.close()
+
+
+def test_a_silent_run_is_given_up_and_notices(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.backup()
+    now_ms = runtime.now_ms()
+
+    def meanwhile(_plan: Any) -> None:
+        monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
+        place.store.delete("a")
+        assert place.backup(keep=1).given_up.put_off == 0  # type: ignore[union-attr]
+
+    with pytest.raises(errors.Conflict, match="given up by another one"):
+        place.backup(before=meanwhile)
+    assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
+    place.assert_sound()
+
+
+def test_that_a_run_was_given_up_stays_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its export is there already when somebody gives the run up, and goes with the others; only then does it wake up."""
+    place.backup()
+    now_ms = runtime.now_ms()
+    real = runs.decide
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(runs, "decide", real)
+        monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
+        for _ in range(2):
+            place.store.delete(next(iter(place.store.segments())).name)
+            place.backup(keep=1)
+        real(*arguments)
+
+    monkeypatch.setattr(runs, "decide", late)
+    with pytest.raises(errors.Conflict, match="given up by another one"):
+        place.backup()
+    assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
+    place.assert_sound()
+
+
+def test_what_comes_to_count_while_others_are_given_up_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that relies on what goes begins behind the first look, and has ended in front of the second."""
+    base = place.backup().backup
+    real, done = runs.iter_complete, False
+
+    def slow(storage: ChunkStorage, names: BackupNames) -> Any:
+        nonlocal done
+        found = list(real(storage, names))
+        if not done:
+            done = True
+            target = place.target()
+            target.compose(  # the same state once more, by another run
+                NAMES.stored(base.lsn, "ef" * 16),
+                [ChunkRange(base.stored(NAMES), 0, target.stat(base.stored(NAMES)).length)],
+            )
+            runs.decide(target, NAMES, base._replace(run="ef" * 16))
+            target.close()
+        return iter(found)
+
+    place.store.delete("a")
+    monkeypatch.setattr(runs, "iter_complete", slow)
+    place.backup(keep=1)
+    assert "ef" * 16 in [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
+    place.assert_sound()
+
+
+def test_what_cannot_be_deleted_is_told_and_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.backup()
+    place.store.delete("a")
+    locked = True
+
+    def hook(operation: str, names: Any) -> None:
+        if locked and operation == "delete" and "/d/" in names[0]:
+            raise errors.StorageUnavailable("object lock", object=names[0])
+
+    monkeypatch.setattr(rounds, "open_storage", lambda url, settings: hooked(place.target(), hook))
+    given = place.backup(keep=1).given_up
+    assert given is not None and given.refused > 0
+    locked = False
+    assert place.backup(keep=1).given_up.chunks >= given.refused  # type: ignore[union-attr]
+    assert backup.audit(place.url, settings=place.settings).unnamed == 0
+
+
+def test_audit_finds_what_is_missing_and_short(place: Place) -> None:
+    place.backup()
+    target = place.target()
+    copies = sorted(name for name in place.names() if name.startswith("d/"))
+    target.delete(f"default/{copies[0]}")
+    target.put(f"default/{copies[1]}", b"short")
+    target.put("default/d/00/stranger", b"")
+    found = backup.audit(place.url, settings=place.settings)
+    assert {finding.object for finding in found.findings} == {f"default/{name}" for name in copies[:2]}
+    stored = next(name for name in place.names() if name.startswith("backups/"))
+    target.delete(f"default/{stored}")
+    assert not backup.audit(place.url, settings=place.settings).ok
+    assert [ok for _, ok in backup.list_backups(place.url, settings=place.settings)] == [False]
+    target.close()
+
+
+def test_what_is_damaged_is_put_back_from_a_backup(tmp_path: Path) -> None:
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    url = (tmp_path / "backup").as_uri()
+    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
+        store.create("a", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=100))
+        store.append("a", b"x" * 250)
+        backup.backup(store, url)
+        chunk = next(iter(store.layout("a"))).name
+    (tmp_path / "root" / chunk).unlink()
+    (tmp_path / "root" / chunk).write_bytes(b"y" * 100)
+    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
+        report = store.scrub(repair_from=url)
+        assert report.repaired == 1 and store.read("a", 0, 250) == b"x" * 250
+        made = backup.backup(store, url).backup
+        assert made.copied_chunks == 2, "the new chunk, and the tail of the former epoch, which grows no more"
+    assert backup.audit(url).ok
+
+
+@pytest.mark.parametrize("what", ["other state", "flipped", "gone", "another container"])
+def test_an_export_that_is_not_what_counts_is_not_shown(place: Place, what: str) -> None:
+    made = place.backup().backup
+    target, name = place.target(), made.stored(NAMES)
+    size = target.stat(name).length
+    raw = target.read(ChunkHandle(name, False), 0, size)
+    target.delete(name)
+    if what == "flipped":
+        target.put(name, raw[: size // 2] + bytes((raw[size // 2] ^ 1,)) + raw[size // 2 + 1 :])
+    elif what != "gone":
+        target.put(name, raw)
+    if what == "other state":
+        target.delete(NAMES.done(made.run))
+        runs.decide(target, NAMES, made._replace(hash=bytes(16)))
+    elif what == "another container":
+        target.put(NAMES.backup, files.small_object(files.MARKER, (b"other" + bytes(11), "default", 0)))
+    target.close()
+    with pytest.raises((errors.Damaged, errors.ChunkNotFound)):
+        place.replica()

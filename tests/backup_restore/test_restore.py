@@ -1,0 +1,424 @@
+"""Restoring into another root: the state of that moment, whole and ours, or nothing that anybody takes for a container."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.backup import importing
+from chunkstore.backup.restore import RestoreReport, restore_on
+from chunkstore.config import RetentionPolicy, RollingPolicy
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    ChunksMissing,
+    Conflict,
+    ContainerNotFound,
+    Damaged,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentSealed,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, decode_import, encode_import
+from chunkstore.operations import take_in
+from chunkstore.storage import ChunkStorage
+from tests.support.data import pattern, problems, refused
+from tests.support.forwarding import Hooked
+from tests.support.worlds import ShelfCache, World
+
+
+@pytest.fixture
+def target(world: World, tmp_path: Path) -> Iterator[World]:
+    """Another root, of the same kind."""
+    made = World(world.kind, world.mode, tmp_path / "target")
+    yield made
+    made.close()
+
+
+def restored(
+    world: World, target: World, wrap: Callable[[ChunkStorage], ChunkStorage] | None = None, **given: Any
+) -> RestoreReport:
+    """``restore`` with the caches of these worlds."""
+    old, new = world.storage(), target.storage(wrap)
+    settings = target.settings(rolling=given.pop("rolling", None))
+    if world.kind == "filesystem":
+        return restore_on(old, new, settings=settings, **given)
+    sides = {"owner": (new, target), "past": (old, world), "replica": (old, world)}
+
+    def caches(role: str) -> ShelfCache:
+        storage, of = sides[role]
+        container = given.get("new_container") or given.get("container", "default")
+        return ShelfCache(storage, container if role == "owner" else given.get("container", "default"), role, of._shelf)
+
+    return restore_on(old, new, settings=settings, caches=caches, **given)
+
+
+def described(store: Any) -> dict[str, Any]:
+    """Everything that a restore keeps, in words that know no ids."""
+    found: dict[str, Any] = {}
+    for info in store.segments():
+        found[info.name] = (
+            info.start_offset, info.length, info.sealed, dict(info.attributes), info.created_at, info.modified_at,
+            store.read(info.name, info.start_offset, info.length),
+            [(chunk.offset, chunk.length) for chunk in store.layout(info.name)],
+            store.offset_at(info.name, info.created_at),
+        )  # fmt: skip
+    return found
+
+
+def filled(world: World) -> ChunkedSegmentStorage:
+    """A container with one of everything."""
+    store = world.open(rolling=8)
+    world.still(store)
+    store.create("a", attributes={"k": "v", "n": 7})
+    store.append("a", pattern(0, 30), writer_id="w", event_number=4)
+    store.truncate("a", 11)
+    store.create("b", rolling=RollingPolicy(chunk_size_bytes_max=1 << 20))
+    store.append("b", pattern(0, 200_000))
+    store.seal("b")
+    store.create("empty", attributes={"x": b"\0"})
+    store.create("gone")
+    store.append("gone", b"xyz")
+    store.truncate("gone", 3)
+    store.create("joined")
+    store.append("joined", pattern(5, 20))
+    store.create("part")
+    store.append("part", pattern(25, 20))
+    store.seal("part")
+    store.concat("joined", 20, "part")
+    store.create("ü/☂")
+    store.append("ü/☂", b"utf-8")
+    store.table("t").put(b"k", b"v")
+    store.table("a longer name").put(b"\xff\0", b"")
+    store.set_retention("orders-*", RetentionPolicy(size_bytes_max=5))
+    store.pin("nightly")
+    store.delete("empty")
+    store.create("empty", attributes={"x": b"\1"})
+    return store
+
+
+def test_everything_of_that_moment_is_there(world: World, target: World) -> None:
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    expected = described(store)
+    last = store.last_event_number("a", "w")
+    store.delete("b")
+    store.append("a", b"later")
+    store.table("t").put(b"k", b"changed")
+    report = restored(world, target, lsn=lsn)
+    assert (report.container, report.lsn, report.dry_run, report.missing) == ("default", lsn, False, ())
+    assert report.segments == len(expected)
+    new = target.open()
+    assert described(new) == expected
+    assert new.check("deep") == []
+    assert new.last_event_number("a", "w") == last == 4
+    assert new.append("a", b"again", writer_id="w", event_number=4) == 0
+    assert new.table("t").get(b"k").value == b"v"  # type: ignore[union-attr]
+    assert [entry.key for entry in new.table("a longer name").scan()] == [b"\xff\0"]
+    assert new.retention() == {"orders-*": RetentionPolicy(size_bytes_max=5)}
+    assert new.pins() == [] and new.garbage()[0] == 0
+    assert all(info.id >> 32 == 1 for info in new.segments())
+    refused(SegmentSealed, lambda: new.append("b", b"x"))
+    assert new.append("a", b"more") == 30 and new.read("a", 30, 9) == b"more"
+    new.truncate("a", 20)
+    new.delete("joined")
+    new.snapshot()
+    new.collect()
+    assert problems(new.check("deep")) == []
+    # The other one is as it was.
+    assert store.read("a", 30, 9) == b"later" and problems(store.check("deep")) == []
+
+
+def test_by_pin_by_time_and_now(world: World, target: World) -> None:
+    store = world.open()
+    world.still(store)
+    store.create("a")
+    store.append("a", b"x")
+    pin = store.pin("nightly")
+    store.append("a", b"y")
+    assert restored(world, target, snapshot="nightly", new_container="pinned").lsn == pin.lsn
+    assert restored(world, target, time=pin.created_at, new_container="timed").lsn >= pin.lsn
+    assert restored(world, target, new_container="now").lsn > pin.lsn
+    for container, expected in (("pinned", b"x"), ("now", b"xy")):
+        assert target.open(container).read("a", 0, 9) == expected
+    refused(
+        InvalidArgument,
+        lambda: restored(world, target, snapshot="other", new_container="c"),
+        lambda: restored(world, target, snapshot="nightly", lsn=3, new_container="c"),
+        lambda: restored(world, target, lsn=3, time=3, new_container="c"),
+        lambda: restored(world, target, lsn=10_000, new_container="c"),
+        lambda: restored(world, target, new_container="../c"),
+    )
+    assert "c" not in {name.split("/")[0] for name in target.objects()}
+
+
+def test_a_target_that_exists_is_left_alone(world: World, target: World) -> None:
+    store = filled(world)
+    store.close()
+    there = target.open()
+    there.create("mine")
+    objects = target.objects()
+    refused(InvalidArgument, lambda: restored(world, target))
+    assert target.objects() == objects and there.append("mine", b"x") == 0
+    there.close()
+    refused(InvalidArgument, lambda: restored(world, target))
+    empty = target.open("empty")
+    empty.close()
+    refused(InvalidArgument, lambda: restored(world, target, new_container="empty"))
+    refused(InvalidArgument, lambda: restored(world, world))
+
+
+def test_missing_chunks_are_listed_before_anything_is_made(world: World, target: World) -> None:
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    lost = [next(iter(store.layout(name))).name for name in ("b", "joined")]
+    world.remove(lost[0])
+    world.overwrite(lost[1], world.content(lost[1])[:-1])
+    report = restored(world, target, lsn=lsn, dry_run=True)
+    assert report.dry_run and report.missing_chunks == 2
+    assert [item.chunk for item in report.missing] == lost
+    with pytest.raises(ChunksMissing) as caught:
+        restored(world, target, lsn=lsn)
+    error = caught.value
+    assert error.count == 2 and error.chunks == report.chunks
+    assert [item["segment"] for item in error.missing] == ["b", "joined"]
+    assert error.missing[0]["reason"] == "absent" and (error.missing[0]["start"], error.missing[0]["stop"]) == (
+        0,
+        200_000,
+    )
+    assert target.objects() == []
+    refused(ContainerNotFound, lambda: target.open(create=False))
+
+
+def test_rot_is_found_on_the_way_and_nobody_sees_what_is_half_made(world: World, target: World) -> None:
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    expected = described(store)
+    (chunk,) = (chunk.name for chunk in store.layout("b"))
+    sound = world.content(chunk)
+    world.overwrite(chunk, sound[:-1] + bytes((sound[-1] ^ 1,)))
+    with pytest.raises(Damaged) as caught:
+        restored(world, target, lsn=lsn)
+    assert caught.value.object == chunk
+    refused(Unsupported, target.open, target.replica)
+    refused(InvalidArgument, lambda: restored(world, target, lsn=lsn - 1))
+    world.overwrite(chunk, sound)
+    restored(world, target, lsn=lsn)
+    assert described(target.open()) == expected
+
+
+class Cut:
+    """The storage fails at the call of this number that changes anything, once."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, operation: str, names: tuple[str, ...]) -> None:
+        if operation in ("create", "create_if_absent", "put", "write", "sync") and self.left:
+            self.left -= 1
+            if not self.left:
+                raise StorageUnavailable("cut", object=names[0])
+
+    def around(self, *, after: bool) -> Callable[[ChunkStorage], ChunkStorage]:
+        def wrap(inner: ChunkStorage) -> ChunkStorage:
+            made = Hooked(inner)
+            setattr(made, "after" if after else "before", self)
+            return made
+
+        return wrap
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_it_goes_on_wherever_it_was_interrupted(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
+    monkeypatch.setattr(importing, "_CHUNKS", 3)
+    monkeypatch.setattr(importing, "_ROWS", 1)
+    monkeypatch.setattr(take_in, "_WINDOW_BYTES", 70_000)
+    monkeypatch.setattr(take_in, "_HELD_BYTES", 100_000)
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    expected = {name: found[:7] for name, found in described(store).items()}
+    chance = random.Random(7)
+    tried = 0
+    for number in itertools.count(1):
+        if chance.random() < 0.85 and number > 6 and world.kind == "filesystem":
+            continue
+        container = f"c{number}"
+        cut = Cut(number)
+        try:
+            restored(world, target, wrap=cut.around(after=after), lsn=lsn, new_container=container)
+        except StorageUnavailable:
+            target.forget_cache()
+            restored(world, target, lsn=lsn, new_container=container)
+        new = target.open(container)
+        assert {name: found[:7] for name, found in described(new).items()} == expected
+        assert new.last_event_number("a", "w") == 4
+        assert [entry.value for entry in new.table("t").scan()] == [b"v"]
+        assert problems(new.check("deep")) == []
+        new.close()
+        tried += 1
+        if cut.left:
+            break
+    assert tried > 10
+
+
+def test_a_long_segment_and_many_writers_take_several_records(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_CHUNKS", 4)
+    monkeypatch.setattr(importing, "_ROWS", 3)
+    store = world.open(rolling=4)
+    world.still(store)
+    store.create("a")
+    for number in range(10):
+        store.append("a", pattern(number * 4, 4), writer_id=f"w{number}", event_number=number + 1)
+    store.create("b")
+    store.append("b", b"b", writer_id="w", event_number=1)
+    lsn = store.pin("before").lsn
+    restored(world, target, lsn=lsn)
+    new = target.open()
+    assert new.read("a", 0, 99) == pattern(0, 40)
+    assert [new.last_event_number("a", f"w{number}") for number in range(10)] == list(range(1, 11))
+    assert new.last_event_number("b", "w") == 1
+    assert new.check("deep") == []
+
+
+def test_a_dead_head_that_lies_in_a_piece_of_its_own_is_left_out(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if target.appends:
+        pytest.skip("chunks are cut where nothing appends")
+    monkeypatch.setattr(take_in, "_WINDOW_BYTES", 10)
+    monkeypatch.setattr(take_in, "_HELD_BYTES", 20)
+    store = world.open()
+    world.still(store)
+    store.create("a")
+    store.append("a", pattern(0, 95))
+    store.truncate("a", 47)
+    restored(world, target)
+    new = target.open()
+    info = new.info("a")
+    assert (info.start_offset, info.length, info.chunk_count) == (47, 95, 3)
+    assert new.read("a", 47, 99) == pattern(47, 48)
+    assert problems(new.check("deep")) == []
+
+
+def test_between_storages_that_append_and_that_do_not(world: World, tmp_path: Path) -> None:
+    if world.kind != "memory":
+        pytest.skip("one pair of storages each way is enough")
+    other = World("memory", "slot" if world.mode == "append" else "append", tmp_path / "other")
+    try:
+        expected = described(filled(world))
+        old, new = world.storage(), other.storage()
+
+        def caches(role: str) -> ShelfCache:
+            storage, of = (new, other) if role == "owner" else (old, world)
+            return ShelfCache(storage, "default", role, of._shelf)
+
+        restore_on(old, new, settings=other.settings(), caches=caches)
+        assert described(other.open()) == expected
+    finally:
+        other.close()
+
+
+def test_a_state_of_the_import_itself_is_refused(world: World, target: World) -> None:
+    filled(world).close()
+    restored(world, target)
+    new = target.open()
+    world.still(new)
+    refused(Unsupported, lambda: target.replica(at_lsn=2))
+    assert target.replica().lsn
+
+
+def test_the_mark_is_bounded_and_versioned() -> None:
+    from chunkstore.metadata.codec import encode_table
+    from chunkstore.records import TableRecord
+
+    mark = ImportMark(Origin(b"u" * 16, 1 << 40, b"h" * 16), ImportPhase.TABLES, b"after")
+    raw = encode_import(mark)
+    assert raw.hex() == "01" + "75" * 16 + "0000010000000000" + "68" * 16 + "02" + b"after".hex()
+    assert decode_import(encode_table(TableRecord(1, raw))) == mark
+    for bad in (b"", raw[:41], b"\2" + raw[1:], raw[:41] + b"\3", raw + bytes(600)):
+        with pytest.raises(Damaged):
+            decode_import(encode_table(TableRecord(1, bad)))
+
+
+def test_two_at_once_end_in_one_container(world: World, target: World) -> None:
+    """The later one fences the earlier one, and goes on where that was."""
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    expected = described(store)
+    inner: list[RestoreReport] = []
+
+    def wrap(storage: ChunkStorage) -> ChunkStorage:
+        made = Hooked(storage)
+
+        def other(operation: str, names: tuple[str, ...]) -> None:
+            if operation == "create" and "/d/" in names[0] and not inner:
+                inner.append(RestoreReport("", 0, 0, 0, 0, 0, (), 0, False))
+                inner[0] = restored(world, target, lsn=lsn)
+
+        made.before = other
+        return made
+
+    with pytest.raises((NotOwner, OutcomeUnknown)):
+        restored(world, target, wrap=wrap, lsn=lsn)
+    assert inner[0].lsn == lsn
+    new = target.open()
+    assert described(new) == expected
+    assert problems(new.check("deep")) == []
+
+
+def test_rows_that_do_not_hold_together_never_become_a_container(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(world)
+    lsn = store.pin("before").lsn
+    chunks_of = importing._chunks_of
+
+    def shortened(*given: Any, **named: Any) -> Iterator[Any]:
+        found = list(chunks_of(*given, **named))
+        yield from found[: len(found) - (found[0].segment.name == "joined") if found else 0]
+
+    monkeypatch.setattr(importing, "_chunks_of", shortened)
+    with pytest.raises(Conflict):
+        restored(world, target, lsn=lsn)
+    refused(Unsupported, target.open)
+
+
+def test_the_source_may_go_on_meanwhile(world: World, target: World) -> None:
+    """Its owner appends, removes and collects without grace: a pin keeps the moment, and it is copied as it was."""
+    store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1)
+    world.still(store)
+    store.create("a")
+    store.append("a", pattern(0, 100))
+    lsn = store.pin("before").lsn
+    count = 0
+
+    def wrap(storage: ChunkStorage) -> ChunkStorage:
+        made = Hooked(storage)
+
+        def meddle(operation: str, names: tuple[str, ...]) -> None:
+            nonlocal count
+            if operation == "create" and "/d/" in names[0]:
+                count += 1
+                if count == 1:
+                    store.delete("a")
+                store.snapshot()
+                store.collect()
+
+        made.before = meddle
+        return made
+
+    restored(world, target, wrap=wrap, lsn=lsn)
+    assert count and not store.exists("a")
+    assert target.open().read("a", 0, 999) == pattern(0, 100)

@@ -1,0 +1,74 @@
+"""``--ask``: beside a live owner the verbs of upkeep have it do them; without one they claim, as ever."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import chunkstore
+from chunkstore.changes import Create, TablePut
+from chunkstore.config import RollingPolicy, Settings
+from tests.cli.conftest import Call
+
+
+def test_a_live_owner_does_it_and_stays(call: Call, root: str) -> None:
+    settings = Settings(lease_s=0.2, gc_grace_s=0, collect_s=0)
+    with chunkstore.open(root, settings=settings) as store:
+        store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=1000))
+        for number in range(10):
+            store.create("part")
+            store.append("part", bytes([number]) * 50)
+            store.seal("part")
+            store.concat("a", 50 * number, "part")
+        busy = call("gc", root, "--json", code=1).error
+        assert busy["error"] == "ContainerBusy"
+        pin = call("pins", "add", root, "nightly", "--note", "backup", "--ask", "--json").document
+        assert [item.lsn for item in store.pins()] == [pin["lsn"]]
+        merged = call("defrag", root, "--ask", "--json").document
+        assert merged["chunks_before"] == 10 and merged["chunks_after"] == store.info("a").chunk_count < 10
+        gone = 10 - merged["chunks_after"] + 1
+        assert call("gc", root, "--ask", "--json").document["pinned"] == gone
+        assert call("pins", "rm", root, "nightly", "--ask", "--json").document == {"pin": "nightly", "removed": True}
+        assert call("pins", "rm", root, "nightly", "--ask", "--json", code=1).error["error"] == "NoSuchPin"
+        assert call("gc", root, "--ask", "--json").document["chunks"] == gone
+        taken = call("snapshot", root, "--ask", "--json").document
+        assert (taken["lsn"], taken["digest"]) == (taken["lsn"], f"{store._container.current.store.head().digest:064x}")
+        assert b"backup" not in call("pins", "ls", root).out
+        assert store.append("a", b"still the owner") == 500
+        assert store.epoch == 1
+    assert "collected" in call("gc", root, "--ask").out.decode(), "nobody to be asked: it claims"
+    assert call("owner", root, "--json").document["opened_epoch"] == 2
+
+
+def test_misuse(call: Call, root: str) -> None:
+    with chunkstore.open(root) as store:
+        store.create("a")
+    for arguments in (
+        ("gc", root, "--ask", "--take-over"),
+        ("gc", root, "--ask", "--orphans"),
+        ("gc", root, "--ask", "--grace-s", "0"),
+        ("snapshot", root, "--ask", "--take-over"),
+    ):
+        assert call(*arguments, "--json", code=2).error["fields"] == {"argument": "--ask"}
+    assert call("owner", root, "--json").document["opened_epoch"] == 1
+
+
+def test_an_owner_without_an_application_does_it_and_is_not_idle_meanwhile(
+    start: Callable[..., subprocess.Popen[bytes]], call: Call, root: str
+) -> None:
+    with chunkstore.open(root) as store:
+        store.create("a")
+    serving = start("serve", root, "--idle-s", "4", "--json")
+    assert serving.stdout is not None
+    assert json.loads(serving.stdout.readline())["event"] == "serving"
+    began_s = time.monotonic()
+    with chunkstore.open_asker(root) as asker:
+        for number in range(3):
+            time.sleep(2)
+            asker.commit((Create(f"asked {number}"),), TablePut("sink", b"%d" % number, b"1", 0))
+    out, _ = serving.communicate(timeout=60)
+    assert json.loads(out.splitlines()[-1])["reason"] == "idle"
+    assert time.monotonic() - began_s > 9
+    assert [item["name"] for item in call("ls", root, "--json").lines] == ["a", *(f"asked {n}" for n in range(3))]

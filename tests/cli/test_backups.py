@@ -1,0 +1,113 @@
+"""``export``: what it prints, what it claims, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+
+
+@pytest.fixture
+def filled(call: Call, root: str, tmp_path: Path) -> str:
+    (tmp_path / "file").write_bytes(b"12345")
+    for name in ("a", "b"):
+        call("put", root, name, tmp_path / "file")
+    return root
+
+
+def test_export_list_verify(call: Call, filled: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.cks"
+    report = call("export", filled, path, "--expires", "3600", "--json").document
+    assert list(report) == ["path", "lsn", "segments", "chunks", "chunk_bytes", "rows", "file_bytes", "pin"]
+    assert (report["path"], report["segments"], report["chunk_bytes"]) == (str(path), 2, 10)
+    [pin] = call("pins", "ls", filled, "--json").lines
+    assert pin == report["pin"] and pin["name"] == "export-x.cks" and pin["expires_at"] is not None
+    header, *infos = call("export", "--list", path, "--json").lines
+    assert list(header) == [
+        "container", "uuid", "root", "lsn", "hash", "digest", "time", "segments", "topic", "pin"
+    ]  # fmt: skip
+    assert (header["lsn"], header["root"], header["pin"]) == (report["lsn"], filled, "export-x.cks")
+    assert infos == call("ls", filled, "--json").lines
+    assert b"everything" in call("export", "--list", path).out
+    for more in ([], ["--deep"]):
+        found = call("export", "--verify", path, *more, "--json").document
+        assert found["ok"] and (found["chunks"], found["chunk_bytes"], found["findings"]) == (2, 10, [])
+    [chunk, _] = [line["name"] for name in "ab" for line in call("layout", filled, name, "--json").lines]
+    (tmp_path / "store" / chunk).write_bytes(b"1234x")
+    assert call("export", "--verify", path, "--json").document["ok"]
+    assert b"DAMAGED" in call("export", "--verify", path, "--deep", code=1).out
+    [finding] = call("export", filled, "--verify", path, "--deep", "--json", code=1).document["findings"]
+    assert (finding["object"], finding["severity"]) == (chunk, "damage")
+
+
+def test_without_a_pin_nothing_is_claimed(call: Call, filled: str, tmp_path: Path) -> None:
+    claimed = call("owner", filled, "--json").document["claimed_epoch"]
+    out = call("export", filled, tmp_path / "x.cks", "b", "--no-pin").out
+    assert b"may be collected" in out
+    assert [line["name"] for line in call("export", "--list", tmp_path / "x.cks", "--json").lines[1:]] == ["b"]
+    for arguments in (
+        ["export", filled, tmp_path / "x.cks"],
+        ["export", filled, tmp_path / "no" / "x.cks", "--no-pin"],
+        ["export", filled],
+        ["export"],
+        ["export", filled, tmp_path / "y.cks", "--deep"],
+        ["export", filled, "--list", tmp_path / "x.cks"],
+        ["export", filled, tmp_path / "y.cks", "--verify", tmp_path / "x.cks"],
+        ["export", filled, tmp_path / "y.cks", "--expires", "-1"],
+        ["export", filled, tmp_path / "y.cks", ""],
+        ["export", "--list", tmp_path / "none"],
+    ):
+        assert call(*arguments, "--json", code=2).error["error"] == "InvalidArgument"
+    assert (
+        call("export", filled, tmp_path / "y.cks", "c", "--no-pin", "--json", code=1).error["error"]
+        == "SegmentNotFound"
+    )
+    error = call("export", "--list", tmp_path / "file", "--json", code=1).error
+    assert (error["error"], error["fields"]["object"]) == ("Damaged", str(tmp_path / "file"))
+    assert call("owner", filled, "--json").document["claimed_epoch"] == claimed, "nobody is fenced for what is refused"
+
+
+def test_backup_and_what_is_read_of_it(call: Call, filled: str, tmp_path: Path) -> None:
+    target = (tmp_path / "backups").as_uri()
+    made = call("backup", filled, target, "--json").document
+    assert list(made) == [
+        "run", "lsn", "hash", "time_ms", "segments", "chunks", "chunk_bytes", "copied_chunks", "copied_bytes", "given_up", "audit"
+    ]  # fmt: skip
+    assert (made["segments"], made["chunk_bytes"], made["copied_bytes"]) == (2, 10, 10)
+    claimed = call("owner", filled, "--json").document["claimed_epoch"]
+    again = call("backup", filled, target, "--no-pin", "--keep", "1", "--audit", "--json").document
+    assert call("owner", filled, "--json").document["claimed_epoch"] == claimed
+    assert again["given_up"]["backups"] == 1 and again["audit"]["findings"] == [] and again["audit"]["unnamed"] == 0
+    [listed] = call("backup", "ls", target, "--json").lines
+    assert listed == {**{key: again[key] for key in again if key not in ("given_up", "audit")}, "complete": True}
+    assert again["run"].encode() in call("backup", "ls", target).out
+    result = call("backup", filled, target, "--keep-days", "1", "--audit")
+    assert b"sound" in result.out and b"to copy: " in result.err
+    assert call("ls", target, "--json").lines == call("ls", filled, "--json").lines
+    assert call("cat", target, "a").out == b"12345"
+    assert call("check", target, "--deep", "--json").document == {"ok": True, "level": "deep", "findings": []}
+    assert call("usage", target, "--json").document["live_bytes"] == 10
+    for arguments in (("put", target, "z", tmp_path / "file"), ("owner", target), ("backup", target, filled + "2")):
+        error = call(*arguments, "--json", code=1).error
+        assert (error["error"], error["fields"]) == ("Unsupported", {"feature": "backup"})
+
+
+def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path: Path) -> None:
+    target = (tmp_path / "backups").as_uri()
+    claimed = call("owner", filled, "--json").document["claimed_epoch"]
+    for arguments in (
+        [filled, filled],
+        [filled, "nowhere"],
+        [filled, target, "--keep", "0"],
+        [filled, target, "--keep-days", "-1"],
+    ):
+        assert call("backup", *arguments, "--json", code=2).error["error"] == "InvalidArgument"
+    assert call("backup", "ls", target, "--json", code=1).error["error"] == "ContainerNotFound"
+    assert call("backup", (tmp_path / "none").as_uri(), target, "--json", code=1).error["error"] == "ContainerNotFound"
+    assert call("owner", filled, "--json").document["claimed_epoch"] == claimed
+    call("backup", filled, target)
+    [copy, *_] = (tmp_path / "backups" / "default" / "d").glob("*/*")
+    copy.unlink()
+    assert b"DAMAGED" in call("backup", filled, target, "--audit", code=1).out

@@ -1,0 +1,121 @@
+"""``restore`` as a command: what it says, what it refuses, and that a kill at any moment costs nothing but time."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import chunkstore
+from chunkstore.config import RollingPolicy
+from tests.cli.conftest import Call
+from tests.support.data import pattern, problems
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def filled(root: str) -> str:
+    with chunkstore.open(root) as store:
+        store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=1000))
+        store.append("a", pattern(0, 10_000), writer_id="w", event_number=3)
+        store.create("b")
+        store.append("b", b"xyz")
+    return root
+
+
+@pytest.fixture
+def new_root(tmp_path: Path) -> str:
+    return (tmp_path / "new").as_uri()
+
+
+def test_from_a_named_snapshot_to_another_root(call: Call, filled: str, new_root: str) -> None:
+    named = call("snapshot", filled, "--name", "nightly", "--json").document
+    assert named["pin"] == "nightly" and named["pin_lsn"] > named["lsn"]
+    lsn = str(named["pin_lsn"])
+    call("rm", filled, "b")
+    assert call("cat", filled, "b", "--at-lsn", lsn).out == b"xyz"
+    assert [item["name"] for item in call("ls", filled, "--at-lsn", lsn, "--json").lines] == ["a", "b"]
+    assert call("stat", filled, "b", "--at-lsn", lsn, "--json").document["length"] == 3
+    dry = call("restore", filled, new_root, "--lsn", lsn, "--dry-run", "--json").document
+    assert dry["dry_run"] and (dry["segments"], dry["chunks"], dry["missing"]) == (2, 11, [])
+    assert not call("containers", new_root).out
+    done = call("restore", filled, new_root, "--snapshot", "nightly", "--json").document
+    assert done == {**dry, "dry_run": False}
+    assert call("cat", new_root, "a").out == pattern(0, 10_000)
+    assert call("cat", new_root, "b").out == b"xyz"
+    assert call("check", new_root, "--deep", "--json").document["ok"]
+    again = call("restore", filled, new_root, "--snapshot", "nightly", "--json", code=2)
+    assert again.error["error"] == "InvalidArgument" and again.error["fields"] == {"argument": "new_root"}
+    assert b"restored" in call("restore", filled, new_root, "--new-container", "other").out
+
+
+def test_misuse(call: Call, filled: str, new_root: str) -> None:
+    for given in (
+        ("--lsn", "0"),
+        ("--lsn", "10000"),
+        ("--lsn", "3", "--snapshot", "x"),
+        ("--snapshot", "x"),
+        ("--time", "yesterday"),
+        ("--time", "2026-03-01T12:00:00"),
+        ("--time", "9999-03-01T12:00:00Z"),
+    ):
+        call("restore", filled, new_root, *given, code=2)
+    call("cat", filled, "b", "--at-lsn", "3", "--follow", code=2)
+    call("ls", filled, "--at-lsn", "3", "--at-time", "5", code=2)
+    call("restore", filled + "-other", new_root, code=1)
+
+
+def test_what_is_missing_is_listed(call: Call, filled: str, new_root: str, tmp_path: Path) -> None:
+    with chunkstore.open_replica(filled) as replica:
+        chunk = [item.name for item in replica.layout("a")][4]
+    (Path(filled.removeprefix("file://")) / chunk).unlink()
+    said = call("restore", filled, new_root, "--dry-run", "--json", code=1).document
+    assert [(item["segment"], item["start"], item["reason"]) for item in said["missing"]] == [("a", 4000, "absent")]
+    assert chunk.encode() in call("restore", filled, new_root, "--dry-run", code=1).out
+    error = call("restore", filled, new_root, "--json", code=1).error
+    assert error["error"] == "ChunksMissing" and error["fields"]["count"] == 1
+    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
+
+
+def copied(root: Path) -> int:
+    """How many chunks are there, taken in or not."""
+    return sum(1 for _ in root.glob("default/d/*/*"))
+
+
+def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
+    with chunkstore.open(root) as store:
+        for number in range(40):
+            store.create(f"s{number:02}", rolling=RollingPolicy(chunk_size_bytes_max=50_000))
+            store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
+            store.table("t").put(b"%d" % number, b"v")
+    chance = random.Random(5)
+    new = (tmp_path / "new").as_uri()
+    killed = 0
+    for _ in range(8):
+        enough = copied(tmp_path / "new") + chance.randrange(1, 60)
+        process = start("restore", root, new, "--take-over", "--json")
+        while process.poll() is None and copied(tmp_path / "new") < enough:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        if process.returncode == 0 or b"already" in err:
+            break  # it was done before the kill
+        assert process.returncode == -signal.SIGKILL, (out, err)
+        killed += 1
+    else:
+        process = start("restore", root, new, "--take-over", "--json")
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    assert killed
+    with chunkstore.open(new) as store:
+        for number in range(40):
+            assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
+            assert store.last_event_number(f"s{number:02}", "w") == number + 1
+        assert len(list(store.table("t").scan())) == 40
+        assert problems(store.check("deep")) == []

@@ -1,0 +1,414 @@
+"""The LMDB store beside other processes: what they hold, kill, stop in the middle of, and inherit.
+
+Child processes are started with spawn (or as scripts); fork is used only where forking is what is tested.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.config import KIB, MIB, Settings
+from chunkstore.errors import ChunkstoreError, StorageUnavailable, Unsupported
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, copying, open_reader
+from chunkstore.metadata.lmdb import cache as cache_module
+from chunkstore.metadata.port import MetadataStore
+from chunkstore.testing.metadata_history import History
+from tests.support.forked import in_forked_child
+from tests.support.lmdb_caches import CONTAINER, big_commit, made_current, state_file, token_directories
+from tests.support.scripts import ENVIRONMENT
+from tests.support.stopped import stopped_process
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "cache")
+
+
+@pytest.fixture
+def cache(folder: str) -> Iterator[LmdbMetadataCache]:
+    cache = LmdbMetadataCache(folder, CONTAINER, "here")
+    yield cache
+    cache.close()
+
+
+# ---- other processes
+
+
+def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
+    """A process with the container's store open, doing what it is told."""
+    settings = Settings(lmdb_map_bytes=map_bytes)
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=settings)
+    store: MetadataStore | None = None
+    calls: dict[str, Callable[..., Any]] = {
+        "open": lambda: cache.open_current() is not None,
+        "head": lambda: store.head() if store else None,
+        "get": lambda key: store.get(key) if store else None,
+        "apply": lambda commits: store.apply(commits, verify=False) if store else None,
+    }
+    while True:
+        name, *arguments = pipe.recv()
+        if name == "end":
+            if store is not None:
+                store.close(clean=arguments[0])
+            pipe.send(None)
+            return
+        if name == "open":
+            store = cache.open_current()
+            pipe.send(store is not None)
+        elif name == "reader":
+            store = open_reader(arguments[0], CONTAINER, settings=settings)
+            pipe.send(store is not None)
+        else:
+            try:
+                pipe.send(calls[name](*arguments))
+            except ChunkstoreError as error:
+                pipe.send(error)
+
+
+class Other:
+    """A process started with spawn."""
+
+    def __init__(self, folder: str, map_bytes: int = MIB) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(folder, map_bytes, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def __call__(self, *message: object) -> Any:
+        self._pipe.send(message)
+        assert self._pipe.poll(60), "no answer"
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(30)
+
+
+@pytest.fixture
+def other(folder: str) -> Iterator[Callable[..., Other]]:
+    started: list[Other] = []
+
+    def start(map_bytes: int = MIB) -> Other:
+        started.append(Other(folder, map_bytes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def test_what_another_process_holds_is_copied(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
+    store, history = made_current(cache)
+    zombie = other()
+    assert zombie("open")
+    assert zombie("head") == store.head()
+    first, second = history.commit([(b"Sa", b"first")]), history.commit([(b"Sa", b"second")])
+    assert zombie("apply", [first]) is True
+    assert store.apply([first, second], verify=True)
+    assert zombie("get", b"Sa") == b"first"
+    assert store.get(b"Sa") == b"second"
+    zombie.kill()
+    assert len(token_directories(cache)) == 2
+    store.close(clean=False)
+    found = cache.open_current()
+    assert found is not None
+    assert found.head().position == second.position, "of two that nobody holds, the newer one"
+    found.close(clean=False)
+
+
+def test_the_one_of_a_killed_process_is_taken_as_it_is(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
+    store, history = made_current(cache)
+    store.close(clean=True)
+    owner = other()
+    assert owner("open")
+    assert owner("apply", [history.commit([(b"Sa", b"last")])]) is True
+    owner.kill()
+    (name,) = token_directories(cache)
+    found = cache.open_current()
+    assert isinstance(found, LmdbMetadataStore)
+    assert os.path.basename(found.path) == name
+    assert found.get(b"Sa") == b"last"
+    found.close(clean=True)
+
+
+def test_a_free_one_that_is_far_behind_is_not_preferred(
+    cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_COPY_WORTH_RECORDS", 2)
+    store, history = made_current(cache)
+    behind = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
+    assert isinstance(behind, LmdbMetadataStore)
+    left = behind.path
+    behind.close(clean=True)
+    for steps, copied in ((1, False), (1, True)):
+        for _ in range(steps):
+            assert store.apply([history.commit([(b"Sa", b"on")])], verify=False)
+        found = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
+        assert isinstance(found, LmdbMetadataStore)
+        assert (found.path != left) is copied
+        assert (found.head() == store.head()) is copied
+        found.close(clean=False)
+    store.close(clean=False)
+
+
+def test_the_owners_process_has_grown_the_map(
+    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
+) -> None:
+    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=Settings(lmdb_map_bytes=256 * KIB))
+    store, history = made_current(cache)
+    reader, copier = other(256 * KIB), other(256 * KIB)
+    assert reader("reader", store.path)
+    assert reader("get", b"Sa") == b"2"
+    for number in range(20):
+        assert store.apply([big_commit(history, number)], verify=False)
+    assert reader("get", b"S000001") == b"x" * 100  # adopts the new size when it begins to read
+    assert copier("open")
+    assert copier("get", b"S000001") == b"x" * 100
+    assert copier("apply", [big_commit(history, 20)]) is True
+    store.close(clean=False)
+
+
+def test_readers_beside_the_owner(cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]) -> None:
+    assert open_reader(folder, CONTAINER) is None
+    store, history = made_current(cache)
+    readers = [other() for _ in range(3)]
+    assert all(reader("reader", store.path) for reader in readers)
+    for number in range(10):
+        commit = history.commit([(b"Sa", b"new %d" % number)])
+        assert store.apply([commit], verify=True)
+        for reader in readers:
+            assert reader("get", b"Sa") == b"new %d" % number
+            assert reader("head").position == commit.position
+    assert isinstance(readers[0]("apply", [history.commit([(b"Sa", b"")])]), Unsupported)
+    assert readers[0]("end", True) is None
+    here = open_reader(store.path, CONTAINER)  # in the owner's own process, too
+    assert here is not None
+    again = cache.open_current()
+    assert again is not None
+    store.close(clean=True)
+    here.close(clean=True)
+    assert again.apply([history.commit([(b"Sb", b"")])], verify=False) is False, (
+        "what the reader was refused came first"
+    )
+    again.close(clean=False)
+
+
+def test_kill_in_the_middle_of_applies_leaves_a_prefix(folder: str, tmp_path: Path) -> None:
+    script = f"""
+import sys
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.testing.metadata_history import History
+cache = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here")
+store, history = cache.create(), History()
+cache.make_current(store)
+number = 0
+while True:
+    number += 1
+    rows = [(b"S%d" % row, b"%d" % number) for row in range(20)]
+    assert store.apply([history.commit(rows)], verify=False)
+    if number % 50 == 0:
+        print(number, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout is not None
+    applied = [int(process.stdout.readline()) for _ in range(6)]
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    process.stdout.close()
+
+    cache = LmdbMetadataCache(folder, CONTAINER, "here")
+    store = cache.open_current()
+    assert store is not None
+    with store.view() as view:
+        lsn = view.head.position.lsn
+        assert lsn >= applied[-1]
+        assert dict(view.scan(b"", b"\xff")) == {b"S%d" % row: b"%d" % lsn for row in range(20)}
+    expected = History()
+    for number in range(1, lsn + 1):
+        expected.commit([(b"S%d" % row, b"%d" % number) for row in range(20)])
+    assert store.head().position == expected.position
+    assert store.apply([expected.commit([(b"Sx", b"")])], verify=True)
+    store.close(clean=True)
+
+
+STOPPED = """
+import time
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+store = LmdbMetadataCache({folder!r}, {container!r}, "here").open_current()
+{within}
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_copy_beside_a_process_that_was_stopped_while_it_writes(cache: LmdbMetadataCache, folder: str) -> None:
+    """It holds LMDB's own lock, for which nobody can wait with a deadline."""
+    store, history = made_current(cache)
+    store.close(clean=False)
+    script = STOPPED.format(
+        folder=folder, container=CONTAINER, within="with store._environment.handle.begin(write=True) as txn:"
+    )
+    with stopped_process([sys.executable, "-c", script]):
+        copied = cache.open_current()
+        assert copied is not None
+        assert copied.head().position == history.position
+        assert copied.apply([history.commit([(b"Sa", b"on")])], verify=True)
+        copied.close(clean=True)
+        again = cache.open_current()
+        assert again is not None
+        assert again.get(b"Sa") == b"on"
+        again.close(clean=True)
+
+
+def test_a_copy_that_hangs_is_given_up(cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was stopped while it opened the environment holds up everyone who opens it."""
+    monkeypatch.setattr(copying, "COPY_S_MAX", 0.3)
+    store, _ = made_current(cache)
+    assert isinstance(store, LmdbMetadataStore)
+    left = store.path
+    store.close(clean=False)
+    # LMDB's byte of the lock file: exclusive while an environment is being opened.
+    lock = "import fcntl, os\nfile = os.open(os.path.join(store.path, 'lock.mdb'), os.O_RDWR)\n"
+    script = STOPPED.format(
+        folder=folder, container=CONTAINER, within=lock + "fcntl.lockf(file, fcntl.LOCK_EX)\nif True:"
+    )
+    with stopped_process([sys.executable, "-c", script]):
+        assert cache.open_current() is None
+        fresh = cache.create()  # the way on
+        cache.make_current(fresh)
+        fresh.close(clean=False)
+        again = cache.open_current()
+        assert again is not None
+        again.close(clean=False)
+    deadline = time.monotonic() + 30
+    while len(token_directories(cache)) > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)  # the thread that was given up goes on, and cleans up
+    assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted(
+        (left, again.path)  # type: ignore[attr-defined]
+    )
+
+
+def test_directories_in_use_are_kept_and_others_swept(
+    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
+) -> None:
+    store, _ = made_current(cache)
+    reader = other()
+    assert reader("reader", store.path)
+    fresh = cache.create()
+    cache.make_current(fresh)
+    store.close(clean=False)
+    cache.discard(cache.create())
+    assert len(token_directories(cache)) == 2
+    assert reader("get", b"Sa") == b"2"
+    assert reader("end", False) is None
+    abandoned = cache.create()
+    assert len(token_directories(cache)) == 2
+    abandoned.close(clean=False)  # never made current: as after a crash while rebuilding
+    os.mkdir(os.path.join(cache.path, "f" * 32))  # a crash between two steps
+    cache.make_current(fresh)
+    assert isinstance(fresh, LmdbMetadataStore)
+    assert token_directories(cache) == [os.path.basename(fresh.path)]
+    fresh.close(clean=True)
+
+
+# ---- fork
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
+    store, history = made_current(cache)
+    view = store.view()
+    next_commit = history.commit([(b"Sa", b"parent")])
+
+    def child() -> str:
+        calls: list[Callable[[], object]] = [
+            store.head, store.view, lambda: store.get(b"Sa"), lambda: store.jump(history.position, 0),
+            lambda: store.apply([next_commit], verify=False),
+        ]  # fmt: skip
+        answers = []
+        for call in calls:
+            with pytest.raises(StorageUnavailable, match="fork") as caught:
+                call()
+            answers.append(type(caught.value).__name__)
+        view.close()
+        store.close(clean=True)
+        cache.close()
+        return " ".join(answers)
+
+    assert in_forked_child(child) == " ".join(["StorageUnavailable"] * 5)
+    assert view.get(b"Sa") == b"2"  # the parent's reader slot is its own still
+    assert store.apply([next_commit], verify=True)
+    assert view.get(b"Sa") == b"2"
+    view.close()
+    assert state_file(cache).read_text().split()[3] == "open"
+    again = cache.open_current()
+    assert again is not None
+    assert again.head().position == next_commit.position
+    again.close(clean=False)
+    store.close(clean=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folder: str) -> None:
+    store, history = made_current(cache)
+
+    def child() -> str:
+        own = LmdbMetadataCache(folder, CONTAINER, "here")
+        if own.open_current() is not None or cache.open_current() is not None:
+            return "opened what its parent has open"
+        made = own.create()
+        made.load([(b"Sa", b"the child's")])
+        made.finish_load(made.head())
+        own.make_current(made)
+        made.close(clean=False)
+        again = own.open_current()
+        return "fine" if again is not None and again.get(b"Sa") == b"the child's" else "lost"
+
+    assert in_forked_child(child) == "fine"
+    assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
+    assert store.get(b"Sa") == b"on"
+    store.close(clean=False)
+    successor = cache.open_current()
+    assert successor is not None
+    assert successor.get(b"Sa") == b"the child's"
+    successor.close(clean=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_lives_on_holds_nothing_of_its_killed_parent(cache: LmdbMetadataCache, folder: str) -> None:
+    store, _ = made_current(cache)
+    store.close(clean=True)
+    script = f"""
+import os, time
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+store = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current()
+if os.fork():
+    os.kill(os.getpid(), 9)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        process.wait(30)
+        (name,) = token_directories(cache)
+        found = cache.open_current()
+        assert isinstance(found, LmdbMetadataStore)
+        assert os.path.basename(found.path) == name
+        found.close(clean=True)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()

@@ -1,0 +1,226 @@
+"""What the job that merges looks at: what has changed, and everything seldom; and when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.assembly import open_store_on
+from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import InvalidArgument
+from chunkstore.upkeep import defrag, jobs
+from chunkstore.upkeep.jobs import DefragJob, Step
+from chunkstore_bindings.memory import MemoryChunkStorage
+from tests.support.clock import jumping_clock
+from tests.support.data import pattern
+from tests.support.hooked import wait_for
+
+LARGE = RollingPolicy(chunk_size_bytes_max=1000)
+Opened = Callable[..., ChunkedSegmentStorage]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Opens a container where every append is a chunk of its own."""
+    stores: list[ChunkedSegmentStorage] = []
+
+    def call(**options: Any) -> ChunkedSegmentStorage:
+        storage = MemoryChunkStorage(f"memory://defrag-job-{random.random()}", append=False)
+        settings = Settings(lease_s=0, collect_s=0, gc_grace_s=0)
+        stores.append(open_store_on(storage, settings=settings, close_storage=True, **options))
+        return stores[-1]
+
+    yield call
+    for store in stores:
+        store.close()
+
+
+class Looked:
+    """Where the job began to look, segment by segment."""
+
+    def __init__(self, store: ChunkedSegmentStorage, monkeypatch: pytest.MonkeyPatch, **policy: Any) -> None:
+        self.job = DefragJob(store._container, store._context, DefragPolicy(**policy))
+        self.findings: list[str] = []
+        self._at: list[tuple[str, int]] = []
+        step = defrag.defrag_step
+
+        def looking(container: Any, context: Any, name: str, chosen: Any, position: int) -> Any:
+            self._at.append((name, position))
+            return step(container, context, name, chosen, position)
+
+        monkeypatch.setattr(jobs, "defrag_step", looking)
+
+    def a_pass(self) -> list[tuple[str, int]]:
+        self._at.clear()
+        step = Step(float("inf"), lambda: False)
+        while self.job.step(step):
+            pass
+        self.findings += step.findings
+        return [*self._at]
+
+
+def append(store: ChunkedSegmentStorage, name: str, count: int, size: int = 10) -> None:
+    if not store.exists(name):
+        store.create(name, rolling=LARGE)
+    for _ in range(count):
+        length = store.info(name).length
+        store.append(name, pattern(length, size))
+
+
+def test_a_pass_looks_at_what_has_changed(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    append(store, "a", 2, size=300)
+    append(store, "a", 2)
+    append(store, "b", 2)
+    with jumping_clock() as clock:
+        looked = Looked(store, monkeypatch)
+        assert looked.a_pass() == [("a", 0), ("b", 0)], "after opening everything"
+        assert looked.a_pass() == [] == looked.a_pass()
+        append(store, "a", 1)
+        assert looked.a_pass() == [("a", 600)], "what cannot be merged with it is not looked at again"
+        append(store, "a", 5)
+        assert looked.a_pass() == [("a", 600)] and len([*store.layout("a")]) == 3
+        assert looked.a_pass() == [("a", 600)], "what was merged may be merged with others"
+        assert looked.a_pass() == []
+        store.truncate("a", 5)
+        store.seal("b")
+        assert looked.a_pass() == [("a", 0), ("b", 0)]
+        store.delete("a")
+        assert looked.a_pass() == [("a", 0)]
+        append(store, "a", 1)
+        assert looked.a_pass() == [("a", 0)]
+        clock.jump(3600)
+        assert looked.a_pass() == [("a", 0), ("b", 0)], "once an hour everything"
+        assert looked.a_pass() == []
+
+
+def test_too_many_names(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_CHANGED_MAX", 2)
+    store = opened()
+    looked = Looked(store, monkeypatch)
+    looked.a_pass()
+    for name in "abc":
+        append(store, name, 1)
+    assert [name for name, _ in looked.a_pass()] == ["a", "b", "c"]
+    assert looked.a_pass() == []
+    append(store, "c", 1)
+    assert [name for name, _ in looked.a_pass()] == ["c"]
+
+
+def test_what_has_to_become_old_first(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    with jumping_clock() as clock:
+        looked = Looked(store, monkeypatch, age_s_min=100)
+        assert looked.a_pass() == []
+        append(store, "a", 8)
+        assert looked.a_pass() == []
+        clock.jump(101)
+        assert looked.a_pass() == [("a", 0)]
+        assert len([*store.layout("a")]) == 1
+        assert looked.a_pass() == []
+        clock.jump(101)
+        assert looked.a_pass() == [("a", 0)], "the merge was a change, too"
+        assert looked.a_pass() == []
+
+
+def test_a_clock_behind_the_labels_is_told(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    with jumping_clock() as clock:
+        clock.jump(30)
+        append(store, "a", 8)
+        clock.jump(-30)
+        looked = Looked(store, monkeypatch)
+        looked.a_pass()
+        assert looked.findings == [] and store.defrag(dry_run=True).ahead == (), "clocks differ"
+        clock.jump(1000)
+        append(store, "b", 8)
+        append(store, "c", 8)
+        clock.jump(-1000)
+        report = store.defrag(dry_run=True)
+        assert report.ahead == ("b", "c") and report.actions == () == store.defrag().actions
+        looked.a_pass()
+        assert len(looked.findings) == 1 and "of segment 'b' for one: set the clock right" in looked.findings[0]
+        clock.jump(1001)
+        assert len(store.defrag().actions) == 3 and store.defrag().ahead == ()
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_inline_a_full_run_begins_a_pass(opened: Opened, inline: bool) -> None:
+    policy = OptimiserPolicy(defrag=DefragPolicy(), defrag_inline=inline, interval_s=1000)
+    store = opened(optimiser=policy)
+    store.optimiser.run_once()
+    append(store, "a", 7)
+    (job,) = [job for job in store.optimiser._entries if job.job.name == "defrag"]
+    assert not job.job.pressing
+    append(store, "a", 1)
+    assert job.job.pressing is inline
+    if inline:
+        wait_for(lambda: len([*store.layout("a")]) == 1)
+        assert not job.job.pressing
+        assert store.read("a", 0, 99) == pattern(0, 80)
+    else:
+        assert job.due_s(0) > 100
+
+
+def test_inline_waits_behind_an_error(opened: Opened) -> None:
+    store = opened(optimiser=OptimiserPolicy(defrag=DefragPolicy(), defrag_inline=True, interval_s=1000))
+    store.optimiser.run_once()
+    store.optimiser.pause()
+    append(store, "a", 8)
+    (entry,) = [entry for entry in store.optimiser._entries if entry.job.name == "defrag"]
+    entry.note(Step(0, bool), chunkstore.StorageUnavailable("away"), more=True)
+    assert entry.due_s(0.0) > 0.0 and entry.job.pressing
+    entry.error = None
+    assert entry.due_s(0.0) == 0.0
+
+
+def test_inline_alone_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="give defrag=DefragPolicy"):
+        OptimiserPolicy(defrag_inline=True)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_passes_leave_nothing_that_a_look_at_everything_would_merge(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    store = opened()
+    looked = Looked(store, monkeypatch, fanout=3)
+    looked.a_pass()
+    parts = 0
+    rare = ["truncate", "concat", "again"] if seed % 2 else []
+    for _ in range(60):
+        name = chance.choice("ab")
+        what = chance.choice(["append", "append", "append", "pass", "pass", *rare])
+        if what == "append" or not store.exists(name):
+            append(store, name, chance.randrange(1, 6), size=chance.choice([1, 10, 10, 30, 90, 270]))
+        elif what == "truncate":
+            info = store.info(name)
+            store.truncate(name, chance.randrange(info.start_offset, info.length + 1))
+        elif what == "concat":
+            parts += 1
+            length = store.info(name).length
+            store.create("part", rolling=LARGE)
+            for at in range(chance.randrange(1, 5)):
+                store.append("part", pattern(length + at * 9, 9))
+            store.seal("part")
+            store.concat(name, length, "part")
+        elif what == "again":
+            store.delete(name)
+        else:
+            looked.a_pass()
+    while looked.a_pass():
+        pass
+    for name in "ab":
+        if store.exists(name):
+            info = store.info(name)
+            assert store.read(name, info.start_offset, 1 << 20) == pattern(
+                info.start_offset, info.length - info.start_offset
+            )
+            policy = DefragPolicy(fanout=3)
+            assert not defrag.plan_defrag_step(store._context, name, policy, 0, wait=True).runs, name

@@ -1,0 +1,159 @@
+"""Planted bugs in upkeep: merges, pins, retention, collection. Their runs have all verbs of upkeep.
+
+Promises: as ``mutants_engine``. Leaves out: sweeps, and pins in the collections (``mutants_engine``, ``mutants_journal``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
+
+__all__ = ["UPKEEP_MUTANTS"]
+
+_REPLACE: Final = "chunkstore.operations.replace"
+_RETENTION: Final = "chunkstore.upkeep.retention"
+_LATE_PIN: Final = Patch(f"{_RETENTION}:carry_out", "held is not None and held < cut.offset", "False")
+
+
+def _upkeep(
+    name: str,
+    what: str,
+    *patches: Patch,
+    kinds: tuple[str, ...] = EVERYWHERE,
+    needs: tuple[str, ...] = (),
+    tests: tuple[str, ...] = (),
+) -> Mutant:
+    return Mutant(name, what, kinds, patches, needs, tests=tests, upkeep=True)
+
+
+UPKEEP_MUTANTS: Final = (
+    _upkeep(
+        "replace-unchecked",
+        "a merge takes the place of whatever chunks hold its range by now",
+        Patch(f"{_REPLACE}:plan_replace", "if expected != found:", "if False:"),
+        tests=("tests/engine/test_replace.py",),
+    ),
+    _upkeep(
+        "replace-former-epoch",
+        "a merge that an epoch has begun is committed by the next one",
+        Patch(f"{_REPLACE}:_new_chunks", "if found != expected:", "if found[0] != expected[0]:"),
+    ),
+    _upkeep(
+        "replace-active",
+        "a merge takes in the chunk that appends still go to",
+        Patch(
+            f"{_REPLACE}:find_run", "if record.state != CLOSED and record.epoch == changes.owned.epoch:", "if False:"
+        ),
+        kinds=POSIX,
+        tests=("tests/engine/test_replace.py",),
+    ),
+    _upkeep(
+        "replace-keeps-skip",
+        "a first chunk that was written anew without its dead head counts as if it still had it",
+        Patch(
+            f"{_REPLACE}:exchange",
+            "skip = segment.start_offset - run.start if is_first else segment.first_chunk_skip",
+            "skip = segment.first_chunk_skip",
+        ),
+    ),
+    _upkeep(
+        "replace-forgets-skip",
+        "a merge of the first chunk brings back bytes that were truncated",
+        Patch(f"{_REPLACE}:exchange", "segment.start_offset - run.start if is_first", "0 if is_first"),
+    ),
+    _upkeep(
+        "replace-half-linked",
+        "the chunk behind a merge still names the one that was there",
+        Patch(f"{_REPLACE}:exchange", "if not is_last:", "if False:"),
+    ),
+    _upkeep(
+        "replace-half-indexed",
+        "of what a merge has made the offset index shows the first chunk only",
+        Patch(f"{_REPLACE}:exchange", "run.start, run.stop, added))", "run.start, run.stop, added[:1]))"),
+    ),
+    _upkeep(
+        "replace-leaks",
+        "what a merge has replaced never becomes garbage",
+        Patch(
+            f"{_REPLACE}:exchange",
+            "changes.discard(run.ids[0], run.ids[-1], len(run.ids), run.stop - run.begin)",
+            "pass",
+        ),
+    ),
+    _upkeep(
+        "replace-unsynced",
+        "a merge is committed before its bytes are durable",
+        Patch(
+            f"{_REPLACE}:plan_replace",
+            "if change.session_id is None and changes.owned.appendable:",
+            "if False:",
+        ),
+        kinds=POSIX,
+        needs=("power_cut",),
+    ),
+    _upkeep(
+        "replace-deletes-at-once",
+        "a merge deletes what it replaces before it is committed",
+        Patch(
+            f"{_REPLACE}:exchange",
+            "changes.discard(",
+            "storage = changes.owned.queue._environment.sync.__self__\n"
+            "    storage.delete(changes.owned.names.chunk(run.ids[0]))\n"
+            "    changes.discard(",
+        ),
+    ),
+    _upkeep(
+        "merge-crc",
+        "the CRC of a merged chunk is combined as if a part of it were a byte longer",
+        Patch("chunkstore.blocks:merged_borders", "behind, border - low)", "behind, border - low + 1)"),
+    ),
+    _upkeep(
+        "merge-cleans-up",
+        "a merge whose outcome is unknown deletes its chunk",
+        Patch("chunkstore.upkeep.defrag:_carry_out", "except (OutcomeUnknown, NotOwner, Closed):", "except (Closed,):"),
+        tests=("tests/engine/test_defrag.py",),
+    ),
+    _upkeep(
+        "pin-newest",
+        "of several pins the newest counts, not the oldest",
+        Patch(
+            "chunkstore.metadata.pins:pinned_lsn", "return min(found, default=None)", "return max(found, default=None)"
+        ),
+    ),
+    _upkeep(
+        "pin-ends-early",
+        "a pin that has an end is over at the next collection",
+        Patch(
+            "chunkstore.operations.pins:_is_over",
+            "return record.lasts_ms > 0 and is_older(",
+            "return record.lasts_ms > 0 or is_older(",
+        ),
+        tests=("tests/engine/test_pins.py",),
+    ),
+    _upkeep(
+        "gc-no-grace",
+        "a collection does not wait for the grace period",
+        Patch(
+            "chunkstore.operations.collect:_due", "return kept_s == 0 or is_older(", "return kept_s >= 0 or is_older("
+        ),
+        tests=("tests/engine/test_upkeep.py", "tests/engine/test_reader.py"),
+    ),
+    _upkeep(
+        "retention-passes-pin",
+        "retention does not look at the offsets that pins name",
+        Patch(f"{_RETENTION}:_step", "not_beyond=pinned_offset(view, text),", "not_beyond=None,"),
+        _LATE_PIN,
+    ),
+    _upkeep(
+        "retention-late-pin",
+        "a pin that comes between the plan of a retention and its truncation does not count",
+        _LATE_PIN,
+        tests=("tests/engine/test_retention.py",),
+    ),
+    _upkeep(
+        "retention-old-policy",
+        "a policy that was changed or removed since the plan still truncates",
+        Patch(f"{_RETENTION}:carry_out", "return Policies(view).find(cut.segment.encode()) == policy and", "return"),
+    ),
+)

@@ -1,0 +1,38 @@
+"""Caches in LMDB, as their tests make them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chunkstore.config import KIB, Settings
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
+from chunkstore.metadata.port import Commit
+from chunkstore.testing.metadata_history import History
+
+__all__ = ["CONTAINER", "SMALL", "big_commit", "made_current", "state_file", "token_directories"]
+
+CONTAINER = bytes(range(16))
+SMALL = Settings(lmdb_map_bytes=64 * KIB)
+
+
+def made_current(cache: LmdbMetadataCache, commits: int = 3) -> tuple[LmdbMetadataStore, History]:
+    store, history = cache.create(), History()
+    for number in range(commits):
+        assert store.apply([history.commit([(b"Sa", b"%d" % number)])], verify=False)
+    cache.make_current(store)
+    assert isinstance(store, LmdbMetadataStore)
+    return store, history
+
+
+def token_directories(cache: LmdbMetadataCache) -> list[str]:
+    return sorted(name for name in os.listdir(cache.path) if len(name) == 32)
+
+
+def state_file(cache: LmdbMetadataCache) -> Path:
+    (name,) = token_directories(cache)
+    return Path(cache.path, name, "STATE")
+
+
+def big_commit(history: History, number: int) -> Commit:
+    return history.commit([(b"S%06d" % (1000 * number + row), b"x" * 100) for row in range(300)])

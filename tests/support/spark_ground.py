@@ -1,0 +1,61 @@
+"""A store that Spark's executors read, without Spark."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import chunkstore
+from chunkstore.blocks import Borders
+from chunkstore.config import Settings
+from chunkstore.records import LayoutChunk
+from chunkstore.replica import Replica
+from chunkstore.spark.options import ReadOptions
+from chunkstore.spark.plan import ReadTask, plan_read
+from tests.support.data import pattern
+
+__all__ = ["MIB", "Ground", "filled", "flip", "whole"]
+
+MIB = chunkstore.MIB
+
+
+class Ground:
+    """A store on disk, and reads of it as the executors would do them."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"file://{path}/root"
+        self.path = path
+        self.settings = Settings(cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28)
+
+    def open(self) -> chunkstore.ChunkedSegmentStorage:
+        return chunkstore.open(self.url, settings=self.settings)
+
+    def replica(self) -> Replica:
+        return chunkstore.open_replica(self.url, settings=self.settings)
+
+    def options(self, *segments: str, topic: str | None = None, min_partitions: int = 1) -> ReadOptions:
+        return ReadOptions(self.url, "default", segments, topic, None, ("segment", "offset", "value"), min_partitions)
+
+    def plan(self, *segments: str, min_partitions: int = 1) -> list[ReadTask]:
+        with self.replica() as replica:
+            return plan_read(replica, self.options(*segments, min_partitions=min_partitions))
+
+    def file(self, chunk: str) -> Path:
+        return self.path / "root" / chunk
+
+
+def filled(store: chunkstore.ChunkedSegmentStorage, name: str, length: int, chunk_bytes: int, seed: int = 0) -> None:
+    store.create(name, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes))
+    store.append(name, pattern(0, length, seed))
+
+
+def whole(chunk: LayoutChunk) -> Borders:
+    """A chunk of one block."""
+    assert chunk.crc32c is not None
+    return Borders(array("Q", (0, chunk.length)), array("I", (0, chunk.crc32c)))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)

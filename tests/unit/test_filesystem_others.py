@@ -1,0 +1,257 @@
+"""A root of files that others write to: links and odd names, and other processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    InvalidArgument,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.filesystem.file_cache import OpenFile
+from tests.support.files import failing, makers, temporaries
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def storage(root: Path) -> Iterator[FilesystemChunkStorage]:
+    storage = FilesystemChunkStorage(root, medium="ext4")
+    yield storage
+    storage.close()
+
+
+def operations(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], object]]:
+    """Every operation on an existing chunk but exists, bound to ``name``."""
+    handle = ChunkHandle(name, writable=True)
+    return [
+        partial(storage.stat, name),
+        partial(storage.open_read, name),
+        partial(storage.open_write, name),
+        partial(storage.read, handle, 0, 9),
+        partial(storage.read_into, handle, 0, bytearray(9)),
+        partial(storage.write, handle, 0, b"x"),
+        partial(storage.sync, [name]),
+        partial(storage.harden, name),
+        partial(storage.truncate, handle, 0),
+        partial(storage.set_read_only, handle, read_only=True),
+    ]
+
+
+# Symbolic links and odd files
+
+
+def test_links_are_never_followed(storage: FilesystemChunkStorage, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    storage.create("in/file", b"inside")
+    (root / "orders").symlink_to(outside)
+    (root / "alias").symlink_to(root / "in")
+    (root / "leaf").symlink_to(outside / "secret")
+    for name in ("orders/secret", "orders/new", "orders/deep/new", "alias/file", "leaf"):
+        for call in operations(storage, name):
+            with pytest.raises(Unsupported, match="symbolic link"):
+                call()
+        if name != "leaf":
+            for make in makers(storage):
+                with pytest.raises(Unsupported, match="symbolic link"):
+                    make(name, b"x")
+            for ask in (storage.delete, storage.exists):
+                with pytest.raises(Unsupported):
+                    ask(name)
+    with pytest.raises(ChunkExists):
+        storage.create("leaf", b"x")
+    assert storage.create_if_absent("leaf", b"x") is False
+    assert [item.name for item in storage.list().items] == ["in/file"]
+    with pytest.raises(Unsupported):
+        storage.list("orders/")
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert (outside / "secret").read_bytes() == b"secret"
+
+
+def test_a_root_behind_a_link_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    storage = FilesystemChunkStorage(tmp_path / "link")
+    storage.create("a/b", b"x")
+    assert (tmp_path / "real/a/b").read_bytes() == b"x"
+    assert storage.url == f"file://{tmp_path}/real"
+    storage.close()
+
+
+def test_forged_handles_cannot_leave_the_root(storage: FilesystemChunkStorage, tmp_path: Path) -> None:
+    storage.create("a", b"x")
+    (tmp_path / "outside").write_bytes(b"secret")
+    handle = ChunkHandle("../outside", writable=True)
+    for call in (
+        lambda: storage.read(handle, 0, 9),
+        lambda: storage.read_into(handle, 0, bytearray(9)),
+        lambda: storage.write(handle, 6, b"x"),
+        lambda: storage.truncate(handle, 0),
+        lambda: storage.set_read_only(handle, read_only=True),
+        lambda: storage.sync(["../outside"]),
+        lambda: storage.sync(["a", "../outside"]),
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
+    assert (tmp_path / "outside").read_bytes() == b"secret"
+
+
+@pytest.mark.timeout(30)
+def test_pipes_and_folders_are_no_chunks(storage: FilesystemChunkStorage, root: Path) -> None:
+    storage.create("folder/x", b"x")
+    os.mkfifo(root / "pipe")
+    for name in ("folder", "pipe"):
+        assert not storage.exists(name)
+        for call in operations(storage, name):
+            with pytest.raises(ChunkNotFound):
+                call()
+    with pytest.raises(ChunkNotFound):
+        storage.delete("folder")
+    for make in makers(storage):
+        with pytest.raises(InvalidArgument, match="is a folder here"):
+            make("folder", b"x")
+        with pytest.raises(InvalidArgument, match="is a chunk here"):
+            make("folder/x/y", b"x")
+    assert [item.name for item in storage.list().items] == ["folder/x"]
+    assert temporaries(root) == []
+
+
+def test_names_that_no_file_can_have(storage: FilesystemChunkStorage) -> None:
+    for name in ("x" * 256, "a/" + "é" * 128 + "/b"):
+        for make in makers(storage):
+            with pytest.raises(InvalidArgument, match="too long"):
+                make(name, b"x")
+        with pytest.raises(InvalidArgument):
+            storage.exists(name)
+        with pytest.raises(InvalidArgument):
+            storage.stat(name)
+    for name in ("bad\ud800", "bad\udc80/x"):
+        for call in (storage.exists, storage.stat, storage.open_read, storage.delete):
+            with pytest.raises(InvalidArgument, match="UTF-8"):
+                call(name)
+
+
+def test_strangers_that_are_not_utf8_are_not_listed(storage: FilesystemChunkStorage, root: Path) -> None:
+    storage.create("a", b"x")
+    with open(os.fsencode(root) + b"/bad\xff", "wb"):
+        pass
+    assert [item.name for item in storage.list().items] == ["a"]
+
+
+# Other processes (two storages on one root)
+
+
+def test_hints_that_another_process_replaces_are_read_anew(storage: FilesystemChunkStorage, root: Path) -> None:
+    other = FilesystemChunkStorage(root)
+    handle = ChunkHandle("lease", writable=False)
+    for number in range(5):
+        other.put("lease", b"beat %d" % number)
+        assert storage.read(handle, 0, 100) == b"beat %d" % number
+        assert storage.read(handle, 0, 6) == b"beat %d" % number
+        buffer = bytearray(100)
+        assert storage.read_into(handle, 0, buffer) == 6
+    other.delete("lease")
+    with pytest.raises(ChunkNotFound):
+        storage.read(handle, 0, 100)
+    other.close()
+
+
+def test_bytes_of_two_files_are_the_content_of_none(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hint is replaced by a longer one between the look that met its end and the one that makes sure of it."""
+    other = FilesystemChunkStorage(root)
+    other.put("hint", b"AAAAAA")
+    latest = storage._files.latest
+
+    def replaced_before(name: str) -> OpenFile:
+        monkeypatch.undo()
+        other.put("hint", b"BBBBBBBBBB")
+        return latest(name)
+
+    monkeypatch.setattr(storage._files, "latest", replaced_before)
+    buffer = bytearray(100)
+    assert storage.read_into(ChunkHandle("hint", writable=False), 0, buffer) == 10
+    assert buffer[:10] == b"BBBBBBBBBB"
+    other.close()
+
+
+def test_appends_of_another_process_are_seen(storage: FilesystemChunkStorage, root: Path) -> None:
+    other = FilesystemChunkStorage(root, medium="nfs")
+    handle = storage.create("log", b"one")
+    assert other.read(handle, 0, 100) == b"one"
+    storage.write(handle, 3, b"two")
+    assert other.read(handle, 0, 100) == b"onetwo"
+    buffer = bytearray(100)
+    assert other.read_into(handle, 0, buffer) == 6
+    storage.write(handle, 6, bytes(100_000))
+    assert len(other.read(handle, 0, 1 << 20)) == 100_006
+    storage.write(handle, 100_006, b"end")
+    assert other.read(handle, 100_000, 100)[-3:] == b"end"
+    other.close()
+
+
+def test_a_chunk_that_another_process_deleted_is_not_written(storage: FilesystemChunkStorage, root: Path) -> None:
+    handle = storage.create("a", b"x")
+    (root / "a").unlink()
+    with pytest.raises(ChunkNotFound):
+        storage.write(handle, 1, b"y")
+    again = storage.create("a", b"anew")
+    assert storage.write(again, 4, b"!") == 1
+    assert (root / "a").read_bytes() == b"anew!"
+
+
+def test_a_chunk_that_another_process_made_longer_is_not_written_over(
+    storage: FilesystemChunkStorage, root: Path
+) -> None:
+    handle = storage.create("a", b"x")
+    with open(root / "a", "ab") as file:
+        file.write(b"foreign")
+    with pytest.raises(Exception, match="its length is 8"):
+        storage.write(handle, 1, b"mine")
+    assert (root / "a").read_bytes() == b"xforeign"
+
+
+def test_read_only_marks_of_another_process_count(storage: FilesystemChunkStorage, root: Path) -> None:
+    handle = storage.create("a", b"x")
+    os.chmod(root / "a", 0o444)
+    with pytest.raises(InvalidArgument, match="read-only"):
+        storage.write(handle, 1, b"y")
+    storage.set_read_only(handle, read_only=False)
+    assert stat.S_IMODE((root / "a").stat().st_mode) & 0o200
+    assert storage.write(handle, 1, b"y") == 1
+
+
+def test_concat_keeps_its_sources_and_works_without_kernel_copies(
+    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.create("s1", b"source one")
+    storage.create("s2", bytes(5 << 20))
+    for target, number in [("kernel", 0), ("plain", errno.EXDEV), ("other", errno.ENOSYS)]:
+        storage.create(target, b"target")
+        if number:
+            monkeypatch.setattr(os, "copy_file_range", failing(number))
+        arguments = [ConcatArgument(target, 6), ConcatArgument("s1", 6), ConcatArgument("s2", 5 << 20)]
+        assert storage.concat(arguments) == 12 + (5 << 20)
+        assert (root / target).read_bytes() == b"targetsource" + bytes(5 << 20)
+    monkeypatch.setattr(os, "copy_file_range", failing(errno.EIO))
+    with pytest.raises(StorageUnavailable):
+        storage.concat([ConcatArgument("plain", 6), ConcatArgument("s1", 6)])
+    assert (root / "s1").read_bytes() == b"source one"
