@@ -249,8 +249,7 @@ def open_replica_on(
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
 
-    chosen = parts.checked_settings(settings)
-    names = ContainerNames(container)
+    chosen, names = parts.checked_settings(settings), ContainerNames(container)
     asked = Asked(*check_moment(at_lsn, at_time))
     past = asked != (None, None)
     storage = guarded(storage)
@@ -290,6 +289,7 @@ def open_replica_on(
             close_storage=storage.close if close_storage else None,
         )
         try:
+            streams.require_begun(follower.store.head().position)
             parts.require_import(follower.store, names, None)
         except BaseException:
             replica.close()
