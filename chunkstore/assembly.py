@@ -319,12 +319,14 @@ def _open_backup(
     role = "replica" if moment == (None, None) else "past"
     made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
     try:
+        follower = BackupFollower(storage, names, made, moment)
         return Replica(
             storage=storage,
             names=names,
             settings=settings,
-            follower=BackupFollower(storage, names, made, moment),
+            follower=follower,
             uuid=uuid,
+            why_absent=None if moment == (None, None) else follower.why_absent,
             close_cache=made.close if cache is None else None,
             close_storage=storage.close if close_storage else None,
         )
