@@ -174,7 +174,9 @@ def iter_running(storage: ChunkStorage, names: BackupNames) -> Iterator[Running]
         try:
             fields = read_small(storage, info.name, RUNNING)
             if fields is not None:
-                yield Running(run, fields.whole(), fields.whole())
+                base_lsn, seen_ms = fields.whole(), fields.whole()
+                # A clock that ran ahead must not keep the mark of a dead run alive for years.
+                yield Running(run, base_lsn, min(seen_ms, info.modified_ms or seen_ms))
         except Damaged:
             yield Running(run, 0, info.modified_ms or 0)
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from chunkstore import backup, errors
-from chunkstore.backup import runs
+from chunkstore import backup, errors, runtime
+from chunkstore.backup import files, runs
 from chunkstore.names import BackupNames
 from chunkstore.storage import ChunkHandle
 from tests.backup.conftest import Place
 
 NAMES = BackupNames("default")
+DAY_MS = 86_400_000
 
 
 def lose(place: Place, prefix: str, left: int | None = None) -> str:
@@ -99,3 +100,20 @@ def test_an_export_that_is_gone_is_damage_and_says_how_to_go_on(place: Place) ->
     assert caught.value.object == second.stored(NAMES)
     with place.replica(at_lsn=first.lsn) as past:
         assert place.content(past) == {**expected, "c": expected["c"][:-4]}
+
+
+def test_a_dead_run_whose_clock_ran_ahead_holds_nothing_up_for_ever(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = place.backup().backup
+    target, now_ms = place.target(), runtime.now_ms()
+    mark = files.small_object(files.RUNNING, (first.lsn, now_ms + 3650 * DAY_MS, "host", 1))
+    target.put(NAMES.running("ab" * 16), mark)
+    place.store.delete("b")
+    given = place.backup(keep=1).given_up
+    assert given is not None and (given.backups, given.put_off) == (0, 1)
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * DAY_MS)
+    given = place.backup(keep=1).given_up
+    assert given is not None and given.backups > 0 and given.put_off == 0
+    target.close()
+    place.assert_sound()
