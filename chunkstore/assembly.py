@@ -325,6 +325,7 @@ def _open_backup(
             names=names,
             settings=settings,
             follower=follower,
+            journal_findings=follower.findings,
             uuid=uuid,
             why_absent=None if moment == (None, None) else follower.why_absent,
             close_cache=made.close if cache is None else None,

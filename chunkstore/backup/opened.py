@@ -15,10 +15,12 @@ from chunkstore.backup.files import open_stored_export
 from chunkstore.backup.runs import BackupInfo, complete_at, container_of, find_done, newest_complete
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
+from chunkstore.invariants import Finding
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.operations.check import CheckLevel
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["BackupFollower"]
@@ -116,6 +118,16 @@ class BackupFollower:
             raise
         self._cache.make_current(store)
         return store
+
+    def findings(self, level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
+        """Damage of the backup's export as it is stored: what is shown may come from the cache. Raises what the storage raises."""
+        name = self._names.stored(self.store.head().position.lsn, self._shown)
+        try:
+            for _ in open_stored_export(self._storage, name):
+                pass
+        except (ChunkNotFound, Damaged) as error:
+            return [Finding(0, "damage", "", "", name, getattr(error, "position", 0), str(error))]
+        return []
 
     def why_absent(self, chunk: str) -> PastCollected | None:
         """Why a copy is absent: the backup that is shown was given up since; None: it is lost. Raises as ``find_done``."""

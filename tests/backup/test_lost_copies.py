@@ -117,3 +117,28 @@ def test_a_dead_run_whose_clock_ran_ahead_holds_nothing_up_for_ever(
     assert given is not None and given.backups > 0 and given.put_off == 0
     target.close()
     place.assert_sound()
+
+
+def test_a_check_reads_the_stored_metadata_whatever_the_cache_holds(place: Place) -> None:
+    made = place.backup().backup
+    with place.replica() as replica:
+        assert replica.check() == []
+        target = place.target()
+        name = made.stored(NAMES)
+        raw = target.read(ChunkHandle(name, False), 0, 1 << 20)
+        target.delete(name)
+        (found,) = replica.check()
+        assert (found.severity, found.object) == ("damage", name)
+        target.put(name, raw[:-1] + bytes((raw[-1] ^ 1,)))
+        (found,) = replica.check("deep")
+        assert (found.severity, found.object) == ("damage", name) and found.position > 0
+        target.close()
+
+
+def test_a_time_in_the_future_is_refused_as_for_a_root(place: Place) -> None:
+    made = place.backup().backup
+    with place.replica(at_time=made.time_ms) as replica:
+        assert replica.lsn == made.lsn
+    with pytest.raises(errors.InvalidArgument, match="lies in the future") as caught:
+        place.replica(at_time=made.time_ms + 365 * DAY_MS)
+    assert caught.value.argument == "at_time"
