@@ -236,11 +236,17 @@ class _Run:
                     self._maker.unpin(name)
 
     def _check_order(self, header: ExportHeader, base: BackupInfo | None) -> None:
-        lsn, identity = header.position[:2]
-        if base is not None and (lsn < base.lsn or (lsn == base.lsn and identity != base.hash)):
+        lsn, identity, epoch = header.position[:3]
+        if base is None:
+            return
+        seen_epoch = 0
+        with suppress(Damaged, ChunkNotFound):  # copying says so
+            seen_epoch = open_stored_export(self._target, base.stored(self._names)).header.position.epoch
+        # A history that goes on behind a rollback may have outrun the base's lsn, but hardly its epoch.
+        if lsn < base.lsn or epoch < seen_epoch or (lsn == base.lsn and identity != base.hash):
             raise RolledBack(
-                f"its backup {base.run} is of lsn {base.lsn}, this state of lsn {lsn}: it was rolled back, or is another's copy. Begin "
-                "another root for its backups",
+                f"its backup {base.run} is of lsn {base.lsn} and epoch {seen_epoch}, this state of lsn {lsn} and epoch {epoch}: it was "
+                "rolled back, or is another's copy. Begin another root for its backups",
                 object=base.stored(self._names),
                 lsn_seen=base.lsn,
                 lsn_now=lsn,
