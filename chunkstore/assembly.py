@@ -18,12 +18,13 @@ from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
+from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
-from chunkstore.owning import Claim, Seen, check_ownership, promote
+from chunkstore.owning import Claim, Seen, check_layout, check_ownership, promote
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -141,11 +142,13 @@ def open_store_on(
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
     check_ownership(observer, optimiser, wait_s)
+    check_layout(chosen)
     storage = guarded(storage)
     created = False
     try:
         format_ = read_format(storage, names)
     except ContainerNotFound:
+        parts.require_no_headers(storage, chosen)
         if not create:
             raise
         format_ = create_container(storage, names, chosen, probe=probe_storage)
@@ -164,7 +167,8 @@ def open_replica(
 ) -> Replica:
     """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
     its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
-    that was made by that time.
+    that was made by that time. Where neither lies, but header files of the old layout, ``settings.layout`` "NO_UPGRADE" reads those
+    (docs/guide-old-layout.md).
 
     ``at_lsn``: what the record of this number left. ``at_time`` (a ``datetime`` with a time zone, or whole milliseconds since 1970): what
     the newest record whose label of time is not behind it left. Labels are what the owners' clocks said, but never go back along
@@ -256,6 +260,11 @@ def open_replica_on(
     storage = guarded(storage)
     try:
         format_ = read_format(storage, names)
+    except ContainerNotFound:
+        if chosen.layout == "NO_UPGRADE" and not past:
+            return _open_headers(storage, names.container, chosen, close_storage=close_storage)
+        parts.require_no_headers(storage, chosen)
+        raise
     except Unsupported as error:
         if error.feature != "backup":
             raise
@@ -291,6 +300,7 @@ def open_replica_on(
         )
         try:
             parts.require_import(follower.store, names, None)
+            replica.look(partial(choose_layout, settings=chosen))
         except BaseException:
             replica.close()
             raise
@@ -332,6 +342,23 @@ def _open_backup(
         if cache is None:
             made.close()
         raise
+
+
+def _open_headers(storage: ChunkStorage, container: str, settings: Settings, *, close_storage: bool) -> Replica:
+    """Segments of the old layout, without a container. Raises ``ContainerNotFound`` where there are none, too."""
+    from chunkstore.backup.header_replica import HeaderFollower, HeaderNames
+
+    names = HeaderNames(container)
+    follower = HeaderFollower(storage, names)
+    return Replica(
+        storage=storage,
+        names=names,
+        settings=settings,
+        follower=follower,
+        journal_findings=follower.findings,
+        fetch=follower.refuse,
+        close_storage=storage.close if close_storage else None,
+    )
 
 
 def open_asker(root: str, *, container: str = "default", settings: Settings | None = None) -> Asker:

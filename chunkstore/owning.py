@@ -11,11 +11,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from chunkstore import parts
-from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.config import Layout, OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.importing import Origin
+from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
@@ -25,7 +27,7 @@ from chunkstore.registry import open_copy
 from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Claim", "Seen", "check_ownership", "promote", "serve"]
+__all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote", "serve"]
 
 
 def check_ownership(observer: object, optimiser: object, wait_s: object) -> None:
@@ -40,6 +42,13 @@ def check_ownership(observer: object, optimiser: object, wait_s: object) -> None
         )
     if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
         raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+
+
+def check_layout(settings: Settings) -> None:
+    """Raise ``InvalidArgument`` for settings by which nothing is written."""
+    if settings.layout == "NO_UPGRADE":
+        text = "layout='NO_UPGRADE' writes nothing, so nobody can own a container with it: read with open_replica, or choose another layout"
+        raise InvalidArgument(text, argument="layout")
 
 
 class Claim(NamedTuple):
@@ -142,6 +151,7 @@ def promote(
     from chunkstore_journal.container import read_format
 
     check_ownership(observer, optimiser, wait_s)
+    check_layout(seen.settings)
     names, again = seen.names, seen.reopen is not None
     # What lies there now, not what the replica holds on to: that may have been moved away.
     storage = seen.storage if seen.reopen is None else guarded(seen.reopen())
@@ -173,13 +183,16 @@ def serve(
     origin: Origin | None = None,
 ) -> ChunkedSegmentStorage:
     """The store of a fresh ownership, which is given up if that fails."""
+    from chunkstore.backup.header_keeper import HeaderKeeper
     from chunkstore_journal.asks import StoredAsks
     from chunkstore_journal.findings import journal_findings
 
     try:
         parts.require_import(ownership.store, names, origin)
+        layout = _layout(storage, settings, ownership.store, origin)
+        keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
         close_lazy_chunks(storage, names, ownership)
-        return ChunkedSegmentStorage(
+        store = ChunkedSegmentStorage(
             storage=storage,
             names=names,
             settings=settings,
@@ -195,9 +208,30 @@ def serve(
             sweep_unfinished=partial(parts.sweep_unfinished, storage),
             open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
             asks=StoredAsks(storage, names, uuid),
+            old_layout=partial(HeaderKeeper, layout=layout, uuid=uuid) if keeps else None,
             on_close=closing,
         )
     except BaseException:
         ownership.journal.close()
         ownership.store.close(clean=False)
         raise
+    try:
+        if isinstance(store.old_layout, HeaderKeeper):
+            store.old_layout.begin()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _layout(storage: ChunkStorage, settings: Settings, store: MetadataStore, origin: Origin | None) -> Layout:
+    """What this owner does with header files. Raises ``InvalidArgument``."""
+    with store.view() as view:
+        layout = choose_layout(view, settings)
+        holds = next(view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))), None) is not None
+    if origin is not None:
+        return "INSTALL_NEW"  # it is made of another's state
+    if not holds and layout == "INSTALL_NEW":
+        # Whoever made it may not have come as far as recording its choice.
+        parts.require_no_headers(storage, settings)
+    return layout

@@ -31,6 +31,7 @@ __all__ = [
     "checked_settings",
     "memory_of_owner",
     "require_import",
+    "require_no_headers",
     "rows_of_import",
     "scratch_of",
     "snapshot_worker",
@@ -159,6 +160,20 @@ def require_import(store: MetadataStore, names: ContainerNames, origin: Origin |
         f"container {names.container!r} is being made of {what}, and that has not ended: run it again, or delete what is there",
         feature="unfinished_import",
     )
+
+
+def require_no_headers(storage: ChunkStorage, settings: Settings) -> None:
+    """Raise ``InvalidArgument`` where header files of the old layout lie, and nothing was chosen that has to do with them."""
+    from chunkstore.backup.header_source import header_names
+
+    if settings.layout == "INSTALL_NEW" and (name := next(header_names(storage), None)) is not None:
+        raise InvalidArgument(
+            f"segments of the old layout lie at {storage.url} ({name!r} for one) and no container holds them. Choose what becomes of them "
+            "by Settings.layout: NO_UPGRADE: open_replica reads them, nothing is written; CODE_ONLY_UPGRADE: they are imported, and header "
+            "files go on being written, so that the old code can go back; LAYOUT_UPGRADE: they are imported, and no header is written any "
+            "more, irreversibly; INSTALL_NEW, the default: is for roots without such files, so name another root",
+            argument="layout",
+        )
 
 
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:

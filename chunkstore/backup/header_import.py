@@ -8,20 +8,20 @@ Leaves out: CRCs, which the old layout does not have: bytes are taken as they ar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.backup.header_plan import ImportPlan, plan_import, rolling_of
-from chunkstore.backup.headers import PIECE_BYTES, folder_url
+from chunkstore.backup.header_plan import ImportPlan, rolling_of
+from chunkstore.backup.header_source import PIECE_BYTES, HeaderSource
+from chunkstore.backup.headers import folder_url
 from chunkstore.changes import Append, Change, Concat, Create, Seal, UpdateAttributes
-from chunkstore.codec.rolling_header import HEADER_BYTES_MAX, HEADER_SUFFIX, ChunkEntry, Header, decode_header
+from chunkstore.codec.rolling_header import HEADER_SUFFIX
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
-    ChunkNotFound,
     ChunkstoreError,
     Conflict,
     Damaged,
@@ -33,9 +33,8 @@ from chunkstore.invariants import Finding
 from chunkstore.names import check_segment_name
 from chunkstore.parts import checked_settings
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 
-__all__ = ["HeaderImport", "HeaderSource", "hidden_name", "import_headers"]
+__all__ = ["HIDDEN_PREFIX", "HeaderImport", "hidden_name", "import_headers", "import_segment"]
 
 _IMPORTING: Final = "importing"
 """Attribute of a segment that an import is filling: by it the last commit knows that it is its own."""
@@ -101,82 +100,6 @@ def import_headers(
         return _import_all(store, source, names, findings, resume)
 
 
-class HeaderSource:
-    """Files of the old layout: headers in ``directory``, chunks there or in ``chunks``."""
-
-    def __init__(self, directory: ChunkStorage, chunks: ChunkStorage) -> None:
-        self._directory = directory
-        self._chunks = chunks
-
-    def names(self) -> list[str]:
-        """The segments that have a header. Raises ``InvalidArgument`` where its name is none of a segment, or there is none."""
-        ends = HEADER_SUFFIX
-        found = [item.name[: -len(ends)] for item in iter_listing(self._directory) if item.name.endswith(ends)]
-        for name in found:
-            check_segment_name(name, "directory")
-        if not found:
-            text = f"no file in {self._directory.url} has a name that ends with {ends!r}: name segments that have no header"
-            raise InvalidArgument(text, argument="directory")
-        return found
-
-    def plan(self, segment: str, *, named: bool = True) -> ImportPlan | None:
-        """What is to be imported of a segment; None where its creation did not finish. Raises ``SegmentNotFound``, ``Damaged``."""
-        name = segment + HEADER_SUFFIX
-        try:
-            length = self._directory.stat(name).length
-        except ChunkNotFound:
-            name, length = segment, -1
-        if length < 0:
-            header = Header(None, (ChunkEntry(0, segment),))
-        elif length == 0 and not named:
-            return None
-        elif length == 0:
-            raise SegmentNotFound(segment, f"the creation of segment {segment!r} did not finish: {name!r} is empty")
-        elif length > HEADER_BYTES_MAX:
-            raise Damaged(f"{length} bytes; a header has at most {HEADER_BYTES_MAX}", object=name)
-        else:
-            header = decode_header(self._directory.read(ChunkHandle(name, False), 0, length), object=name)
-        found = {entry.name: have for entry in header.chunks if (have := self._length(entry.name)) is not None}
-        if length < 0 and not found:
-            raise SegmentNotFound(
-                segment, f"neither {segment + HEADER_SUFFIX!r} nor {segment!r} is in {self._directory.url}"
-            )
-        sealed = not self._of(name).open_write(name).writable
-        return plan_import(segment, header, found, sealed=sealed)
-
-    def read(self, plan: ImportPlan) -> Iterator[tuple[int, list[bytes]]]:
-        """The bytes of a segment: offsets, and buffers of ``PIECE_BYTES`` together at most. Raises ``Damaged``, ``ChunkNotFound``."""
-        held: list[bytes] = []
-        size, offset = 0, plan.start_offset
-        for chunk in plan.chunks:
-            handle, done = ChunkHandle(chunk.name, False), 0
-            storage = self._of(chunk.name)
-            while done < chunk.length:
-                wanted = min(PIECE_BYTES - size, chunk.length - done)
-                data = storage.read(handle, done, wanted)
-                done += len(data)
-                if len(data) != wanted:
-                    raise Damaged(f"it ends here; {chunk.length} bytes belong to it", object=chunk.name, position=done)
-                held.append(data)
-                size += wanted
-                if size == PIECE_BYTES:
-                    yield offset, held
-                    offset, held, size = offset + size, [], 0
-        if held:
-            yield offset, held
-
-    def _length(self, name: str) -> int | None:
-        for storage in (self._directory, self._chunks):
-            with suppress(ChunkNotFound):
-                return storage.stat(name).length
-        return None
-
-    def _of(self, name: str) -> ChunkStorage:
-        if self._directory is self._chunks or self._directory.exists(name):
-            return self._directory
-        return self._chunks
-
-
 def _survey(source: HeaderSource, segments: list[str]) -> tuple[list[str], list[Finding]]:
     """The segments that are to be imported, and all findings. One plan at a time is held."""
     names: list[str] = []
@@ -210,7 +133,7 @@ def _import_all(
         if store.exists(name):
             _compare(store, source, plan)
         else:
-            _import(store, source, plan)
+            import_segment(store, source, plan)
             done.append(name)
             length += plan.length - plan.start_offset
     return HeaderImport(tuple(done), tuple(there), length, tuple(findings))
@@ -228,19 +151,26 @@ def _planned(source: HeaderSource, name: str, *former: ImportPlan) -> ImportPlan
     return plan
 
 
+HIDDEN_PREFIX: Final = "!import-"
+"""Names of segments that an import is filling."""
+
+
 def hidden_name(segment: str) -> str:
     """Under which name a segment is filled before it appears."""
-    return f"!import-{blake2b(segment.encode(), digest_size=16).hexdigest()}"
+    return f"{HIDDEN_PREFIX}{blake2b(segment.encode(), digest_size=16).hexdigest()}"
 
 
-def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan) -> None:
+def import_segment(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan, *, once: bool = False) -> None:
+    """Bring one segment in, whole; with ``once`` not if its header was imported before.
+
+    Raises ``SegmentExists``, ``Conflict`` (its files changed), ``Damaged``, and as ``commit``."""
     rolling = rolling_of(plan.size_bytes_max)
     changes: list[Change] = [Create(plan.segment, rolling, start_offset=plan.start_offset)]
     sealing: list[Change] = [Seal(plan.segment)] if plan.sealed else []
     if plan.length - plan.start_offset <= PIECE_BYTES:
         data = b"".join(buffer for _, buffers in source.read(plan) for buffer in buffers)
         _planned(source, plan.segment, plan)
-        store.commit([*changes, *([Append(plan.segment, data)] if data else []), *sealing])
+        _commit(store, source, plan, once, [*changes, *([Append(plan.segment, data)] if data else []), *sealing])
         return
     hidden, token = hidden_name(plan.segment), runtime.token(8)
     _remove_left(store, hidden)
@@ -250,11 +180,21 @@ def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan
             store.append_many(handle, buffers, expected_offset=offset - plan.start_offset)
         _planned(source, plan.segment, plan)
         mine = UpdateAttributes(hidden, {_IMPORTING: None}, expected={_IMPORTING: token})
-        store.commit([mine, Seal(hidden), *changes, Concat(plan.segment, hidden), *sealing])
+        _commit(store, source, plan, once, [mine, Seal(hidden), *changes, Concat(plan.segment, hidden), *sealing])
     except BaseException:
         with suppress(ChunkstoreError):
             store.delete(handle)  # gone, if the commit has happened after all
         raise
+
+
+def _commit(
+    store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan, once: bool, changes: list[Change]
+) -> None:
+    """By which the segment appears; where the header lies at the store's own root, it says besides that this one is imported."""
+    if source.address == store.read_context.storage.address:
+        store.commit_imported(plan.segment, changes, once=once)
+    else:
+        store.commit(changes)
 
 
 def _remove_left(store: ChunkedSegmentStorage, hidden: str) -> None:

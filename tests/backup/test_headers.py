@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.backup import export_headers, header_import, headers, import_headers
+from chunkstore.backup import export_headers, header_import, header_source, headers, import_headers
 from chunkstore.backup.header_import import hidden_name
 from chunkstore.changes import Append, Create
 from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry, decode_entries
@@ -328,13 +328,13 @@ def test_a_source_that_changes_is_refused(world: World, old: Old, monkeypatch: p
     long_segment(old, monkeypatch)
     if not long:
         monkeypatch.setattr(header_import, "PIECE_BYTES", 100)
-    real = header_import.HeaderSource.read
+    real = header_source.HeaderSource.read
 
     def changed(self: Any, plan: Any) -> Any:
         yield from real(self, plan)
         old.storage.put("n50", DATA[50:61])
 
-    monkeypatch.setattr(header_import.HeaderSource, "read", changed)
+    monkeypatch.setattr(header_source.HeaderSource, "read", changed)
     with world.open() as store:
         with pytest.raises(Conflict, match="while it is imported"):
             import_headers(store, old.url)
@@ -375,13 +375,13 @@ def test_damage_is_found_before_anything_happens(world: World, old: Old) -> None
 
 def test_a_file_that_shrinks_while_it_is_read(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
     old.put(a_header=b"0=x&", x=b"abc")
-    real = header_import.HeaderSource.read
+    real = header_source.HeaderSource.read
 
     def shrunk(self: Any, plan: Any) -> Any:
         old.put(x=b"ab")
         yield from real(self, plan)
 
-    monkeypatch.setattr(header_import.HeaderSource, "read", shrunk)
+    monkeypatch.setattr(header_source.HeaderSource, "read", shrunk)
     with world.open() as store:
         with pytest.raises(Damaged, match="3 bytes belong to it") as refused:
             import_headers(store, old.url)
