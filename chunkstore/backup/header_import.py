@@ -30,6 +30,7 @@ from chunkstore.errors import (
     SegmentNotFound,
 )
 from chunkstore.invariants import Finding
+from chunkstore.metadata.keys import segment_key
 from chunkstore.names import check_segment_name
 from chunkstore.parts import checked_settings
 from chunkstore.registry import open_storage
@@ -123,20 +124,25 @@ def _survey(source: HeaderSource, segments: list[str]) -> tuple[list[str], list[
 def _import_all(
     store: ChunkedSegmentStorage, source: HeaderSource, names: list[str], findings: list[Finding], resume: bool
 ) -> HeaderImport:
-    there = [name for name in names if store.exists(name)]
+    there = [name for name in names if _is_there(store, name)]
     if there and not resume:
         raise SegmentExists(there[0])
     done: list[str] = []
     length = 0
     for name in names:
         plan = _planned(source, name)
-        if store.exists(name):
+        if _is_there(store, name):
             _compare(store, source, plan)
         else:
             import_segment(store, source, plan)
             done.append(name)
             length += plan.length - plan.start_offset
     return HeaderImport(tuple(done), tuple(there), length, tuple(findings))
+
+
+def _is_there(store: ChunkedSegmentStorage, name: str) -> bool:
+    """Whether there is such a segment; what is asked of a store by other means imports what is not."""
+    return store.look(lambda view: view.get(segment_key(name)) is not None)
 
 
 def _planned(source: HeaderSource, name: str, *former: ImportPlan) -> ImportPlan:
