@@ -148,7 +148,7 @@ def open_store_on(
     try:
         format_ = read_format(storage, names)
     except ContainerNotFound:
-        parts.require_no_headers(storage, chosen)
+        parts.require_no_headers(storage, names, chosen)
         if not create:
             raise
         format_ = create_container(storage, names, chosen, probe=probe_storage)
@@ -260,15 +260,8 @@ def open_replica_on(
     storage = guarded(storage)
     try:
         format_ = read_format(storage, names)
-    except ContainerNotFound:
-        if chosen.layout == "NO_UPGRADE" and not past:
-            return _open_headers(storage, names.container, chosen, close_storage=close_storage)
-        parts.require_no_headers(storage, chosen)
-        raise
-    except Unsupported as error:
-        if error.feature != "backup":
-            raise
-        return _open_backup(storage, names.container, chosen, cache, asked, close_storage=close_storage)
+    except (ContainerNotFound, Unsupported) as error:
+        return _open_other(error, storage, names, chosen, cache, asked, close_storage=close_storage)
     made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
     try:
         follower: Follower | FixedState
@@ -309,6 +302,27 @@ def open_replica_on(
         if cache is None:
             made.close()
         raise
+
+
+def _open_other(
+    why: ContainerNotFound | Unsupported,
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    cache: MetadataCache | None,
+    moment: tuple[int | None, int | None],
+    *,
+    close_storage: bool,
+) -> Replica:
+    """What lies there instead of a container that can be read: backups, or header files of the old layout. Raises ``why``."""
+    if isinstance(why, Unsupported):
+        if why.feature != "backup":
+            raise why
+        return _open_backup(storage, names.container, settings, cache, moment, close_storage=close_storage)
+    if settings.layout == "NO_UPGRADE" and moment == (None, None):
+        return _open_headers(storage, names.container, settings, close_storage=close_storage)
+    parts.require_no_headers(storage, names, settings)
+    raise why
 
 
 def _open_backup(

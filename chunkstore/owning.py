@@ -189,7 +189,7 @@ def serve(
 
     try:
         parts.require_import(ownership.store, names, origin)
-        layout = _layout(storage, settings, ownership.store, origin)
+        layout = _layout(storage, names, settings, ownership.store, origin)
         keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
         close_lazy_chunks(storage, names, ownership)
         store = ChunkedSegmentStorage(
@@ -224,7 +224,9 @@ def serve(
     return store
 
 
-def _layout(storage: ChunkStorage, settings: Settings, store: MetadataStore, origin: Origin | None) -> Layout:
+def _layout(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, store: MetadataStore, origin: Origin | None
+) -> Layout:
     """What this owner does with header files. Raises ``InvalidArgument``."""
     with store.view() as view:
         layout = choose_layout(view, settings)
@@ -233,5 +235,5 @@ def _layout(storage: ChunkStorage, settings: Settings, store: MetadataStore, ori
         return "INSTALL_NEW"  # it is made of another's state
     if not holds and layout == "INSTALL_NEW":
         # Whoever made it may not have come as far as recording its choice.
-        parts.require_no_headers(storage, settings)
+        parts.require_no_headers(storage, names, settings)
     return layout

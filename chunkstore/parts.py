@@ -162,11 +162,11 @@ def require_import(store: MetadataStore, names: ContainerNames, origin: Origin |
     )
 
 
-def require_no_headers(storage: ChunkStorage, settings: Settings) -> None:
-    """Raise ``InvalidArgument`` where header files of the old layout lie, and nothing was chosen that has to do with them."""
-    from chunkstore.backup.header_source import header_names
+def require_no_headers(storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
+    """Raise ``InvalidArgument`` where header files of the old layout lie, no other container does, and nothing was chosen."""
+    from chunkstore.backup.header_source import find_old_root
 
-    if settings.layout == "INSTALL_NEW" and (name := next(header_names(storage), None)) is not None:
+    if settings.layout == "INSTALL_NEW" and (name := find_old_root(storage, names.container)):
         raise InvalidArgument(
             f"segments of the old layout lie at {storage.url} ({name!r} for one) and no container holds them. Choose what becomes of them "
             "by Settings.layout: NO_UPGRADE: open_replica reads them, nothing is written; CODE_ONLY_UPGRADE: they are imported, and header "

@@ -8,7 +8,7 @@ Promises
 * A header that lists files of others, beside a segment that is there, is nobody's to replace: whoever opens is told.
 * No lock of a segment is held over any of this. Under CODE_ONLY_UPGRADE no chunk is collected before the headers have followed its removal.
 
-Leaves out: bytes of headers (``codec.rolling_header``), writing one (``header_writer``), importing one (``header_import``).
+Leaves out: bytes of headers (``codec.rolling_header``), writing one (``header_writer``), importing one (``header_segment``).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.backup.header_import import HIDDEN_PREFIX, import_segment
 from chunkstore.backup.header_plan import ChunkCopy, HeaderPlan, is_copy, plan_export
+from chunkstore.backup.header_segment import HIDDEN_PREFIX, import_segment
 from chunkstore.backup.header_source import HeaderSource, header_names, read_header
 from chunkstore.backup.header_writer import HeaderWriter, SeenSegment
 from chunkstore.codec.rolling_header import (

@@ -17,13 +17,14 @@ from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, SegmentNo
 from chunkstore.names import check_segment_name
 from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkStorage, iter_listing
 
-__all__ = ["PIECE_BYTES", "HeaderSource", "files_outside", "header_names", "read_header"]
+__all__ = ["PIECE_BYTES", "HeaderSource", "files_outside", "find_old_root", "header_names", "read_header"]
 
 PIECE_BYTES: Final = 16 * MIB
 
 
-def files_outside(storage: ChunkStorage) -> Iterator[ChunkInfo]:
-    """All files but those of containers and backups, in the order of their names. One question for each folder of the first level."""
+def files_outside(storage: ChunkStorage, containers: list[str] | None = None) -> Iterator[ChunkInfo]:
+    """All files but those of containers and backups, whose names go into ``containers``, in the order of their names. One question for
+    each folder of the first level."""
     after: str | None = None
     while True:
         folder = ""
@@ -32,11 +33,25 @@ def files_outside(storage: ChunkStorage) -> Iterator[ChunkInfo]:
             if slash and part != folder:
                 folder = part
                 if any(storage.exists(f"{part}/{name}") for name in ("FORMAT", "BACKUP")):
+                    if containers is not None:
+                        containers.append(part)
                     after = f"{part}/\U0010ffff"
                     break
             yield item
         else:
             return
+
+
+def find_old_root(storage: ChunkStorage, container: str) -> str | None:
+    """The name of some header where no container lies but this one, so that nothing can have to do with it; else None. Lists the root."""
+    found: str | None = None
+    containers: list[str] = []
+    for item in files_outside(storage, containers):
+        if found is None and item.name.endswith(HEADER_SUFFIX):
+            found = item.name
+        if any(name != container for name in containers):
+            return None
+    return found if not any(name != container for name in containers) else None
 
 
 def header_names(storage: ChunkStorage) -> Iterator[str]:

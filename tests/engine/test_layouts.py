@@ -127,6 +127,10 @@ def test_headers_of_others_beside_it_and_files_of_other_names_are_none(world: Wo
     put(world, **{"first/d/hidden_header": b"maxsize=1&"})
     with world.open() as store:
         assert recorded(store) is None
+    # These may be the first one's.
+    put(world, log_header=b"maxsize=1&")
+    with world.open("third") as store:
+        assert recorded(store) is None
 
 
 @pytest.mark.parametrize("layout", ["no_upgrade", "", None, 1])
