@@ -189,7 +189,7 @@ class HeaderKeeper:
     def finish(self) -> None:
         """As ``OldLayout``."""
         with suppress(ChunkstoreError):
-            if self._follows:
+            if self._follows and self._begun:
                 self._container.alone(self._lock, _WHAT, partial(self._flush, tail=True))
 
     def _flush(self, *, tail: bool) -> None:
