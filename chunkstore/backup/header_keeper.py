@@ -6,7 +6,8 @@ Promises
 * A header is imported once: the commit by which its segment appears says so (``!layout``). A deleted segment does not come back by a header
   that is left.
 * A header that lists files of others, beside a segment that is there, is nobody's to replace: whoever opens is told.
-* No lock of a segment is held over any of this. Under CODE_ONLY_UPGRADE no chunk is collected before the headers have followed its removal.
+* No lock of a segment is held over any of this. Under CODE_ONLY_UPGRADE no chunk is collected before the headers have followed its removal,
+  unless the disk is full.
 
 Leaves out: bytes of headers (``codec.rolling_header``), writing one (``header_writer``), importing one (``header_segment``).
 """
@@ -34,7 +35,16 @@ from chunkstore.codec.rolling_header import (
 )
 from chunkstore.config import Layout
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, InvalidArgument, InvalidOffset
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Conflict,
+    Damaged,
+    DeadlineExceeded,
+    InvalidArgument,
+    InvalidOffset,
+    StorageFull,
+)
 from chunkstore.metadata.keys import LAYOUT_NAMESPACE, segment_key
 from chunkstore.metadata.layouts import encode_layout, find_layout
 from chunkstore.names import check_segment_name
@@ -124,6 +134,33 @@ class HeaderKeeper:
             return True
         if self._writer.is_imported(name) or not self._storage.exists(name + HEADER_SUFFIX):
             return False
+        return self._fetch_beside(name)
+
+    def _fetch_beside(self, name: str) -> bool:
+        """In a thread that no deadline of the caller's operation ends."""
+        ended: list[bool] = []
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                ended.append(self._fetch_alone(name))
+            except BaseException as error:  # noqa: BLE001  (handed to the waiting thread)
+                failures.append(error)
+
+        task = runtime.spawn_if_possible(work, "chunkstore-import")
+        if task is None:
+            return self._fetch_alone(name)
+        limit_s = self._container.settings.op_deadline_s
+        task.join(limit_s)
+        if failures:
+            raise failures[0]
+        if not ended:
+            raise DeadlineExceeded(
+                f"importing segment {name!r} from its header file, which goes on", deadline_s=limit_s
+            )
+        return ended[0]
+
+    def _fetch_alone(self, name: str) -> bool:
         return self._container.alone(self._lock, "import of a header file", partial(self._import, name))
 
     def _import(self, name: str) -> bool:
@@ -157,9 +194,10 @@ class HeaderKeeper:
         for name in self._imports:
             try:
                 check_segment_name(name)
-                if not self._is_there(name):
+                self._writer.check_place(name)
+                if not (self._is_there(name) or self._writer.is_imported(name)):
                     step.did(_REQUESTS)
-                    step.count(chunks=int(self.fetch(name)))
+                    step.count(chunks=int(self._fetch_alone(name)))
             except (InvalidArgument, Damaged, Conflict) as error:
                 step.findings.append(f"header of {name!r} is left alone: {error.message}")
             if not step.go_on():
@@ -182,9 +220,10 @@ class HeaderKeeper:
         return bool(self._changed) and self._storage.capabilities.append
 
     def flush(self) -> None:
-        """As ``OldLayout``."""
-        if self._follows and (self._changed or self._missed):
-            self._container.alone(self._lock, _WHAT, partial(self._flush, tail=False))
+        """As ``OldLayout``. Where the disk is full it is left for later: what calls this frees space."""
+        with suppress(StorageFull):
+            if self._follows and (self._changed or self._missed):
+                self._container.alone(self._lock, _WHAT, partial(self._flush, tail=False))
 
     def finish(self) -> None:
         """As ``OldLayout``."""
@@ -287,10 +326,17 @@ class HeaderKeeper:
         group: list[str] = []
         names = self._all_names()
         while group := [name for name, _ in zip(names, range(_AT_ONCE), strict=False)]:
-            calls = [partial(self._settle, name, tail=tail) for name in group]
+            calls = [partial(self._settle_or_leave, name, tail=tail) for name in group]
             imported = self._container.pool.run_all(calls)
             self._forget(name for name, is_imported in zip(group, imported, strict=True) if is_imported)
         self._scanned_s = runtime.monotonic_s()
+
+    def _settle_or_leave(self, name: str, *, tail: bool) -> bool:
+        """As ``_settle``; a segment that no header can say is left."""
+        try:
+            return self._settle(name, tail=tail)
+        except InvalidArgument:
+            return False
 
     def _forget(self, names: Iterable[str]) -> None:
         """Commit that what was imported under these names has gone with its header."""
@@ -320,12 +366,17 @@ class HeaderKeeper:
             if present.ours and present.strange and not imported:
                 raise _others(name)
             if imported or present.ours or (was_there and not present.strange):
-                self._writer.remove(name, present.entries)
+                self._writer.remove(name, present.entries if present.ours else ())
                 return imported
             return False  # to be imported
         if present is not None and present.strange and not imported:
             raise _others(name)
-        self._write(name, seen, present, tail=tail)
+        try:
+            self._write(name, seen, present, tail=tail)
+        except (ChunkNotFound, Damaged):
+            if not tail:
+                raise
+            self._write(name, seen, present, tail=False)  # what is wrong with its last chunk, check says
         return imported
 
     def _write(self, name: str, seen: SeenSegment, present: _Present | None, *, tail: bool) -> None:
@@ -333,11 +384,9 @@ class HeaderKeeper:
         longest = self._writer.last_length(seen.chunks) if tail else last
         token = runtime.token(4).hex()
         plan = plan_export(seen.info, seen.size_bytes_max, seen.chunks, longest, token, tag=self.tag, heads=False)
-        former: tuple[HeaderEntry, ...] = ()
-        if present is not None:
-            former = present.entries
-            plan = self._with_copies_of(name, plan, former)
-        if present is not None and present.is_whole and plan.entries == former:
+        former = present.entries if present is not None and present.ours else ()
+        plan = self._with_copies_of(name, plan, former)
+        if present is not None and present.is_whole and plan.entries == present.entries:
             self._writer.seal(seen)
         elif present is None or not self._append(name, plan, present):
             self._writer.write(seen, plan, former)

@@ -247,7 +247,7 @@ class OwnedContainer:
     ) -> T:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
         there was anything to do; return the result. ``adds``: bytes of chunks, as ``serving``."""
-        fetched: set[str] = set()
+        fetched: tuple[str, ...] = ()
         while True:
             owned = self.serving(deadline, adds)
             try:
@@ -262,7 +262,7 @@ class OwnedContainer:
             except SegmentNotFound as missing:
                 if missing.segment in fetched or not self.fetch(missing.segment):
                     raise
-                fetched.add(missing.segment)
+                fetched += (missing.segment,)
             except CacheDamaged as damage:
                 self._rebuild_in_time(damage, deadline)
             except Damaged as damage:
@@ -283,19 +283,20 @@ class OwnedContainer:
                     return result
                 try:
                     owned.queue.wait(op, deadline)
-                    self._reshaped(op)
+                    if op.reshapes:
+                        self._reshaped(op)
                     return result
                 except OutcomeUnknown:
-                    self._reshaped(op)
+                    if op.reshapes:
+                        self._reshaped(op)
                     raise
                 except CacheDamaged as damage:
                     # It did not happen: its record was not built, or the batch before it failed.
                     self._rebuild_in_time(damage, deadline)
 
     def _reshaped(self, op: PendingOp) -> None:
-        if op.reshapes:
-            for call in self.reshaped:
-                call(op)
+        for call in self.reshaped:
+            call(op)
 
     def _rebuild_in_time(self, damage: CacheDamaged, deadline: Deadline) -> None:
         if deadline.left_s() == 0.0:

@@ -12,7 +12,15 @@ from chunkstore.backup.header_keeper import HeaderKeeper
 from chunkstore.changes import Append, Create
 from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry, decode_entries, decode_header, encode_header
 from chunkstore.config import LAYOUTS, OptimiserPolicy
-from chunkstore.errors import Conflict, ContainerNotFound, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.errors import (
+    Conflict,
+    ContainerNotFound,
+    Damaged,
+    InvalidArgument,
+    NotOwner,
+    SegmentExists,
+    SegmentNotFound,
+)
 from chunkstore.metadata.layouts import find_layout
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore.upkeep.jobs import Job, Step
@@ -46,6 +54,13 @@ def old_root(world: World) -> dict[str, tuple[int, int, bool, bytes]]:
         "empty": (0, 0, False, b""),
         EPOCH_SEGMENT: (5, 14, False, b"deep down"),
     }
+
+
+def opened(world: World, container: str = "default", **settings: Any) -> chunkstore.ChunkedSegmentStorage:
+    """An owner whose headers follow when the test says so."""
+    store = world.open(container, **settings)
+    store.optimiser.pause()
+    return store
 
 
 def facts(store: Any) -> dict[str, tuple[int, int, bool, bytes]]:
@@ -91,7 +106,7 @@ def recorded(store: Any) -> str | None:
 def test_without_a_choice_a_root_of_the_old_layout_is_refused_and_left_as_it_is(world: World) -> None:
     old_root(world)
     before = world.objects()
-    for attempt in (world.open, lambda: world.open(create=False), world.replica):
+    for attempt in (world.open, lambda: opened(world, create=False), world.replica):
         with pytest.raises(InvalidArgument) as refused:
             attempt()
         assert refused.value.argument == "layout"
@@ -100,21 +115,21 @@ def test_without_a_choice_a_root_of_the_old_layout_is_refused_and_left_as_it_is(
 
 
 def test_a_container_that_was_made_and_no_more_is_no_choice(world: World) -> None:
-    world.open(layout="INSTALL_NEW").close()
+    opened(world, layout="INSTALL_NEW").close()
     old_root(world)
     with pytest.raises(InvalidArgument, match="CODE_ONLY_UPGRADE"):
-        world.open()
-    with world.open(layout=CODE_ONLY) as store:
+        opened(world)
+    with opened(world, layout=CODE_ONLY) as store:
         assert store.info("a").length == 13
-    with world.open() as store:
+    with opened(world) as store:
         assert recorded(store) == CODE_ONLY
 
 
 def test_a_container_with_segments_does_not_look_for_headers(world: World) -> None:
-    with world.open() as store:
+    with opened(world) as store:
         store.create("ours")
     old_root(world)
-    with world.open() as store:
+    with opened(world) as store:
         assert recorded(store) is None
         assert store.old_layout is None
         assert not store.exists("a")
@@ -123,13 +138,13 @@ def test_a_container_with_segments_does_not_look_for_headers(world: World) -> No
 
 def test_headers_of_others_beside_it_and_files_of_other_names_are_none(world: World) -> None:
     put(world, plain=b"1")
-    world.open("first").close()
+    opened(world, "first").close()
     put(world, **{"first/d/hidden_header": b"maxsize=1&"})
-    with world.open() as store:
+    with opened(world) as store:
         assert recorded(store) is None
     # These may be the first one's.
     put(world, log_header=b"maxsize=1&")
-    with world.open("third") as store:
+    with opened(world, "third") as store:
         assert recorded(store) is None
 
 
@@ -159,7 +174,7 @@ def test_no_upgrade_reads_headers_without_a_container_and_writes_nothing(world: 
         lsn = replica.lsn
         assert replica.refresh() == lsn
     with pytest.raises(InvalidArgument, match="open_replica"):
-        world.open(layout="NO_UPGRADE")
+        opened(world, layout="NO_UPGRADE")
     assert {name: world.content(name) for name in world.objects()} == before | {"a$offset.10": b"abcdef"}
 
 
@@ -180,7 +195,7 @@ def test_no_upgrade_shows_what_is_sound_and_refuses_the_rest_by_position(world: 
 def test_no_upgrade_where_nothing_lies_finds_nothing_and_where_a_container_lies_shows_it(world: World) -> None:
     with pytest.raises(ContainerNotFound):
         world.replica(layout="NO_UPGRADE")
-    with world.open() as store:
+    with opened(world) as store:
         store.create("ours")
         with world.replica(layout="NO_UPGRADE") as replica:
             assert replica.exists("ours")
@@ -192,7 +207,7 @@ def test_no_upgrade_where_nothing_lies_finds_nothing_and_where_a_container_lies_
 @pytest.mark.parametrize("layout", [CODE_ONLY, LAYOUT])
 def test_a_segment_is_imported_when_it_is_asked_for(world: World, layout: str) -> None:
     expected = old_root(world)
-    with world.open(layout=layout) as store:
+    with opened(world, layout=layout) as store:
         assert recorded(store) == layout
         assert [*store.segments()] == []
         assert store.read("a", 5, 6) == b"56789a"
@@ -206,7 +221,7 @@ def test_a_segment_is_imported_when_it_is_asked_for(world: World, layout: str) -
             store.info("unborn")
         store.create("unborn")
     world.forget_cache()
-    with world.open() as store:
+    with opened(world) as store:
         assert facts(store) == expected | {"unborn": (0, 0, False, b"")}
         assert recorded(store) == layout
 
@@ -214,7 +229,7 @@ def test_a_segment_is_imported_when_it_is_asked_for(world: World, layout: str) -
 @pytest.mark.parametrize("layout", [CODE_ONLY, LAYOUT])
 def test_changing_an_unknown_segment_imports_it(world: World, layout: str) -> None:
     old_root(world)
-    with world.open(layout=layout) as store:
+    with opened(world, layout=layout) as store:
         store.append(EPOCH_SEGMENT, b"!")
         assert store.read(EPOCH_SEGMENT, 5, 100) == b"deep down!"
         store.delete("empty")
@@ -223,11 +238,11 @@ def test_changing_an_unknown_segment_imports_it(world: World, layout: str) -> No
 
 def test_a_deleted_segment_does_not_come_back_by_the_header_that_is_left(world: World) -> None:
     old_root(world)
-    with world.open(layout=LAYOUT) as store:
+    with opened(world, layout=LAYOUT) as store:
         store.delete("a")
         assert not store.exists("a")
     assert world.content("a$header").startswith(b"maxsize=10&")
-    with world.open() as store:
+    with opened(world) as store:
         assert not store.exists("a")
         store.create("a")
         store.append("a", b"another")
@@ -253,7 +268,7 @@ def export_root(world: World, store: Any, *names: str) -> headers.HeadersReport:
 def test_hostile_headers_are_refused_by_position_and_nothing_is_imported(world: World) -> None:
     old_root(world)
     put(world, bad_header=b"maxsize=10&x=y&", short_header=b"0=s0&10=s1&", s0=b"123", s1=b"")
-    with world.open(layout=LAYOUT) as store:
+    with opened(world, layout=LAYOUT) as store:
         for _ in range(2):
             with pytest.raises(Damaged) as refused:
                 store.append("bad", b"1")
@@ -267,7 +282,7 @@ def test_hostile_headers_are_refused_by_position_and_nothing_is_imported(world: 
 def test_the_optimiser_imports_all(world: World) -> None:
     expected = old_root(world)
     put(world, bad_header=b"nonsense")
-    with world.open(layout=LAYOUT) as store:
+    with opened(world, layout=LAYOUT) as store:
         job = job_of(store, "import")
         steps, more = 0, True
         while more:
@@ -285,7 +300,7 @@ def test_the_optimiser_imports_all(world: World) -> None:
 
 def test_headers_follow_the_journal_and_the_old_code_reads_them(world: World) -> None:
     expected = old_root(world)
-    with world.open(layout=CODE_ONLY, rolling=10) as store:
+    with opened(world, layout=CODE_ONLY, rolling=10) as store:
         store.append(EPOCH_SEGMENT, b", and on")
         store.create("new")
         for at in range(0, 36, 9):
@@ -319,7 +334,7 @@ def test_headers_follow_the_journal_and_the_old_code_reads_them(world: World) ->
 def test_a_header_grows_by_what_is_written_behind_it_where_the_storage_appends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with world.open(layout=CODE_ONLY, rolling=10) as store:
+    with opened(world, layout=CODE_ONLY, rolling=10) as store:
         store.create("log")
         store.append("log", b"0123456789")
         follow(store)
@@ -341,11 +356,11 @@ def test_a_header_grows_by_what_is_written_behind_it_where_the_storage_appends(
 
 
 def test_close_lets_them_follow_and_an_interrupted_owner_s_successor_mends_them(world: World) -> None:
-    with world.open(layout=CODE_ONLY) as store:
+    with opened(world, layout=CODE_ONLY) as store:
         store.create("one")
         store.append("one", b"first")
     assert old_view(world, "one") == (0, b"first")
-    store = world.open(rolling=5)
+    store = opened(world, rolling=5)
     store.append("one", b"second")
     store.create("two")
     store.append("two", b"2")
@@ -357,7 +372,7 @@ def test_close_lets_them_follow_and_an_interrupted_owner_s_successor_mends_them(
     # Between commit and header.
     assert "gone$header" in world.objects()
     # By default it goes on as it was told to.
-    world.open()
+    opened(world)
     assert old_view(world, "one") == (0, b"firstsecondthird")
     assert old_view(world, "two") == (0, b"2")
     assert "gone$header" not in world.objects()
@@ -365,13 +380,13 @@ def test_close_lets_them_follow_and_an_interrupted_owner_s_successor_mends_them(
 
 @pytest.mark.parametrize("rest", [b"", b"12", b"12=", b"nonsense&", b"maxsize=1&"])
 def test_a_header_whose_writer_was_killed_is_mended(world: World, rest: bytes) -> None:
-    with world.open(layout=CODE_ONLY, rolling=4) as store:
+    with opened(world, layout=CODE_ONLY, rolling=4) as store:
         store.create("log")
         store.append("log", b"0123")
         store.append("log", b"4567")
     whole = world.content("log$header")
     put(world, log_header=whole[: whole.rindex(b"4=")] + rest)
-    with world.open() as store:
+    with opened(world) as store:
         assert old_view(world, "log") == (0, b"01234567")
         store.append("log", b"8")
         follow(store)
@@ -379,16 +394,16 @@ def test_a_header_whose_writer_was_killed_is_mended(world: World, rest: bytes) -
 
 
 def test_what_a_crash_left_behind_the_last_record_is_not_shown_to_the_old_code(world: World) -> None:
-    with world.open(layout=CODE_ONLY) as store:
+    with opened(world, layout=CODE_ONLY) as store:
         store.create("log")
         store.append("log", b"acknowledged")
         (chunk,) = store.layout("log")
     world.overwrite(chunk.name, b"acknowledged, and not")
-    with world.open() as store:
+    with opened(world) as store:
         assert old_view(world, "log") == (0, b"acknowledged")
         (copy,) = header_of(world, "log")
         assert copy.name.startswith("log$offset.0.")
-    with world.open() as store:
+    with opened(world) as store:
         assert header_of(world, "log") == (copy,), "the copy that is there is as good"
         store.append("log", b"!")
         follow(store)
@@ -397,7 +412,7 @@ def test_what_a_crash_left_behind_the_last_record_is_not_shown_to_the_old_code(w
 
 
 def test_nothing_is_deleted_that_a_header_names(world: World) -> None:
-    with world.open(layout=CODE_ONLY, gc_grace_s=0, rolling=4) as store:
+    with opened(world, layout=CODE_ONLY, gc_grace_s=0, rolling=4) as store:
         store.create("log")
         for _ in range(8):
             store.append("log", b"0123")
@@ -411,7 +426,7 @@ def test_nothing_is_deleted_that_a_header_names(world: World) -> None:
 
 def test_a_deposed_owner_that_writes_late_is_mended(world: World) -> None:
     """Old headers are not fenced: what a zombie puts is an older state, or one of a segment that is gone."""
-    with world.open(layout=CODE_ONLY, rolling=4) as store:
+    with opened(world, layout=CODE_ONLY, rolling=4) as store:
         store.create("log")
         store.append("log", b"0123")
         store.create("gone")
@@ -421,7 +436,7 @@ def test_a_deposed_owner_that_writes_late_is_mended(world: World) -> None:
         store.delete("gone")
     for name, data in old.items():
         world.raw_storage().put(name, data)
-    with world.open() as store:
+    with opened(world) as store:
         assert old_view(world, "log") == (0, b"01234567")
         assert "gone$header" not in world.objects()
         world.raw_storage().put("gone$header", old["gone$header"])
@@ -429,7 +444,7 @@ def test_a_deposed_owner_that_writes_late_is_mended(world: World) -> None:
 
 
 def test_where_the_old_code_has_gone_on_nobody_opens(world: World) -> None:
-    with world.open(layout=CODE_ONLY) as store:
+    with opened(world, layout=CODE_ONLY) as store:
         store.create("log")
         store.append("log", b"0123")
     ours = world.content("log$header")
@@ -437,30 +452,30 @@ def test_where_the_old_code_has_gone_on_nobody_opens(world: World) -> None:
     put(world, log_header=theirs, **{"log$offset.4": b"4567"})
     for _ in range(2):
         with pytest.raises(Conflict) as refused:
-            world.open()
+            opened(world)
         assert "log$header" in refused.value.subject
     assert world.content("log$header") == theirs
-    with world.open("other", layout=LAYOUT) as store:
+    with opened(world, "other", layout=LAYOUT) as store:
         assert store.read("log", 0, 100) == b"01234567"
     put(world, log_header=ours)
-    with world.open() as store:
+    with opened(world) as store:
         assert store.read("log", 0, 100) == b"0123"
 
 
 def test_a_header_that_comes_later_is_not_replaced(world: World) -> None:
-    with world.open() as store:
+    with opened(world) as store:
         store.create("a")
         store.append("a", b"ours")
     old_root(world)
     with pytest.raises(Conflict):
-        world.open(layout=CODE_ONLY)
-    with world.open(layout=LAYOUT) as store:
+        opened(world, layout=CODE_ONLY)
+    with opened(world, layout=LAYOUT) as store:
         assert store.read("a", 0, 10) == b"ours"
         assert store.info(EPOCH_SEGMENT).length == 14
 
 
 def test_while_it_serves_that_is_a_finding(world: World) -> None:
-    with world.open(layout=CODE_ONLY) as store:
+    with opened(world, layout=CODE_ONLY) as store:
         store.create("log")
         follow(store)
         put(world, log_header=b"0=theirs&", theirs=b"bytes")
@@ -471,9 +486,9 @@ def test_while_it_serves_that_is_a_finding(world: World) -> None:
 
 def test_a_segment_that_was_imported_into_its_own_root_before_may_follow(world: World) -> None:
     expected = old_root(world)
-    with world.open(layout=LAYOUT) as store:
+    with opened(world, layout=LAYOUT) as store:
         store.info("a")
-    with world.open("second", layout=CODE_ONLY) as store:
+    with opened(world, "second", layout=CODE_ONLY) as store:
         assert facts(store) == {}
         assert import_root(world, store, "a") == ("a",)
         assert facts(store) == {"a": expected["a"]}
@@ -482,14 +497,14 @@ def test_a_segment_that_was_imported_into_its_own_root_before_may_follow(world: 
 
 
 def test_an_export_into_its_own_root_is_what_follows(world: World) -> None:
-    with world.open(layout=CODE_ONLY, rolling=4) as store:
+    with opened(world, layout=CODE_ONLY, rolling=4) as store:
         store.create("log")
         store.create("empty")
         store.append("log", b"01234567")
         store.truncate("log", 2)
         assert export_root(world, store).copied == 1
         assert old_view(world, "log") == (2, b"234567")
-    with world.open() as store:
+    with opened(world) as store:
         assert store.read("log", 2, 100) == b"234567"
         store.delete("empty")
         follow(store)
@@ -498,7 +513,7 @@ def test_an_export_into_its_own_root_is_what_follows(world: World) -> None:
 
 
 def test_our_headers_are_marked_by_what_the_old_code_passes_over(world: World) -> None:
-    with world.open(layout=CODE_ONLY) as store:
+    with opened(world, layout=CODE_ONLY) as store:
         store.create("log", rolling=SMALL)
         follow(store)
         entries = decode_entries(world.content("log$header"))
@@ -511,20 +526,20 @@ def test_our_headers_are_marked_by_what_the_old_code_passes_over(world: World) -
 
 
 def test_layout_upgrade_is_irreversible(world: World) -> None:
-    with world.open(layout=CODE_ONLY) as store:
+    with opened(world, layout=CODE_ONLY) as store:
         store.create("log")
     header = world.content("log$header")
-    with world.open(layout=LAYOUT) as store:
+    with opened(world, layout=LAYOUT) as store:
         store.append("log", b"1")
     assert world.content("log$header") == header, "no longer written"
     world.forget_cache()
     for layout in ("NO_UPGRADE", CODE_ONLY):
         with pytest.raises(InvalidArgument):
-            world.open(layout=layout)
+            opened(world, layout=layout)
         with pytest.raises(InvalidArgument, match="irreversible"):
             world.replica(layout=layout)
     for layout in (LAYOUT, "INSTALL_NEW"):
-        with world.open(layout=layout) as store:
+        with opened(world, layout=layout) as store:
             assert recorded(store) == LAYOUT
             assert store.check("deep") == []
 
@@ -532,10 +547,59 @@ def test_layout_upgrade_is_irreversible(world: World) -> None:
 def test_nothing_changes_a_layout_by_itself(world: World) -> None:
     for layout in (None, CODE_ONLY, LAYOUT):
         if layout is not None:
-            world.open(layout=layout).close()
+            opened(world, layout=layout).close()
         for _ in range(2):
-            with world.open() as store:
+            with opened(world) as store:
                 assert recorded(store) == layout
                 store.snapshot()
                 store.collect()
             world.forget_cache()
+
+
+def test_an_owner_that_was_deposed_writes_no_header(world: World) -> None:
+    """A take-over between commit and header: the successor mends, and the former owner learns that it is none."""
+    with opened(world, layout=CODE_ONLY, rolling=4) as first:
+        first.optimiser.pause()
+        first.create("log")
+        first.append("log", b"0123")
+        with opened(world) as second:
+            second.append("log", b"4567")
+            second.create("new")
+            follow(second)
+            seen = {name: world.content(name) for name in ("log$header", "new$header")}
+            with pytest.raises(NotOwner):
+                job_of(first, "headers").step(Step(float("inf"), lambda: False))
+            with pytest.raises(NotOwner):
+                first.collect()
+            first.close()
+            assert {name: world.content(name) for name in seen} == seen
+            assert old_view(world, "log") == (0, b"01234567")
+
+
+def test_a_damaged_segment_keeps_nobody_from_opening(world: World) -> None:
+    with opened(world, layout=CODE_ONLY) as store:
+        for name in ("absent", "short", "well"):
+            store.create(name)
+            store.append(name, b"0123")
+        chunks = {name: next(iter(store.layout(name))).name for name in ("absent", "short")}
+    world.remove(chunks["absent"])
+    world.overwrite(chunks["short"], b"01")
+    with opened(world) as store:
+        assert store.read("well", 0, 4) == b"0123"
+        store.append("well", b"4")
+        follow(store)
+        assert old_view(world, "well") == (0, b"01234")
+
+
+def test_files_of_the_old_layout_stay_when_their_segment_is_imported(world: World) -> None:
+    """Also those that have the names of copies: they are not ours."""
+    put(world, x_header=b"5=x$offset.5.0123abcd&", **{"x$offset.5.0123abcd": b"data"})
+    with opened(world, layout=CODE_ONLY) as store:
+        assert store.read("x", 5, 10) == b"data"
+        follow(store)
+        assert old_view(world, "x") == (5, b"data")
+        store.delete("x")
+        follow(store)
+        assert "x$header" not in world.objects()
+        assert not store.exists("x")
+        assert world.content("x$offset.5.0123abcd") == b"data"
