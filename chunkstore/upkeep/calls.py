@@ -85,8 +85,10 @@ class UpkeepCalls:
         self._maintenance.beside.append(self.optimiser)
 
     def commit_imported(self, name: str, changes: Sequence[Change], *, once: bool) -> None:
-        """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported; ``once``:
-        ``Conflict`` where that is recorded already."""
+        """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported.
+
+        Raises as ``commit``; with ``once`` also ``Conflict``, where that is recorded already. Retry: safe.
+        """
         mark = TablePut(LAYOUT_NAMESPACE, name.encode(), IMPORTED, 0 if once else None)
         names = [touched for change in changes for touched in segment_names(change)]
         plan = partial(plan_changes, self._container, changes=[mark, *changes])
