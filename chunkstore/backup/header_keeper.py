@@ -17,20 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.backup.header_plan import ChunkCopy, HeaderPlan, is_copy, plan_export
+from chunkstore.backup.header_present import PresentHeader, find_header, others_went_on
 from chunkstore.backup.header_segment import HIDDEN_PREFIX, import_segment
-from chunkstore.backup.header_source import HeaderSource, header_names, read_header
+from chunkstore.backup.header_source import HeaderSource, header_names
 from chunkstore.backup.header_writer import HeaderWriter, SeenSegment
 from chunkstore.codec.rolling_header import (
     HEADER_SUFFIX,
     ChunkEntry,
-    ConcatEntry,
     HeaderEntry,
-    MaxSizeEntry,
-    decode_entries,
     encode_header,
 )
 from chunkstore.config import Layout
@@ -64,16 +62,6 @@ _CHANGED_MAX: Final = 10_000
 _AT_ONCE: Final = 256
 _IMPORT_S: Final = 60.0
 _WHAT: Final = "look at header files"
-
-
-class _Present(NamedTuple):
-    """A header that is there. ``ours``: marked, or it lists chunks of this container; ``strange``: it lists others' files, too."""
-
-    size_bytes: int
-    entries: tuple[HeaderEntry, ...]
-    is_whole: bool
-    ours: bool
-    strange: bool
 
 
 class HeaderKeeper:
@@ -171,7 +159,7 @@ class HeaderKeeper:
             return False
         if present.ours:
             if present.strange:
-                raise _others(name)
+                raise others_went_on(name)
             return False  # of a segment of ours that is deleted
         source = HeaderSource(self._storage, self._storage)
         plan = source.plan(name, named=False)
@@ -364,13 +352,13 @@ class HeaderKeeper:
             if present is None:
                 return imported
             if present.ours and present.strange and not imported:
-                raise _others(name)
+                raise others_went_on(name)
             if imported or present.ours or (was_there and not present.strange):
                 self._writer.remove(name, present.entries if present.ours else ())
                 return imported
             return False  # to be imported
         if present is not None and present.strange and not imported:
-            raise _others(name)
+            raise others_went_on(name)
         try:
             self._write(name, seen, present, tail=tail)
         except (ChunkNotFound, Damaged):
@@ -379,7 +367,7 @@ class HeaderKeeper:
             self._write(name, seen, present, tail=False)  # what is wrong with its last chunk, check says
         return imported
 
-    def _write(self, name: str, seen: SeenSegment, present: _Present | None, *, tail: bool) -> None:
+    def _write(self, name: str, seen: SeenSegment, present: PresentHeader | None, *, tail: bool) -> None:
         last = seen.chunks[-1].length if seen.chunks else 0
         longest = self._writer.last_length(seen.chunks) if tail else last
         token = runtime.token(4).hex()
@@ -393,7 +381,7 @@ class HeaderKeeper:
         else:
             self._writer.seal(seen)
 
-    def _append(self, name: str, plan: HeaderPlan, present: _Present) -> bool:
+    def _append(self, name: str, plan: HeaderPlan, present: PresentHeader) -> bool:
         """Write what is new behind a header, where that is all and the storage appends; whether it was done."""
         count = len(present.entries)
         able = self._storage.capabilities.append and present.is_whole and present.size_bytes and not plan.copies
@@ -430,46 +418,8 @@ class HeaderKeeper:
         except ChunkNotFound:
             return None
 
-    def _present(self, name: str) -> _Present | None:
-        """The header that is there. Raises ``Damaged`` for one that is not ours and cannot be read."""
-        data = read_header(self._storage, name)
-        if data is None:
-            return None
-        entries: tuple[HeaderEntry, ...] = ()
-        is_whole = True
-        if data:
-            try:
-                entries = decode_entries(data, object=name + HEADER_SUFFIX)
-            except Damaged:
-                # Ours ends where its writer was killed, or what is behind its mark rots: it is derived anew.
-                start = self._marked_start(data)
-                if not start:
-                    raise
-                entries, is_whole = start, False
-        names = [entry.name for entry in entries if isinstance(entry, ChunkEntry)]
-        own = [self._container.names.parse_chunk(item) is not None for item in names]
-        strange = any(isinstance(entry, ConcatEntry) for entry in entries) or any(
-            not mine and not is_copy(name, item) for mine, item in zip(own, names, strict=True)
-        )
-        ours = any(own) or MaxSizeEntry(self._mark) in entries[1:2]
-        return _Present(len(data), entries, is_whole, ours, strange)
-
-    def _marked_start(self, data: bytes) -> tuple[HeaderEntry, ...]:
-        """The first two entries, if they are those of a header that is marked as ours."""
-        first, second, _ = (*data.split(b"&", 2), b"", b"")[:3]
-        if second != encode_header([MaxSizeEntry(self._mark)])[:-1]:
-            return ()
-        with suppress(Damaged):
-            return decode_entries(first + b"&" + second + b"&")
-        return ()
-
-
-def _others(name: str) -> Conflict:
-    return Conflict(
-        f"header file {name + HEADER_SUFFIX!r}",
-        expected="what the journal says of the segment, or a header that was imported",
-        found="files of others: what wrote the old layout has gone on. Import it into another container, or move this header away",
-    )
+    def _present(self, name: str) -> PresentHeader | None:
+        return find_header(self._storage, self._container.names, name, self._mark)
 
 
 class _FollowJob:

@@ -81,7 +81,6 @@ def export_headers(
     root: str,
     directory: str,
     segments: Sequence[str],
-    *,
     replaces: bool,
     container: str,
     take_over: bool,
