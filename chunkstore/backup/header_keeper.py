@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from chunkstore import runtime
@@ -99,7 +100,7 @@ class HeaderKeeper:
             plan = partial(plan_put_row, namespace=LAYOUT_NAMESPACE, key=b"", value=value, expected_version=None)
             commit_changes(self._container, (), plan, tables=True, adds=0)
         if self._follows:
-            self._container.alone(self._lock, _WHAT, partial(self._settle_all, tail=True))
+            self._container.alone(self._lock, _WHAT, partial(self._settle_all, tail=True, gently=False))
         self._begun = True
 
     def jobs(self, *, imports: bool) -> list[tuple[Job, float]]:
@@ -112,7 +113,7 @@ class HeaderKeeper:
 
     def fetch(self, name: str) -> bool:
         """As ``OldLayout``."""
-        if name.startswith(HIDDEN_PREFIX):
+        if name.startswith(HIDDEN_PREFIX) or not self._begun:
             return False
         try:
             self._writer.check_place(name)
@@ -197,8 +198,11 @@ class HeaderKeeper:
 
     def _note(self, op: PendingOp) -> None:
         """An operation that ``reshapes`` is committed; or nobody knows, and waits for it, any more."""
-        if not op.decided or op.error is not None or len(self._changed) >= _CHANGED_MAX:
+        if not op.decided or op.error is not None:
             self._missed = True
+        if len(self._changed) >= _CHANGED_MAX:
+            self._missed = True
+            return
         for segment in op.segments:
             self._changed[segment.name] = None
 
@@ -223,7 +227,7 @@ class HeaderKeeper:
         self._container.check_fence()
         deadline = self._container.deadline()
         if self._missed:
-            self._settle_all(tail=tail)
+            self._settle_all(tail=tail, gently=True)
         imported: list[str] = []
         try:
             for name in list(self._changed):
@@ -309,22 +313,27 @@ class HeaderKeeper:
                 if not self._is_there(name):
                     yield name
 
-    def _settle_all(self, *, tail: bool) -> None:
+    def _settle_all(self, *, tail: bool, gently: bool) -> None:
         self._missed = False
-        group: list[str] = []
         names = self._all_names()
-        while group := [name for name, _ in zip(names, range(_AT_ONCE), strict=False)]:
-            calls = [partial(self._settle_or_leave, name, tail=tail) for name in group]
-            imported = self._container.pool.run_all(calls)
-            self._forget(name for name, is_imported in zip(group, imported, strict=True) if is_imported)
+        try:
+            while group := list(islice(names, _AT_ONCE)):
+                calls = [partial(self._settle_or_leave, name, tail=tail, gently=gently) for name in group]
+                imported = self._container.pool.run_all(calls)
+                self._forget(name for name, is_imported in zip(group, imported, strict=True) if is_imported)
+        except BaseException:
+            self._missed = True
+            raise
         self._scanned_s = runtime.monotonic_s()
 
-    def _settle_or_leave(self, name: str, *, tail: bool) -> bool:
-        """As ``_settle``; a segment that no header can say is left."""
+    def _settle_or_leave(self, name: str, *, tail: bool, gently: bool) -> bool:
+        """As ``_settle``; a segment that no header can say is left, and ``gently`` a header that is not ours."""
         try:
             return self._settle(name, tail=tail)
-        except InvalidArgument:
-            return False
+        except (InvalidArgument, Conflict, Damaged) as error:
+            if gently or isinstance(error, InvalidArgument):
+                return False
+            raise
 
     def _forget(self, names: Iterable[str]) -> None:
         """Commit that what was imported under these names has gone with its header."""

@@ -603,3 +603,26 @@ def test_files_of_the_old_layout_stay_when_their_segment_is_imported(world: Worl
         assert "x$header" not in world.objects()
         assert not store.exists("x")
         assert world.content("x$offset.5.0123abcd") == b"data"
+
+
+def test_all_headers_are_there_however_many_and_also_behind_a_commit_nobody_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chunkstore.backup.header_keeper._AT_ONCE", 2)
+    with world.open() as store:
+        for name in "abcdefg":
+            store.create(name)
+    with opened(world, layout=CODE_ONLY) as store:
+        assert [name for name in "abcdefg" if f"{name}$header" not in world.objects()] == []
+        store.delete("c")
+        keeper = store.old_layout
+        assert isinstance(keeper, HeaderKeeper)
+        keeper._changed.clear()
+        keeper._missed = True
+        follow(store)
+        assert [name for name in "abcdefg" if f"{name}$header" not in world.objects()] == ["c"]
+        store.delete("d")
+        keeper._changed.clear()
+        keeper._missed = True
+        keeper.flush()
+        assert "d$header" not in world.objects()
