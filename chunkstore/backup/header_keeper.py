@@ -22,7 +22,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.backup.header_plan import ChunkCopy, HeaderPlan, is_copy, plan_export
-from chunkstore.backup.header_present import PresentHeader, find_header, others_went_on
+from chunkstore.backup.header_present import PresentHeader, find_header, mark_of, others_went_on
 from chunkstore.backup.header_segment import HIDDEN_PREFIX, import_segment
 from chunkstore.backup.header_source import HeaderSource, header_names
 from chunkstore.backup.header_writer import HeaderWriter, SeenSegment
@@ -74,9 +74,8 @@ class HeaderKeeper:
         self._storage = container.storage
         self._layout = layout
         self._follows = layout == "CODE_ONLY_UPGRADE"
-        self._mark = 1 << 62 | int.from_bytes(uuid[:7], "big")
-        self.tag = self._mark if self._follows else 0
-        self._writer = HeaderWriter(store, self._storage, self.tag)
+        self._uuid = uuid
+        self._writer = HeaderWriter(store, self._storage)
         self._begun = False
         self._lock = runtime.lock()
         """Held while headers are written, deleted or imported: one that is being imported is not deleted."""
@@ -102,6 +101,10 @@ class HeaderKeeper:
         if self._follows:
             self._container.alone(self._lock, _WHAT, partial(self._settle_all, tail=True, gently=False))
         self._begun = True
+
+    def mark(self, name: str) -> int:
+        """As ``OldLayout``."""
+        return mark_of(self._uuid, name) if self._follows else 0
 
     def jobs(self, *, imports: bool) -> list[tuple[Job, float]]:
         """As ``OldLayout``."""
@@ -159,7 +162,7 @@ class HeaderKeeper:
         if present is None or not present.size_bytes or self._writer.is_imported(name):
             return False
         if present.ours:
-            if present.strange:
+            if present.marked and present.strange:
                 raise others_went_on(name)
             return False  # of a segment of ours that is deleted
         source = HeaderSource(self._storage, self._storage)
@@ -360,9 +363,9 @@ class HeaderKeeper:
         if seen is None:
             if present is None:
                 return imported
-            if present.ours and present.strange and not imported:
+            if present.marked and present.strange and not imported:
                 raise others_went_on(name)
-            if imported or present.ours or (was_there and not present.strange):
+            if imported or present.marked or (was_there and not present.strange):
                 self._writer.remove(name, present.entries if present.ours else ())
                 return imported
             return False  # to be imported
@@ -380,7 +383,9 @@ class HeaderKeeper:
         last = seen.chunks[-1].length if seen.chunks else 0
         longest = self._writer.last_length(seen.chunks) if tail else last
         token = runtime.token(4).hex()
-        plan = plan_export(seen.info, seen.size_bytes_max, seen.chunks, longest, token, tag=self.tag, heads=False)
+        plan = plan_export(
+            seen.info, seen.size_bytes_max, seen.chunks, longest, token, tag=self.mark(name), heads=False
+        )
         former = present.entries if present is not None and present.ours else ()
         plan = self._with_copies_of(name, plan, former)
         if present is not None and present.is_whole and plan.entries == present.entries:
@@ -428,7 +433,7 @@ class HeaderKeeper:
             return None
 
     def _present(self, name: str) -> PresentHeader | None:
-        return find_header(self._storage, self._container.names, name, self._mark)
+        return find_header(self._storage, self._container.names, name, mark_of(self._uuid, name))
 
 
 class _FollowJob:

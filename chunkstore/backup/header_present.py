@@ -7,6 +7,7 @@ Leaves out: what becomes of it (``header_keeper``).
 from __future__ import annotations
 
 from contextlib import suppress
+from hashlib import blake2b
 from typing import NamedTuple
 
 from chunkstore.backup.header_plan import is_copy
@@ -24,18 +25,24 @@ from chunkstore.errors import Conflict, Damaged
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["PresentHeader", "find_header", "others_went_on"]
+__all__ = ["PresentHeader", "find_header", "mark_of", "others_went_on"]
 
 
 class PresentHeader(NamedTuple):
-    """``is_whole``: it can be read to its end. ``ours``: it is marked, or lists chunks of this container; ``strange``: it lists files of
-    others, too."""
+    """``is_whole``: it can be read to its end. ``marked``: as this container's, of this segment, wherever else it may have been copied to;
+    ``ours``: that, or it lists chunks of this container; ``strange``: it lists files of others, too."""
 
     size_bytes: int
     entries: tuple[HeaderEntry, ...]
     is_whole: bool
+    marked: bool
     ours: bool
     strange: bool
+
+
+def mark_of(container: bytes, segment: str) -> int:
+    """What says that a header is of this segment of this container: from 2^62 to 2^63 - 1."""
+    return 1 << 62 | int.from_bytes(blake2b(container + segment.encode(), digest_size=7).digest(), "big")
 
 
 def find_header(storage: ChunkStorage, names: ContainerNames, segment: str, mark: int) -> PresentHeader | None:
@@ -61,7 +68,8 @@ def find_header(storage: ChunkStorage, names: ContainerNames, segment: str, mark
     strange = any(isinstance(entry, ConcatEntry) for entry in entries) or any(
         not mine and not is_copy(segment, file) for mine, file in zip(own, files, strict=True)
     )
-    return PresentHeader(len(data), entries, is_whole, any(own) or MaxSizeEntry(mark) in entries[1:2], strange)
+    marked = MaxSizeEntry(mark) in entries[1:2]
+    return PresentHeader(len(data), entries, is_whole, marked, marked or any(own), strange)
 
 
 def _marked_start(data: bytes, mark: int) -> tuple[HeaderEntry, ...]:

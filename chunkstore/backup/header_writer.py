@@ -39,11 +39,10 @@ class SeenSegment(NamedTuple):
 
 
 class HeaderWriter:
-    """Writes headers of ``store``'s segments to ``target``. ``tag``: what they are marked with, 0: nothing."""
+    """Writes headers of ``store``'s segments to ``target``."""
 
-    def __init__(self, store: ChunkedSegmentStorage | Replica, target: ChunkStorage, tag: int) -> None:
+    def __init__(self, store: ChunkedSegmentStorage | Replica, target: ChunkStorage) -> None:
         self.target = target
-        self.tag = tag
         self._store = store
         self._folders: dict[str, bool] = {}
 

@@ -8,7 +8,7 @@ Leaves out: keeping the chunks that headers name (a pin does), following changes
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,14 +72,18 @@ def export_headers(
     target = open_storage(folder_url(directory), settings or store.settings)
     try:
         old = store.old_layout if isinstance(store, ChunkedSegmentStorage) else None
-        tag = old.tag if old is not None and target.address == store.read_context.storage.address else 0
-        return _export_all(store, HeaderWriter(store, target, tag), list(dict.fromkeys(segments)), replace)
+        mark = no_mark if old is None or target.address != store.read_context.storage.address else old.mark
+        return _export_all(store, HeaderWriter(store, target), list(dict.fromkeys(segments)), replace, mark)
     finally:
         target.close()
 
 
 def _export_all(
-    store: ChunkedSegmentStorage | Replica, writer: HeaderWriter, segments: list[str], replace: bool
+    store: ChunkedSegmentStorage | Replica,
+    writer: HeaderWriter,
+    segments: list[str],
+    replace: bool,
+    mark: Callable[[str], int],
 ) -> HeadersReport:
     names = segments or [info.name for info in store.segments()]
     for name in names:
@@ -90,11 +94,16 @@ def _export_all(
             raise InvalidArgument(text, argument="directory")
     report = HeadersReport(0, 0, 0, 0, 0)
     for name in names:
-        report = HeadersReport(*map(sum, zip(report, _export(writer, name), strict=True)))
+        report = HeadersReport(*map(sum, zip(report, _export(writer, name, mark(name)), strict=True)))
     return report
 
 
-def _export(writer: HeaderWriter, name: str) -> tuple[int, int, int, int, int]:
+def no_mark(_name: str) -> int:
+    """For headers that do not follow anything."""
+    return 0
+
+
+def _export(writer: HeaderWriter, name: str, mark: int) -> tuple[int, int, int, int, int]:
     seen = writer.look(name)
     if seen is None:
         raise SegmentNotFound(name)
@@ -104,7 +113,7 @@ def _export(writer: HeaderWriter, name: str) -> tuple[int, int, int, int, int]:
         seen.chunks,
         writer.last_length(seen.chunks),
         runtime.token(4).hex(),
-        tag=writer.tag,
+        tag=mark,
     )
     try:
         data = read_header(writer.target, name)

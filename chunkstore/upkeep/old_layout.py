@@ -15,8 +15,9 @@ __all__ = ["OldLayout"]
 class OldLayout(Protocol):
     """Thread-safe. Never called with a lock of a segment held."""
 
-    tag: int
-    """What headers are marked with that follow the journal; 0: none do."""
+    def mark(self, name: str) -> int:
+        """What the header of this segment is marked with, where headers follow the journal; 0: they do not."""
+        ...
 
     def jobs(self, *, imports: bool) -> list[tuple[Job, float]]:
         """What the optimiser does, and every how many seconds. ``imports``: also what imports every segment."""

@@ -518,7 +518,7 @@ def test_our_headers_are_marked_by_what_the_old_code_passes_over(world: World) -
         follow(store)
         entries = decode_entries(world.content("log$header"))
         assert store.old_layout is not None
-        assert entries == (MaxSizeEntry(10), MaxSizeEntry(store.old_layout.tag))
+        assert entries == (MaxSizeEntry(10), MaxSizeEntry(store.old_layout.mark("log")))
         assert decode_header(encode_header(entries)).size_bytes_max == 10
 
 
@@ -626,3 +626,21 @@ def test_all_headers_are_there_however_many_and_also_behind_a_commit_nobody_wait
         keeper._missed = True
         keeper.flush()
         assert "d$header" not in world.objects()
+
+
+def test_a_root_beneath_this_one_is_left_alone(world: World) -> None:
+    """Its headers look like those of segments with a slash, of this very container if it is a copy."""
+    with opened(world, layout=CODE_ONLY) as store:
+        store.create("log")
+        store.append("log", b"0123")
+        store.create("empty")
+    for name in world.objects():
+        world.raw_storage().put(f"copy/{name}", world.content(name))
+    put(world, **{"copy/theirs_header": b"0=theirs$offset.0&", "copy/theirs$offset.0": b"1"})
+    before = {name: world.content(name) for name in world.objects("copy/")}
+    with opened(world) as store:
+        store.append("log", b"4567")
+        follow(store)
+        assert not store.exists("copy/log")
+        assert not store.exists("copy/empty")
+    assert {name: world.content(name) for name in world.objects("copy/")} == before
