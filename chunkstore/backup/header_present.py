@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chunkstore.backup.header_plan import is_copy
 from chunkstore.backup.header_source import read_header
@@ -28,9 +28,14 @@ from chunkstore.storage import ChunkStorage
 __all__ = ["PresentHeader", "find_header", "mark_of", "others_went_on"]
 
 
+MARKS_MIN: Final = 1 << 62
+"""No chunk is to grow as long as this, so what says so behind another ``maxsize`` is a mark."""
+
+
 class PresentHeader(NamedTuple):
     """``is_whole``: it can be read to its end. ``marked``: as this container's, of this segment, wherever else it may have been copied to;
-    ``ours``: that, or it lists chunks of this container; ``strange``: it lists files of others, too."""
+    ``ours``: that, or it lists chunks of this container, or follows another one: none to import; ``strange``: it lists files of others,
+    too, or follows another container."""
 
     size_bytes: int
     entries: tuple[HeaderEntry, ...]
@@ -42,7 +47,7 @@ class PresentHeader(NamedTuple):
 
 def mark_of(container: bytes, segment: str) -> int:
     """What says that a header is of this segment of this container: from 2^62 to 2^63 - 1."""
-    return 1 << 62 | int.from_bytes(blake2b(container + segment.encode(), digest_size=7).digest(), "big")
+    return MARKS_MIN | int.from_bytes(blake2b(container + segment.encode(), digest_size=7).digest(), "big")
 
 
 def find_header(storage: ChunkStorage, names: ContainerNames, segment: str, mark: int) -> PresentHeader | None:
@@ -68,8 +73,9 @@ def find_header(storage: ChunkStorage, names: ContainerNames, segment: str, mark
     strange = any(isinstance(entry, ConcatEntry) for entry in entries) or any(
         not mine and not is_copy(segment, file) for mine, file in zip(own, files, strict=True)
     )
-    marked = MaxSizeEntry(mark) in entries[1:2]
-    return PresentHeader(len(data), entries, is_whole, marked, marked or any(own), strange)
+    seen = next((entry.size_bytes for entry in entries[1:2] if isinstance(entry, MaxSizeEntry)), 0)
+    followed = seen >= MARKS_MIN and seen != mark
+    return PresentHeader(len(data), entries, is_whole, seen == mark, seen >= MARKS_MIN or any(own), strange or followed)
 
 
 def _marked_start(data: bytes, mark: int) -> tuple[HeaderEntry, ...]:

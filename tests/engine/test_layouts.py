@@ -456,6 +456,8 @@ def test_where_the_old_code_has_gone_on_nobody_opens(world: World) -> None:
         assert "log$header" in refused.value.subject
     assert world.content("log$header") == theirs
     with opened(world, "other", layout=LAYOUT) as store:
+        assert not store.exists("log"), "it follows another container: only who names it means it"
+        assert import_root(world, store, "log") == ("log",)
         assert store.read("log", 0, 100) == b"01234567"
     put(world, log_header=ours)
     with opened(world) as store:
