@@ -189,7 +189,7 @@ class HeaderKeeper:
                 self._writer.check_place(name)
                 if not (self._is_there(name) or self._writer.is_imported(name)):
                     step.did(_REQUESTS)
-                    step.count(chunks=int(self._fetch_alone(name)))
+                    self._fetch_alone(name)
             except (InvalidArgument, Damaged, Conflict) as error:
                 step.findings.append(f"header of {name!r} is left alone: {error.message}")
             if not step.go_on():
