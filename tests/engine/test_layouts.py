@@ -646,3 +646,19 @@ def test_a_root_beneath_this_one_is_left_alone(world: World) -> None:
         assert not store.exists("copy/log")
         assert not store.exists("copy/empty")
     assert {name: world.content(name) for name in world.objects("copy/")} == before
+
+
+def test_the_optimiser_does_both_by_itself(world: World) -> None:
+    expected = old_root(world)
+    policy = OptimiserPolicy(import_headers=True)
+    store = world.open(layout=CODE_ONLY)
+    store.optimiser.pause()
+    store._make_optimiser(policy)
+    assert [job.name for job in store.optimiser.status().jobs] == ["collect", "headers", "import"]
+    store.optimiser.run_once(dry_run=True)
+    assert [*store.segments()] == []
+    store.optimiser.run_once()
+    assert facts(store) == expected
+    store.optimiser.run_once()
+    assert old_view(world, "a") == (0, expected["a"][3])
+    assert store.upkeep_figures()["runs"]["headers"] > 0
