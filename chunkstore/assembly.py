@@ -64,9 +64,11 @@ def open_store(
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
     (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
     where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background
-    besides the collections of ``settings.collect_s``.
+    besides the collections of ``settings.collect_s``. Where segments of the old layout lie, ``settings.layout`` says what becomes of them
+    (docs/guide-old-layout.md).
 
-    Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
+    Raises ``InvalidArgument``, ``Conflict`` (a header file that has to follow the container lists files of others), ``ContainerNotFound``
+    (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
     of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
     owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
     Retry: safe. Source: protocol 3.4, 3.12.

@@ -83,6 +83,7 @@ class Claim(NamedTuple):
         from chunkstore_journal.service import ContainerJournal
 
         storage, names, format_, settings = self.storage, self.names, self.format, self.settings
+        check_layout(settings)
         if not created:
             Reserve(storage, names, settings).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
@@ -151,7 +152,6 @@ def promote(
     from chunkstore_journal.container import read_format
 
     check_ownership(observer, optimiser, wait_s)
-    check_layout(seen.settings)
     names, again = seen.names, seen.reopen is not None
     # What lies there now, not what the replica holds on to: that may have been moved away.
     storage = seen.storage if seen.reopen is None else guarded(seen.reopen())

@@ -57,11 +57,6 @@ def _append(store: ChunkedSegmentStorage, _: object) -> None:
     _follow(store)
 
 
-def _truncate(store: ChunkedSegmentStorage, _: object) -> None:
-    store.truncate("log", 40)
-    _follow(store)
-
-
 def _delete(store: ChunkedSegmentStorage, _: object) -> None:
     store.delete("log")
     _follow(store)
@@ -77,10 +72,8 @@ def _kill_behind_commits(ground: Ground, store: ChunkedSegmentStorage) -> None:
 
 
 LAYOUT_OPERATIONS = (
-    Operation("import-on-the-fly", _import, _old_files, {**SMALL, "layout": "LAYOUT_UPGRADE"}),
     Operation("import-and-header", _import, _old_files, CODE_ONLY),
     Operation("append-and-header", _append, _fill, CODE_ONLY),
-    Operation("truncate-and-header", _truncate, _fill, CODE_ONLY),
     Operation("delete-and-header", _delete, _fill, CODE_ONLY, repeatable=False),
 )
 LAYOUT_OPENINGS = (Opening("with headers behind", _kill_behind_commits, _fill, CODE_ONLY),)
@@ -104,8 +97,6 @@ class LayoutOpeningRun(OpeningRun):
 
 def check_headers(store: ChunkedSegmentStorage, ground: Ground, *, power_cut: bool) -> None:
     """Once they have followed, the old code reads what readers read; and what is gone stays gone."""
-    if store.settings.layout != "CODE_ONLY_UPGRADE":
-        return
     assert store.old_layout is not None
     store.old_layout.flush()
     storage = ground.world.raw_storage()
