@@ -16,7 +16,6 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.importing import Origin
-from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
@@ -99,7 +98,7 @@ class Claim(NamedTuple):
             seeded = None if warm is None else cache.seed(warm)
             service = ContainerJournal(storage, names, format_, cache, settings)
             ownership = service.take_over(
-                own=None, accept_rollback=accept_rollback, first_rows=parts.rows_of_import(origin)
+                own=None, accept_rollback=accept_rollback, first_rows=parts.first_rows(origin, settings)
             )
             store = serve(
                 service,
@@ -189,7 +188,7 @@ def serve(
 
     try:
         parts.require_import(ownership.store, names, origin)
-        layout = _layout(storage, names, settings, ownership.store, origin)
+        layout = _layout(storage, names, settings, ownership, origin)
         keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
         close_lazy_chunks(storage, names, ownership)
         store = ChunkedSegmentStorage(
@@ -225,15 +224,14 @@ def serve(
 
 
 def _layout(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, store: MetadataStore, origin: Origin | None
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership, origin: Origin | None
 ) -> Layout:
     """What this owner does with header files. Raises ``InvalidArgument``."""
-    with store.view() as view:
+    with ownership.store.view() as view:
         layout = choose_layout(view, settings)
-        holds = next(view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))), None) is not None
     if origin is not None:
         return "INSTALL_NEW"  # it is made of another's state
-    if not holds and layout == "INSTALL_NEW":
-        # Whoever made it may not have come as far as recording its choice.
+    if ownership.report.previous_epoch == 0 and layout == "INSTALL_NEW":
+        # Whoever made it may have chosen, and not have come as far as the first OPEN, which says so.
         parts.require_no_headers(storage, names, settings)
     return layout

@@ -15,7 +15,8 @@ from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupport
 from chunkstore.invariants import PINNED
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, encode_import, find_import
-from chunkstore.metadata.keys import IMPORT_KEY
+from chunkstore.metadata.keys import IMPORT_KEY, LAYOUT_KEY
+from chunkstore.metadata.layouts import encode_layout
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
 from chunkstore.names import ContainerNames
 from chunkstore.operations.garbage_range import is_removed
@@ -29,10 +30,10 @@ from chunkstore.upkeep.usage import StoredSizes
 __all__ = [
     "cache_of",
     "checked_settings",
+    "first_rows",
     "memory_of_owner",
     "require_import",
     "require_no_headers",
-    "rows_of_import",
     "scratch_of",
     "snapshot_worker",
     "storage_of",
@@ -133,10 +134,12 @@ def why_absent(
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
 
 
-def rows_of_import(origin: Origin | None) -> list[RowChange]:
-    """What the first OPEN of a container puts there that is made of another's state."""
+def first_rows(origin: Origin | None, settings: Settings) -> list[RowChange]:
+    """What the first OPEN of a container puts there: that it is made of another's state, or what becomes of header files."""
     if origin is None:
-        return []
+        if settings.layout not in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"):
+            return []
+        return [(LAYOUT_KEY, encode_table(TableRecord(1, encode_layout(settings.layout))))]
     mark = encode_import(ImportMark(origin, ImportPhase.SEGMENTS, b""))
     return [(IMPORT_KEY, encode_table(TableRecord(1, mark)))]
 

@@ -24,6 +24,7 @@ from chunkstore.errors import (
 from chunkstore.metadata.layouts import find_layout
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore.upkeep.jobs import Job, Step
+from chunkstore_journal.container import create_container
 from tests.support.worlds import World
 
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=10)
@@ -115,8 +116,8 @@ def test_without_a_choice_a_root_of_the_old_layout_is_refused_and_left_as_it_is(
 
 
 def test_a_container_that_was_made_and_no_more_is_no_choice(world: World) -> None:
-    opened(world, layout="INSTALL_NEW").close()
     old_root(world)
+    create_container(world.raw_storage(), world.names(), world.settings())
     with pytest.raises(InvalidArgument, match="CODE_ONLY_UPGRADE"):
         opened(world)
     with opened(world, layout=CODE_ONLY) as store:
