@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from chunkstore.metadata.keys import segment_key
 from chunkstore.storage import ChunkStorage
 from tests.backup_restore.test_restore import Cut, described, filled
 from tests.support.data import pattern, problems, refused
-from tests.support.forwarding import Hooked
 from tests.support.worlds import ShelfCache, World
 
 
