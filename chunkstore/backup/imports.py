@@ -28,13 +28,15 @@ from chunkstore.replica import Replica
 
 __all__ = ["Target", "drop_import", "import_file", "merge_file"]
 
-Target: TypeAlias = ChunkedSegmentStorage | Replica | Callable[[], AbstractContextManager[ChunkedSegmentStorage]]
-"""A container that works: its owner, or what makes one, once everything was looked at; to look only, a replica, too."""
+Target: TypeAlias = (
+    ChunkedSegmentStorage | Replica | Callable[[], AbstractContextManager[ChunkedSegmentStorage | Replica]]
+)
+"""A container that works: its owner, or what makes one, once the source was looked at; to look only, a replica, too."""
 
 
 def import_file(
-    source: str | os.PathLike[str],
     new_root: str,
+    source: str | os.PathLike[str],
     segments: Sequence[str] = (),
     *,
     rename: Mapping[str, str] | None = None,
