@@ -2,20 +2,20 @@
 
 Promises: each step is a record, and moves a mark on, so that whoever takes in the same state again, by the same plan, goes on. The first
 OPEN of a new container carries the mark, the last record removes it: until then nobody else opens it. What is merged lies in segments
-that nobody sees, until records give as many of them as fit their names: a segment appears whole or not at all, and names before the rows
-that speak of them. Ids are made anew; offsets, attributes, seals, labels of time, writers' last events and rows of tables stay. Garbage,
-sessions, pins and the position of scrubbing stay behind: they speak of the other history.
+that nobody sees, until a record gives them their names, as many as fit, and with the last of them come the rows that speak of them: a
+segment appears whole or not at all, and mostly everything at once. Ids are made anew; offsets, attributes, seals, labels of time, writers'
+last events and rows of tables stay. Garbage, sessions, pins and the position of scrubbing stay behind: they speak of the other history.
 Leaves out: what is looked at before (``survey``, ``merging``), the copying and the record of one step (``operations.take_in``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from chunkstore.backup.survey import ImportReport, Source, chunks_of, rows_behind, segments_behind
+from chunkstore.backup.survey import ImportReport, Row, Source, chunks_of, rows_behind, segments_behind
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged
@@ -54,10 +54,9 @@ def import_into(
     and the errors of commits. Retry: safe, with the container opened again.
     """
     steps = _Steps(store, source, b"", progress)
-    while (mark := store.look(find_import)) is not None and mark.phase is ImportPhase.SEGMENTS:
-        steps.take_segments(mark, None, ImportPhase.TABLES)
     while (mark := store.look(find_import)) is not None:
-        steps.take_rows(mark, None)
+        if mark.phase is not ImportPhase.SEGMENTS or not steps.take_segments(mark, None):
+            steps.take_rows(mark, None)
     return steps.report()
 
 
@@ -75,16 +74,15 @@ def merge_into(
     while True:
         if found is not None:
             mark, version = found
-        match mark.phase:
-            case ImportPhase.SEGMENTS:
-                steps.take_segments(mark, version, ImportPhase.NAMES)
-            case ImportPhase.NAMES:
-                steps.give_names(mark, version)
-            case ImportPhase.TABLES:
-                if steps.take_rows(mark, version):
-                    return steps.report()
-            case ImportPhase.DROPPED:
-                raise _not_alone()
+        if mark.phase is ImportPhase.DROPPED:
+            raise _not_alone()
+        if mark.phase is ImportPhase.TABLES:
+            is_over = steps.take_rows(mark, version)
+        else:
+            takes = mark.phase is ImportPhase.SEGMENTS and steps.take_segments(mark, version)
+            is_over = not takes and steps.give_names(mark, version)
+        if is_over:
+            return steps.report()
         found = store.look(partial(find_merge, identity=identity))
         if found is None:
             raise _not_alone()
@@ -142,38 +140,47 @@ class _Steps:
         """What these steps took in."""
         return ImportReport(self._segments, self._chunks, self._bytes, self._rows, ())
 
-    def take_segments(self, mark: ImportMark, version: int | None, then: ImportPhase) -> None:
-        """As many chunks, and what goes with their segments, as make a record."""
+    def take_segments(self, mark: ImportMark, version: int | None) -> bool:
+        """As many chunks, and what goes with their segments, as make a record; whether there was anything left."""
         parts, after = self._source.look(partial(self._next_parts, mark))
-        phase = ImportPhase.SEGMENTS if parts else then
-        self._commit(mark._replace(phase=phase, after=after if parts else b""), version, parts=tuple(parts))
+        if not parts:
+            return False
+        self._commit(mark._replace(after=after), version, parts=tuple(parts))
         copied = [chunk for part in parts for chunk in part.chunks]
         size_bytes = sum(chunk.length for chunk in copied)
         self._segments += sum(part.is_last for part in parts)
         self._chunks, self._bytes = self._chunks + len(copied), self._bytes + size_bytes
         if copied:
             self._progress(size_bytes)
+        return True
 
-    def give_names(self, mark: ImportMark, version: int) -> None:
-        """Names for as many segments as make a record: those that have none, whatever the mark says."""
+    def give_names(self, mark: ImportMark, version: int) -> bool:
+        """Names for as many segments as make a record: those that have none, whatever the mark says. With the last of them come the rows,
+        if they fit, and that is all: then it is True."""
         names, self._named = self._source.look(lambda view: self._store.look(partial(self._next_names, view)))
-        phase = ImportPhase.NAMES if self._named else ImportPhase.TABLES
-        self._commit(mark._replace(phase=phase), version, names=tuple(names))
+        if self._named:
+            self._commit(mark._replace(phase=ImportPhase.NAMES, after=b""), version, names=tuple(names))
+            return False
+        rows = self._rows_behind(b"")
+        if rows and self._rows_behind(rows[-1].position):
+            self._commit(mark._replace(phase=ImportPhase.TABLES, after=b""), version, names=tuple(names))
+            return False
+        self._commit(None, version, names=tuple(names), rows=rows)
+        return True
 
     def take_rows(self, mark: ImportMark, version: int | None) -> bool:
         """As many rows as make a record; whether it was the last one of all, which removes the mark."""
-        found = self._source.look(partial(rows_behind, self._source, mark.after, count=_ROWS))
-        rows = tuple((row.namespace, row.key, row.value) for row in found)
-        if found:
-            self._commit(mark._replace(after=found[-1].position), version, rows=rows)
-        else:
-            if version is None:
-                # Before the last record: behind that nothing is left that could fail.
-                _require_sound(self._store)
-                self._store.snapshot()
-            self._commit(None, version)
-        self._rows += len(rows)
-        return not found
+        rows = self._rows_behind(mark.after if mark.phase is ImportPhase.TABLES else b"")
+        if not rows and version is None:
+            # Before the last record: behind that nothing is left that could fail.
+            _require_sound(self._store)
+            self._store.snapshot()
+        after = mark._replace(phase=ImportPhase.TABLES, after=rows[-1].position) if rows else None
+        self._commit(after, version, rows=rows)
+        return not rows
+
+    def _rows_behind(self, after: bytes) -> list[Row]:
+        return self._source.look(partial(rows_behind, self._source, after, count=_ROWS))
 
     def _commit(
         self,
@@ -181,12 +188,14 @@ class _Steps:
         version: int | None,
         *,
         parts: tuple[Part, ...] = (),
-        rows: tuple[tuple[str, bytes, bytes], ...] = (),
+        rows: Sequence[Row] = (),
         names: tuple[tuple[str, str], ...] = (),
     ) -> None:
         value = None if mark is None else encode_import(mark)
+        self._rows += len(rows)
+        pairs = tuple((row.namespace, row.key, row.value) for row in rows)
         try:
-            batch = Batch(parts, rows, value, names, key=self._identity, version=version)
+            batch = Batch(parts, pairs, value, names, key=self._identity, version=version)
             self._store.take_in(self._source.storage, batch)
         except Conflict as error:
             found = None if version is None else self._store.look(partial(find_merge, identity=self._identity))
