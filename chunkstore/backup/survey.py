@@ -49,10 +49,12 @@ __all__ = [
 
 T = TypeVar("T")
 
-_PAGE: Final = 512
+_PAGE: Final = 1_024
+_WORKERS: Final = 16
+_TOGETHER: Final = 16
+"""Chunks that a worker asks for in a row: what asking costs on a local storage is less than a worker."""
 _ROWS: Final = 2_000
 _ROW_BYTES: Final = 2 << 20
-_STATS_AT_ONCE: Final = 256
 _MISSING_MAX: Final = 1_000
 _OFFLOAD: Final = "offload"
 _ENDS: Final = bytes((SEGMENT[0] + 1,))
@@ -122,25 +124,23 @@ def survey(source: Source) -> ImportReport:
     Raises as ``NamePlan.check``, ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a
     version whose chunks grew without records), ``StorageUnavailable``. Retry: safe.
     """
-    pool = runtime.pool("chunkstore-survey", 16)
+    pool = runtime.pool("chunkstore-survey", _WORKERS)
     segments = chunks = size_bytes = rows = count = 0
     missing: list[MissingChunk] = []
-    after = ""
+    place: _Place | None = _Place("", 0)
     try:
         source.look(_require_known_lengths)
         if source.plan is not AS_IT_IS:
             source.look(partial(_check_plan, source.plan))
-        while True:
-            names, found = source.look(partial(_chunks_behind, source, after))
-            if not names:
-                break
-            segments, after = segments + len(names), names[-1]
-            for first in range(0, len(found), _STATS_AT_ONCE):
-                group = found[first : first + _STATS_AT_ONCE]
-                reasons = pool.run_all([partial(_why_missing, source.storage, item.chunk) for item in group])
-                gone = [_missing(item, reason) for item, reason in zip(group, reasons, strict=True) if reason]
-                missing, count = (missing + gone)[:_MISSING_MAX], count + len(gone)
-                chunks, size_bytes = chunks + len(group), size_bytes + sum(item.chunk.length for item in group)
+        while place is not None:
+            ended, found, place = source.look(partial(_chunks_behind, source, place))
+            calls = [
+                partial(_look_at, source.storage, found[at : at + _TOGETHER]) for at in range(0, len(found), _TOGETHER)
+            ]
+            gone = [item for group in pool.run_all(calls) for item in group]
+            missing, count = (missing + gone)[:_MISSING_MAX], count + len(gone)
+            segments, chunks = segments + ended, chunks + len(found)
+            size_bytes += sum(item.chunk.length for item in found)
         key = b""
         while batch := source.look(partial(rows_behind, source, key)):
             rows, key = rows + len(batch), batch[-1].position
@@ -160,16 +160,27 @@ def _check_plan(plan: NamePlan, view: MetadataView) -> None:
     plan.check(names, lambda name: view.get(segment_key(name)) is not None)
 
 
-def _chunks_behind(source: Source, after: str, view: MetadataView) -> tuple[list[str], list[FoundChunk]]:
-    """The next segments behind ``after``, whole, and their chunks: about as many as are asked for at once."""
-    seen: list[str] = []
+class _Place(NamedTuple):
+    """Behind the segment ``after``, and in the next one behind the segment offset ``offset``, if that is not 0."""
+
+    after: str
+    offset: int
+
+
+def _chunks_behind(source: Source, place: _Place, view: MetadataView) -> tuple[int, list[FoundChunk], _Place | None]:
+    """The next chunks, how many segments end with them, and where to go on; None: that was all."""
     found: list[FoundChunk] = []
+    after, offset = place
+    ended = 0
     for segment in segments_behind(view, after, source.plan):
-        seen.append(segment.name)
-        found += chunks_of(view, source.names, segment, segment.start_offset - segment.first_chunk_skip)
-        if len(found) >= _PAGE or len(seen) == _PAGE:
-            break
-    return seen, found
+        if ended == _PAGE:
+            return ended, found, _Place(after, 0)
+        for item in chunks_of(view, source.names, segment, offset or segment.start_offset - segment.first_chunk_skip):
+            if len(found) == _PAGE:
+                return ended, found, _Place(after, item.offset)
+            found.append(item)
+        after, offset, ended = segment.name, 0, ended + 1
+    return ended, found, None
 
 
 def segments_behind(view: MetadataView, after: str, plan: NamePlan) -> Iterator[SegmentRecord]:
@@ -201,13 +212,26 @@ def chunks_of(
         identity = located[0] if located is not None else b""
     while identity:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
+        if not record.length:
+            raise Damaged("a chunk without bytes", object=names.chunk(identity))
         known = find_borders(view, identity, record, 0, record.length) if borders else None
         yield FoundChunk(segment, offset, ForeignChunk(names.chunk(identity), record.length, known, record.created_ms))
         offset, identity = offset + record.length, record.next
         if offset > segment.length:
-            raise Damaged(
-                "the list of chunks is longer than the segment", object=f"segment {segment.name!r}", position=offset
-            )
+            break
+    if offset != segment.length:
+        text = f"its list of chunks ends at {offset}, the segment at {segment.length}"
+        raise Damaged(text, object=f"segment {segment.name!r}", position=offset)
+
+
+def _look_at(storage: ChunkStorage, items: list[FoundChunk]) -> list[MissingChunk]:
+    """Those that are not there in their length."""
+    found = []
+    for segment, offset, chunk in items:
+        reason = _why_missing(storage, chunk)
+        if reason:
+            found.append(MissingChunk(segment.name, chunk.name, offset, offset + chunk.length, reason))
+    return found
 
 
 def _why_missing(storage: ChunkStorage, chunk: ForeignChunk) -> str:
@@ -216,10 +240,6 @@ def _why_missing(storage: ChunkStorage, chunk: ForeignChunk) -> str:
     except ChunkNotFound:
         return "absent"
     return "" if length >= chunk.length else f"{length} of {chunk.length} bytes"
-
-
-def _missing(item: FoundChunk, reason: str) -> MissingChunk:
-    return MissingChunk(item.segment.name, item.chunk.name, item.offset, item.offset + item.chunk.length, reason)
 
 
 def rows_behind(source: Source, after: bytes, view: MetadataView, count: int = _ROWS) -> list[Row]:

@@ -72,8 +72,7 @@ def content(store: Any) -> dict[str, tuple[int, bytes, bool, dict[str, Any]]]:
 
 
 def entries(store: Any) -> list[bytes]:
-    with LedgerReader(store, TOPIC, 1) as reader:
-        return [bytes(entry.payload) for entry in reader.read(0, 2)]
+    return [bytes(entry.payload) for entry in LedgerReader(store).read(TOPIC, 1)]
 
 
 def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, settings: chunkstore.Settings) -> None:
@@ -117,9 +116,11 @@ def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, setting
             lambda: backup.merge_file(store, backups, lsn=1, time=1, settings=settings),
         )
         refused(SegmentNotFound, lambda: backup.merge_file(store, backups, ["orders-9"], settings=settings))
-        refused(ContainerNotFound, lambda: backup.merge_file(store, tmp_path / "nothing", settings=settings))
+        refused(InvalidArgument, lambda: backup.merge_file(store, tmp_path / "nothing", settings=settings))
         with chunkstore.open_replica(root, settings=settings) as replica:
-            assert backup.merge_file(replica, backups, prefix="x/", settings=settings, dry_run=True).dry_run is True
+            dry = partial(backup.merge_file, replica, backups, ["orders-*"], settings=settings, dry_run=True)
+            assert dry(prefix="x/").segments == 2
+            refused(InvalidArgument, dry)
 
 
 def rewritten(file: Path, change: Callable[[dict[bytes, bytes]], object], header: dict[str, Any] | None = None) -> Path:
@@ -203,7 +204,10 @@ def test_chunks_that_were_collected_since_are_listed(root: str, tmp_path: Path, 
             backup.import_file(other, tmp_path / "all.cks", settings=settings)
         assert {item["segment"] for item in caught.value.missing} == {"orders-0"}
         assert not (tmp_path / "other" / "default").exists()
-        refused(ChunksMissing, lambda: backup.merge_file(store, tmp_path / "all.cks", prefix="x/", settings=settings))
+        refused(
+            ChunksMissing,
+            lambda: backup.merge_file(store, tmp_path / "all.cks", ["orders-*"], prefix="x/", settings=settings),
+        )
         assert backup.pending_imports(store) == []
 
 
