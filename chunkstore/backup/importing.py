@@ -32,12 +32,13 @@ from chunkstore.metadata.importing import (
 )
 from chunkstore.metadata.keys import segment_key, writer_range
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.take_in import Batch, ForeignChunk, Part
+from chunkstore.operations.bring_chunks import ForeignChunk
+from chunkstore.operations.take_in import Batch, Part
 from chunkstore.records import SegmentRecord
 
 __all__ = ["drop_merge", "import_into", "merge_into"]
 
-_CHUNKS: Final = 512
+_CHUNKS: Final = 4_096
 _BYTES: Final = 256 * MIB
 _PARTS: Final = 512
 _ROWS: Final = 2_000
