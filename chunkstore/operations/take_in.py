@@ -88,7 +88,7 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
         chunks = [(part.segment.name, chunk) for part in batch.parts for chunk in part.chunks]
         brought = bring_chunks(container, owned, source, chunks, ids)
         copied = {part.segment.name: [next(brought) for _ in part.chunks] for part in batch.parts}
-        plan = partial(_plan, container, batch, owned.epoch, ids, copied)
+        plan = partial(_plan, batch, owned.epoch, ids, copied)
         try:
             commit_changes(container, names + others, plan, tables=True, adds=adds)
             return
@@ -106,7 +106,6 @@ def _id_of(container: OwnedContainer, owned: OwnedEpoch, name: str) -> int:
 
 
 def _plan(
-    container: OwnedContainer,
     batch: Batch,
     epoch: int,
     ids: Mapping[str, int],
@@ -117,7 +116,7 @@ def _plan(
         raise Conflict("the epoch that has copied", expected=epoch, found=changes.owned.epoch)
     for part in batch.parts:
         name = part.segment.name
-        _plan_part(container, changes, part, ids[name], copied[name])
+        _plan_part(changes, part, ids[name], copied[name])
     for old, new in batch.names:
         _plan_name(changes, old, new)
     for name in batch.dropped:
@@ -156,9 +155,7 @@ def _is_there(changes: ChangeSet, namespace: str, key: bytes, value: bytes) -> b
     return True
 
 
-def _plan_part(
-    container: OwnedContainer, changes: ChangeSet, part: Part, segment_id: int, copied: list[Brought]
-) -> None:
+def _plan_part(changes: ChangeSet, part: Part, segment_id: int, copied: list[Brought]) -> None:
     segment = _begun(changes, part, segment_id)
     new = [(chunk, item.created_ms) for item in copied for chunk in item.chunks]
     while not segment.chunk_count and new and new[0][0].borders.at[-1] <= segment.first_chunk_skip:
@@ -167,7 +164,7 @@ def _plan_part(
         skip = segment.first_chunk_skip - dead
         segment = segment._replace(first_chunk_skip=skip, length=segment.length + dead)
     if new:
-        segment = _appended(container, changes, segment, new)
+        segment = _appended(changes, segment, new)
     for writer, value in part.writers:
         changes.rows[writer_key(segment_id, writer)] = TableRecord(0, value)
     if part.is_last:
@@ -200,13 +197,9 @@ def _begun(changes: ChangeSet, part: Part, segment_id: int) -> SegmentRecord:
     return present
 
 
-def _appended(
-    container: OwnedContainer, changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, int]]
-) -> SegmentRecord:
-    # Written by this very call, which was told of each that it is there: nobody knows their ids.
+def _appended(changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, int]]) -> SegmentRecord:
+    # Written and synced by this very call, which was told of each that it is there: nobody knows their ids.
     chunks = [chunk for chunk, _ in new]
-    if changes.owned.appendable:
-        changes.sync_names += [container.names.chunk(chunk.id) for chunk in chunks]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
     for chunk, created_ms in new:
         row = changes.rows[chunk_key(chunk.id)]
