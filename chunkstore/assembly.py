@@ -10,23 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 from chunkstore import parts
 from chunkstore.arguments import check_moment
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metadata.roots import find_root
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, Seen, check_ownership, promote
-from chunkstore.registry import open_storage
+from chunkstore.records import RootRecord
+from chunkstore.registry import open_storage, routed
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
+
+_RELEASE_S: Final = 10.0
+"""For the owner of a container that was adopted from: collecting waits meanwhile, and asks again the next time."""
 
 __all__ = [
     "describe_owner",
@@ -150,7 +156,8 @@ def open_store_on(
             raise
         format_ = create_container(storage, names, chosen, probe=probe_storage)
         created = True
-    claim = Claim(storage, names, format_, chosen, cache, root, close_storage)
+    release = partial(_release_root, chosen)
+    claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
     return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
@@ -274,10 +281,13 @@ def open_replica_on(
                 found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
             return found
 
-        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen)
+        release = partial(_release_root, chosen)
+        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, release)
         promotes = not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
+        opened: list[Replica] = []
+        door, close = _behind_door(storage, names, chosen, opened, close_storage=close_storage)
         replica = Replica(
-            storage=storage,
+            storage=door,
             names=names,
             settings=chosen,
             follower=follower,
@@ -287,8 +297,9 @@ def open_replica_on(
             why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
             promote=partial(promote, seen, follower) if promotes else None,
             close_cache=made.close if cache is None else None,
-            close_storage=storage.close if close_storage else None,
+            close_storage=close,
         )
+        opened.append(replica)
         try:
             parts.require_import(follower.store, names, None)
         except BaseException:
@@ -299,6 +310,27 @@ def open_replica_on(
         if cache is None:
             made.close()
         raise
+
+
+def _behind_door(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, opened: list[Replica], *, close_storage: bool
+) -> tuple[ChunkStorage, Callable[[], None]]:
+    """The storage of a replica, which will be in ``opened``, with the door to its foreign chunks; and what closes it."""
+    door, close_roots = routed(
+        storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
+    )
+    return door, door.close if close_storage else close_roots
+
+
+def _release_root(settings: Settings, root: RootRecord) -> bool:
+    """Ask the owner of the container that was adopted from to give our pin up; whether that is certain. Raises nothing of ours."""
+    try:
+        with open_asker(root.url, container=root.container, settings=settings) as asker:
+            if asker.replica.uuid == root.uuid and any(pin.name == root.pin for pin in asker.replica.pins()):
+                asker.unpin(root.pin, wait_s=min(_RELEASE_S, settings.op_deadline_s))
+            return True
+    except ChunkstoreError:
+        return False
 
 
 def _open_backup(

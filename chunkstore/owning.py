@@ -17,11 +17,13 @@ from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
-from chunkstore.registry import open_copy
+from chunkstore.records import RootRecord
+from chunkstore.registry import open_copy, routed
 from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
 
@@ -53,6 +55,7 @@ class Claim(NamedTuple):
     cache: MetadataCache | None
     root: str | None
     close_storage: bool
+    release_root: Callable[[RootRecord], bool] | None = None
 
     def own(
         self,
@@ -104,6 +107,7 @@ class Claim(NamedTuple):
                 closing,
                 optimiser,
                 origin,
+                self.release_root,
             )
             if settings.verify_chunks_at_open:
                 parts.verify_chunks(store)
@@ -127,6 +131,7 @@ class Seen(NamedTuple):
     owner_cache: MetadataCache | None
     root: str | None
     reopen: Callable[[], ChunkStorage] | None
+    release_root: Callable[[RootRecord], bool]
 
 
 def promote(
@@ -150,7 +155,7 @@ def promote(
         if format_.uuid != seen.uuid:
             raise Damaged("another container lies here by now: open it anew", object=names.format)
         warm = follower.store if storage.address == seen.storage.address else None
-        claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, close_storage=again)
+        claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, again, seen.release_root)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, warm=warm)
     except BaseException:
         if again:
@@ -171,16 +176,21 @@ def serve(
     closing: list[Callable[[], None]],
     optimiser: OptimiserPolicy | None = None,
     origin: Origin | None = None,
+    release_root: Callable[[RootRecord], bool] | None = None,
 ) -> ChunkedSegmentStorage:
-    """The store of a fresh ownership, which is given up if that fails."""
+    """The store of a fresh ownership, which is given up if that fails. ``release_root``: gives up what keeps a foreign root's objects."""
     from chunkstore_journal.asks import StoredAsks
     from chunkstore_journal.findings import journal_findings
 
     try:
         parts.require_import(ownership.store, names, origin)
         close_lazy_chunks(storage, names, ownership)
-        return ChunkedSegmentStorage(
-            storage=storage,
+        opened: list[ChunkedSegmentStorage] = []
+        door, close_roots = routed(
+            storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
+        )
+        store = ChunkedSegmentStorage(
+            storage=door,
             names=names,
             settings=settings,
             service=service,
@@ -195,8 +205,11 @@ def serve(
             sweep_unfinished=partial(parts.sweep_unfinished, storage),
             open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
             asks=StoredAsks(storage, names, uuid),
-            on_close=closing,
+            on_close=[close_roots, *closing],
+            release_root=release_root,
         )
+        opened.append(store)
+        return store
     except BaseException:
         ownership.journal.close()
         ownership.store.close(clean=False)

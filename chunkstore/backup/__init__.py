@@ -4,6 +4,7 @@ Everything here but imports works at an owner or at a replica, and never changes
 files: FORMAT.md beside this file; of header files: ``chunkstore/codec/ROLLING_HEADER.md``.
 """
 
+from chunkstore.backup.adopting import Adoption, adopt
 from chunkstore.backup.exporting import (
     ExportReport,
     ExportVerification,
@@ -23,6 +24,7 @@ from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, check_roo
 from chunkstore.backup.runs import BackupInfo
 
 __all__ = [
+    "Adoption",
     "Audit",
     "BackupInfo",
     "BackupPlan",
@@ -34,6 +36,7 @@ __all__ = [
     "MissingChunk",
     "Pins",
     "RestoreReport",
+    "adopt",
     "audit",
     "backup",
     "check_keep",

@@ -173,7 +173,9 @@ def _chunks_of(
     while identity:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         known = find_borders(view, identity, record, 0, record.length) if borders else None
-        yield _Found(segment, offset, ForeignChunk(names.chunk(identity), record.length, known, record.created_ms))
+        yield _Found(
+            segment, offset, ForeignChunk(names.object_of(identity, record), record.length, known, record.created_ms)
+        )
         offset, identity = offset + record.length, record.next
 
 

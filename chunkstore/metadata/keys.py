@@ -28,6 +28,7 @@ __all__ = [
     "PIN",
     "REPAIR_KEY",
     "RETENTION_NAMESPACE",
+    "ROOTS_NAMESPACE",
     "ROW_KINDS",
     "RUN",
     "SCRUB_KEY",
@@ -45,6 +46,8 @@ __all__ = [
     "lazy_key",
     "lazy_range",
     "pin_key",
+    "root_key",
+    "roots_range",
     "segment_key",
     "session_key",
     "table_key",
@@ -80,6 +83,9 @@ SCRUB_NAMESPACE = "!scrub"
 
 IMPORT_NAMESPACE = "!import"
 """Reserved table namespace: one row without a key, in a container that is being made of another's state."""
+
+ROOTS_NAMESPACE = "!roots"
+"""Reserved table namespace: the roots that foreign chunks lie in, by number."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -163,6 +169,19 @@ def lazy_key(identity: bytes) -> bytes:
 def lazy_range() -> tuple[bytes, bytes]:
     """Where the rows of the chunks that grow lazily begin, and where they end."""
     return _LAZY, _LAZY + b"\xff" * 29
+
+
+_ROOTS = table_prefix(ROOTS_NAMESPACE)
+
+
+def root_key(number: int) -> bytes:
+    """Key of the row of a root."""
+    return _ROOTS + _U64.pack(number)
+
+
+def roots_range() -> tuple[bytes, bytes]:
+    """Where the rows of roots begin, and where they end."""
+    return _ROOTS, _ROOTS + b"\xff" * 9
 
 
 _BLOCKS = table_prefix(BLOCKS_NAMESPACE)

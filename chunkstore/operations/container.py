@@ -38,6 +38,7 @@ from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
+from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["EpochStart", "OwnedContainer", "unexpected"]
@@ -85,6 +86,8 @@ class OwnedContainer:
         """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
         self.reshaped: Callable[[PendingOp], None] = lambda _op: None
         """Called with each committed operation that ``reshapes``, by its caller's thread."""
+        self.release_root: Callable[[RootRecord], bool] = lambda _root: False
+        """Gives the pin up that keeps the objects of a root; whether that is certain."""
         self.remote = storage.capabilities.remote
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))

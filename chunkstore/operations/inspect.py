@@ -17,7 +17,7 @@ from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import CLOSED, LayoutChunk, SegmentInfo, SegmentRecord
+from chunkstore.records import CLOSED, KIND_FOREIGN, LayoutChunk, SegmentInfo, SegmentRecord
 
 __all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
@@ -62,13 +62,13 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
         confined(names, identity, record)
         growing = record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk
         yield LayoutChunk(
-            name=names.chunk(identity),
+            name=names.object_of(identity, record),
             offset=offset,
             length=record.length,
             crc32c=record.crc32c,
             epoch=record.epoch,
             state="active" if growing else "closed",
-            kind="object",
+            kind="foreign" if record.kind == KIND_FOREIGN else "object",
         )
 
 
