@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
+from chunkstore import runtime
 from chunkstore.blocks import Borders
 from chunkstore.changes import Adopt, AdoptedChunk, NewChunk
 from chunkstore.errors import Conflict, Damaged, InvalidArgument
@@ -32,6 +34,8 @@ from chunkstore.operations.written_chunks import hang_chunks
 from chunkstore.records import ACTIVE, CLOSED, KIND_FOREIGN, ChunkRecord, RootRecord, TableRecord
 
 __all__ = ["add_root", "borders_of", "end_roots", "forget_references", "make_foreign", "plan_adopt"]
+
+_ASK_AGAIN_S: Final = 600.0
 
 
 def add_root(container: OwnedContainer, wanted: RootRecord) -> int:
@@ -174,11 +178,22 @@ def end_roots(container: OwnedContainer) -> int:
                 continue
             if not commit_changes(container, (), partial(_plan_end, number=number, state=ACTIVE), tables=True):
                 continue
-        if root.pin and not container.release_root(root):
+        if root.pin and not _release(container, number, root):
             waiting += 1
             continue
         commit_changes(container, (), partial(_plan_end, number=number, state=CLOSED), tables=True)
     return waiting
+
+
+def _release(container: OwnedContainer, number: int, root: RootRecord) -> bool:
+    """Give up the root's pin; whether it is. Whoever does not answer holds collections up once in a while only."""
+    asked_s, now_s = container.roots_asked_s.get(number), runtime.monotonic_s()
+    if asked_s is not None and now_s - asked_s < _ASK_AGAIN_S:
+        return False
+    if container.release_root(root):
+        return True
+    container.roots_asked_s[number] = now_s
+    return False
 
 
 def _plan_end(changes: ChangeSet, number: int, state: int) -> bool:

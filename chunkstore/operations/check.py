@@ -72,7 +72,7 @@ def check(
     yield from _check_pins(view)
     yield from _check_garbage(context, view, rows, level)
     yield from _check_strays(context, rows)
-    yield from root_findings(view, met=rows.met_foreign)
+    yield from root_findings(view, context.names, met=rows.met_foreign)
     if level == "deep":
         yield from _check_stray_borders(context, view)
     if level != "quick":

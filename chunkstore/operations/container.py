@@ -88,6 +88,8 @@ class OwnedContainer:
         """Called with each committed operation that ``reshapes``, by its caller's thread."""
         self.release_root: Callable[[RootRecord], bool] = lambda _root: False
         """Gives the pin up that keeps the objects of a root; whether that is certain."""
+        self.roots_asked_s: dict[int, float] = {}
+        """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))

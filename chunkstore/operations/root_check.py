@@ -14,17 +14,17 @@ from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import scan_roots
-from chunkstore.names import parse_foreign
+from chunkstore.names import BackupNames, ContainerNames, parse_foreign
 from chunkstore.records import ACTIVE, KIND_FOREIGN, RootRecord
 
 __all__ = ["root_findings"]
 
 
-def root_findings(view: MetadataView, *, met: bool) -> Iterator[Finding]:
+def root_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> Iterator[Finding]:
     """What is wrong with the roots. ``met``: whether a list has a foreign chunk. O(chunks) where there are roots."""
     roots = dict(scan_roots(view))
-    if not roots and not met:
-        return
+    if isinstance(names, BackupNames) or not (roots or met):
+        return  # a backup has copies, and of garbage none
     counts: dict[int, tuple[int, int]] = {}
     for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
         with suppress(Damaged):
