@@ -14,13 +14,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore.blocks import Borders, crc_at_borders, first_bad
-from chunkstore.changes import NewChunk
+from chunkstore.changes import AdoptedChunk, NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, SegmentNotFound
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import IMPORT_NAMESPACE, chunk_key, writer_key
-from chunkstore.names import NO_CHUNK
+from chunkstore.names import NO_CHUNK, parse_routed
+from chunkstore.operations.adopt import borders_of, make_foreign
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -42,7 +43,7 @@ _TRIES: Final = 5
 
 
 class ForeignChunk(NamedTuple):
-    """A chunk of another container. ``borders`` None: its CRC is not known there."""
+    """A chunk of another container, that is read under ``name``. ``borders`` None: its CRC is not known there."""
 
     name: str
     length: int
@@ -59,6 +60,8 @@ class Part(NamedTuple):
     writers: tuple[tuple[bytes, bytes], ...]
     """The rows of its writers, by their ids."""
     is_last: bool
+    root: int | None = None
+    """Where the chunks stay (``operations.adopt``), but for those that are foreign there, too; None: all are copied."""
 
 
 class Batch(NamedTuple):
@@ -71,10 +74,11 @@ class Batch(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """Of what a chunk there became: the new chunks, and how old they are."""
+    """Of what a chunk there became: the new chunks, and how old they are. ``stays``: it was not copied."""
 
     chunks: list[NewChunk]
     created_ms: int
+    stays: AdoptedChunk | None = None
 
 
 def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> None:
@@ -84,7 +88,7 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
     after ``OutcomeUnknown``: not before looking at the mark.
     """
     names = [part.segment.name for part in batch.parts]
-    adds = sum(chunk.length for part in batch.parts for chunk in part.chunks)
+    adds = sum(chunk.length for part in batch.parts if part.root is None for chunk in part.chunks)
     for tries_left in range(_TRIES, -1, -1):
         owned = container.serving(container.deadline())
         ids = {name: _id_of(container, owned, name) for name in names}
@@ -112,6 +116,8 @@ def _copy_all(
     """By segment, in order."""
     calls = [
         partial(_copy, container, owned, source, part.segment.name, ids[part.segment.name], chunk)
+        if part.root is None or parse_routed(chunk.name) is not None
+        else partial(_leave, owned, ids[part.segment.name], chunk)
         for part in batch.parts
         for chunk in part.chunks
     ]
@@ -170,6 +176,12 @@ def _copy(
     return _Copied(made, chunk.created_ms)
 
 
+def _leave(owned: OwnedEpoch, segment_id: int, chunk: ForeignChunk) -> _Copied:
+    """A chunk that stays where it is."""
+    stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
+    return _Copied([NewChunk(owned.new_chunk(segment_id), borders_of(stays))], chunk.created_ms, stays)
+
+
 def _create(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, data: bytes) -> NewChunk:
     identity, total = owned.new_chunk(segment_id), _Sum()
     with container.bounded(container.deadline()):
@@ -224,14 +236,14 @@ def _plan_part(
     container: OwnedContainer, changes: ChangeSet, part: Part, segment_id: int, copied: list[_Copied]
 ) -> None:
     segment = _begun(changes, part, segment_id)
-    new = [(chunk, item.created_ms) for item in copied for chunk in item.chunks]
+    new = [(chunk, item) for item in copied for chunk in item.chunks]
     while not segment.chunk_count and new and new[0][0].borders.at[-1] <= segment.first_chunk_skip:
         # One of several that a chunk became, and all of it was truncated.
         dead = new.pop(0)[0].borders.at[-1]
         skip = segment.first_chunk_skip - dead
         segment = segment._replace(first_chunk_skip=skip, length=segment.length + dead)
     if new:
-        segment = _appended(container, changes, segment, new)
+        segment = _appended(container, changes, segment, new, part.root)
     for writer, value in part.writers:
         changes.rows[writer_key(segment_id, writer)] = TableRecord(0, value)
     if part.is_last:
@@ -265,17 +277,25 @@ def _begun(changes: ChangeSet, part: Part, segment_id: int) -> SegmentRecord:
 
 
 def _appended(
-    container: OwnedContainer, changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, int]]
+    container: OwnedContainer,
+    changes: ChangeSet,
+    segment: SegmentRecord,
+    new: list[tuple[NewChunk, _Copied]],
+    root: int | None,
 ) -> SegmentRecord:
     chunks = [chunk for chunk, _ in new]
-    require_fresh(container, changes, chunks, shared=False)
+    copied = [chunk for chunk, item in new if item.stays is None]
+    require_fresh(container, changes, copied, shared=False)
     if changes.owned.appendable:
-        changes.sync_names += [container.names.chunk(chunk.id) for chunk in chunks]
+        changes.sync_names += [container.names.chunk(chunk.id) for chunk in copied]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
-    for chunk, created_ms in new:
+    for chunk, item in new:
         row = changes.rows[chunk_key(chunk.id)]
         assert isinstance(row, ChunkRecord)
-        changes.rows[chunk_key(chunk.id)] = row._replace(created_ms=created_ms)
+        changes.rows[chunk_key(chunk.id)] = row._replace(created_ms=item.created_ms)
+    staying = [(chunk, item.stays) for chunk, item in new if item.stays is not None]
+    if staying and root is not None:
+        make_foreign(changes, root, [chunk for chunk, _ in staying], [item for _, item in staying])
     if segment.last_chunk:
         last = changes.chunk(segment.last_chunk)
         changes.rows[chunk_key(segment.last_chunk)] = last._replace(next=chunks[0].id)

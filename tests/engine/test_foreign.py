@@ -87,7 +87,9 @@ def test_a_pin_is_given_up_by_whoever_owns_the_source(world: World) -> None:
     with world.open(gc_grace_s=0.0) as store:
         adoption = adopt_segment(world, store)
         store.delete("s")
-        store._container.release_root = lambda _root: False  # as if nobody answered: the root waits, and nobody adopts from it
+        store._container.release_root = lambda _root: (
+            False
+        )  # as if nobody answered: the root waits, and nobody adopts from it
         store.collect()
         (root,) = _roots(store)
         assert isinstance(root, RootRecord) and (root.references, root.state) == (0, CLOSED)
