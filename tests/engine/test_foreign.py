@@ -22,7 +22,7 @@ from chunkstore.records import ACTIVE, CLOSED, RootRecord
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.options import parse_options
 from chunkstore.spark.plan import plan_read
-from tests.support.adopted import PIECE, SOURCE, adopt_segment, build_source, chunks_of, url_of
+from tests.support.adopted import PIECE, SOURCE, adopt_segment, another_format, build_source, chunks_of, url_of
 from tests.support.worlds import World
 
 
@@ -156,8 +156,7 @@ def _break(world: World, how: str) -> None:
     if how == "gone":
         world.remove(name)
     else:
-        other = world.content(world.names("default").format)
-        world.overwrite(name, other)
+        world.overwrite(name, another_format(world))
 
 
 @pytest.mark.parametrize("how", ["gone", "another"])

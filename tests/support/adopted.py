@@ -7,7 +7,7 @@ from chunkstore.changes import Adopt, AdoptedChunk, Create
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.support.worlds import World
 
-__all__ = ["PIECE", "SOURCE", "adopt_segment", "build_source", "chunks_of", "url_of"]
+__all__ = ["PIECE", "SOURCE", "adopt_segment", "another_format", "build_source", "chunks_of", "url_of"]
 
 PIECE = b"0123456789abcdef"
 SOURCE = "there"
@@ -27,6 +27,16 @@ def build_source(world: World, pieces: int = 4) -> bytes:
             store.append("s", PIECE[number:] + PIECE[:number])
             data += PIECE[number:] + PIECE[:number]
     return data
+
+
+def another_format(world: World) -> bytes:
+    """The FORMAT of another container that is called ``there``, in a root of its own."""
+    other = World("memory", "slot", world.tmp_path / "another")
+    try:
+        with other.open(SOURCE):
+            return other.content(other.names(SOURCE).format)
+    finally:
+        other.close()
 
 
 def chunks_of(adoption: Adoption, segment: str) -> tuple[AdoptedChunk, ...]:
