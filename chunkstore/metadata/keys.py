@@ -36,6 +36,7 @@ __all__ = [
     "SEGMENT",
     "SESSION",
     "TABLE",
+    "VISIBLE_SEGMENTS",
     "WRITERS_NAMESPACE",
     "all_blocks_range",
     "block_key",
@@ -61,6 +62,8 @@ SESSION = b"E"
 GARBAGE = b"G"
 PIN = b"P"
 SEGMENT = b"S"
+VISIBLE_SEGMENTS = SEGMENT + b"\1"
+"""Where the keys of segments begin that have names. In front of them, behind a NUL, which no name has: what imports have not ended."""
 TABLE = b"T"
 RUN = b"r"
 EXTENT = b"x"
@@ -82,7 +85,7 @@ SCRUB_NAMESPACE = "!scrub"
 """Reserved table namespace: one row without a key, where scrubbing goes on."""
 
 IMPORT_NAMESPACE = "!import"
-"""Reserved table namespace: one row without a key, in a container that is being made of another's state."""
+"""Reserved table namespace: how far imports have come. The row without a key: the container itself is being made of another's state."""
 
 ROOTS_NAMESPACE = "!roots"
 """Reserved table namespace: the roots that foreign chunks lie in, by number."""

@@ -1,8 +1,8 @@
 """Taking in what another container holds: its chunks are copied, its rows are made anew (an import's one step).
 
-Promises: one record for a batch, all or nothing: segments with their offsets, labels of time, attributes and writers' last events, and
-rows of tables; ids are ours. On the way bytes are compared with the CRCs that their own container knows, and they are durable before the
-record (protocol C1). What was copied and not committed is an orphan. Memory is bounded: chunks are copied in pieces.
+Promises: one record for a batch, all or nothing: segments with their offsets, labels of time, attributes and writers' last events, their
+names at last, and rows of tables; ids are ours. On the way bytes are compared with the CRCs that their own container knows, and they are
+durable before the record (protocol C1). What was copied and not committed is an orphan. Memory is bounded: chunks are copied in pieces.
 Leaves out: which batches, and how an interrupted import goes on (``chunkstore.backup.importing``).
 """
 
@@ -14,21 +14,30 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore.blocks import Borders, crc_at_borders, first_bad
-from chunkstore.changes import AdoptedChunk, NewChunk
+from chunkstore.changes import ADDS_NOTHING, AdoptedChunk, NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import Conflict, Damaged, SegmentNotFound
+from chunkstore.errors import Conflict, Damaged, SegmentExists, SegmentNotFound
 from chunkstore.journal import OpCode
-from chunkstore.metadata.keys import IMPORT_NAMESPACE, chunk_key, writer_key
+from chunkstore.metadata.codec import decode_table
+from chunkstore.metadata.keys import (
+    IMPORT_NAMESPACE,
+    RETENTION_NAMESPACE,
+    chunk_key,
+    segment_key,
+    table_key,
+    writer_key,
+)
 from chunkstore.names import NO_CHUNK, parse_routed
 from chunkstore.operations.adopt import borders_of, make_foreign
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.operations.written_chunks import link_chunks, require_fresh
+from chunkstore.operations.written_chunks import link_chunks
 from chunkstore.records import ChunkRecord, SegmentRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
@@ -65,12 +74,22 @@ class Part(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one record takes in. ``mark``: how far the import is then; None: at its end."""
+    """What one record takes in. ``mark``: how far the import is then; None: at its end.
+
+    ``key``: of the mark's row, without one in a container that is being made; else the id of a merge. A merge's mark is still that of
+    ``version`` (0: there is none), or nothing happens, and a merge changes no row that is there.
+    """
 
     parts: tuple[Part, ...]
     rows: tuple[tuple[str, bytes, bytes], ...]
     """Of tables: namespace, key and value."""
     mark: bytes | None
+    names: tuple[tuple[str, str], ...] = ()
+    """Of segments that were taken in: what they are called, and shall be."""
+    dropped: tuple[str, ...] = ()
+    """Of segments that were taken in, and go again."""
+    key: bytes = b""
+    version: int | None = None
 
 
 class _Copied(NamedTuple):
@@ -84,18 +103,21 @@ class _Copied(NamedTuple):
 def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> None:
     """Copy the chunks of a batch from ``source`` and commit it.
 
-    Atomic, durable. Raises ``Damaged`` (a chunk is not what its container says of it), ``ChunkNotFound``, and the errors of commits. Retry
-    after ``OutcomeUnknown``: not before looking at the mark.
+    Atomic, durable. Raises ``Damaged`` (a chunk is not what its container says of it), ``ChunkNotFound``, ``SegmentExists`` (a name),
+    ``Conflict`` (the mark, or a row that is there), and the errors of commits. Retry after ``OutcomeUnknown``: not before looking at the
+    mark.
     """
     names = [part.segment.name for part in batch.parts]
-    adds = sum(chunk.length for part in batch.parts if part.root is None for chunk in part.chunks)
+    others = [*(name for pair in batch.names for name in pair), *batch.dropped]
+    copied_bytes = sum(chunk.length for part in batch.parts if part.root is None for chunk in part.chunks)
+    adds = ADDS_NOTHING if batch.dropped else copied_bytes
     for tries_left in range(_TRIES, -1, -1):
         owned = container.serving(container.deadline())
         ids = {name: _id_of(container, owned, name) for name in names}
         copied = _copy_all(container, owned, source, batch, ids)
         plan = partial(_plan, container, batch, owned.epoch, ids, copied)
         try:
-            commit_changes(container, names, plan, tables=True, adds=adds)
+            commit_changes(container, names + others, plan, tables=True, adds=adds)
             return
         except Conflict:
             # Another epoch of ours has begun: what an earlier one has written, it does not commit (protocol 3.10).
@@ -224,12 +246,42 @@ def _plan(
     for part in batch.parts:
         name = part.segment.name
         _plan_part(container, changes, part, ids[name], copied[name])
+    for old, new in batch.names:
+        _plan_name(changes, old, new)
+    for name in batch.dropped:
+        plan_delete(changes, name)
     for namespace, key, value in batch.rows:
-        plan_put_row(changes, namespace, key, value, None)
+        if batch.version is None or not _is_there(changes, namespace, key, value):
+            plan_put_row(changes, namespace, key, value, None)
     if batch.mark is not None:
-        plan_put_row(changes, IMPORT_NAMESPACE, b"", batch.mark, None)
+        plan_put_row(changes, IMPORT_NAMESPACE, batch.key, batch.mark, batch.version)
     else:
-        plan_delete_row(changes, IMPORT_NAMESPACE, b"", None)
+        plan_delete_row(changes, IMPORT_NAMESPACE, batch.key, batch.version)
+
+
+def _plan_name(changes: ChangeSet, old: str, new: str) -> None:
+    """Plan another name for a segment, which stays the same one. Raises ``SegmentExists``, ``SegmentNotFound``."""
+    segment = changes.segment(old)
+    if changes.find(new) is not None:
+        raise SegmentExists(new)
+    changes.rows[segment_key(old)] = None
+    changes.put(segment._replace(name=new))
+    changes.headers.append((int(OpCode.CREATE), segment.id, new))
+
+
+def _is_there(changes: ChangeSet, namespace: str, key: bytes, value: bytes) -> bool:
+    """Whether there is a row already, which a merge leaves alone. Raises ``Conflict`` where it says something else, and no policy."""
+    raw = changes.settled(table_key(namespace, key))
+    if raw is None:
+        return False
+    record = decode_table(f"table {namespace}", raw)
+    if record.value != value and namespace != RETENTION_NAMESPACE:
+        raise Conflict(
+            f"table {namespace!r}, key {key!r}",
+            expected="no row, or the same",
+            found=f"another one, of lsn {record.version}",
+        )
+    return True
 
 
 def _plan_part(
@@ -283,9 +335,9 @@ def _appended(
     new: list[tuple[NewChunk, _Copied]],
     root: int | None,
 ) -> SegmentRecord:
+    # Written by this very call, which was told of each that it is there: nobody knows their ids.
     chunks = [chunk for chunk, _ in new]
     copied = [chunk for chunk, item in new if item.stays is None]
-    require_fresh(container, changes, copied, shared=False)
     if changes.owned.appendable:
         changes.sync_names += [container.names.chunk(chunk.id) for chunk in copied]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)

@@ -1,4 +1,4 @@
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading, restoring."""
+"""Everything that is interrupted, by name: operations, take-overs, following, offloading, restoring, importing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
-from tests.faults.crash_restore import RestoreRun
+from tests.faults.crash_restore import MergeRun, RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -34,6 +34,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
+    Subject("import", MergeRun),
 )
 
 
