@@ -15,6 +15,7 @@ from chunkstore import runtime
 from chunkstore.assembly import open_asker, open_replica
 from chunkstore.backup.exporting import Pins
 from chunkstore.backup.files import container_uuid
+from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.metadata.roots import scan_roots
@@ -22,17 +23,19 @@ from chunkstore.names import BackupNames
 from chunkstore.records import ACTIVE, RootRecord
 from chunkstore.replica import Replica
 
-__all__ = ["Adoption", "adopt"]
+__all__ = ["Adoption", "adopt", "pin_for_new"]
 
 _NOTE_MAX: Final = 400
 
 
 class Adoption(NamedTuple):
-    """``root``: the number to adopt under. ``source``: the container as it is under the pin; closed by the caller."""
+    """``root``: the number to adopt under. ``source``: the container as it is under the pin, which stands at ``lsn`` (0: there is none);
+    closed by the caller."""
 
     root: int
     source: Replica
     pin: str
+    lsn: int
 
     def close(self) -> None:
         """Close the source. The root and its pin stay while anything refers to them."""
@@ -64,16 +67,43 @@ def adopt(
         if source.uuid == own:
             text = "a container does not adopt what is its own, in whatever copy: name another container"
             raise InvalidArgument(text, argument="root")
-        if not no_pin and isinstance(source.read_context.names, BackupNames):
-            raise _cannot_pin(source, "these are backups, whose copies go when they are given up")
+        _check_pinnable(source, no_pin=no_pin)
         name = "" if no_pin else _known_pin(store, source) or f"adopted-{runtime.token(8).hex()}"
-        row = RootRecord(source.storage.url, "", source.container, source.uuid, name, 0, 0, ACTIVE, 0)
-        number = store.add_root(row)
-        if name:
-            _pin(store, root, source, name, pins)
-            source.refresh()
+        number = store.add_root(_row(source, name))
+        note = _note(store.container, store.read_context.storage.url)
+        lsn = 0 if no_pin else _pin(store.settings, root, source, name, note, pins)
         failed.pop_all()
-        return Adoption(number, source, name)
+        return Adoption(number, source, name, lsn)
+
+
+def pin_for_new(
+    root: str, *, container: str, settings: Settings, new_root: str, new_container: str, no_pin: bool
+) -> tuple[RootRecord, int]:
+    """For a container that is yet to be made of that at ``root``: the pin, and the row that will remember it (``add_root``); the pin's lsn.
+
+    A pin that an earlier try has made is found by its note. Raises as ``adopt``. Retry: safe.
+    """
+    with open_replica(root, container=container, settings=settings) as source:
+        _check_pinnable(source, no_pin=no_pin)
+        if no_pin:
+            return _row(source, ""), 0
+        note = _note(new_container, new_root)
+        there = (pin.name for pin in source.pins() if pin.note == note and pin.expires_at is None)
+        name = next(there, f"adopted-{runtime.token(8).hex()}")
+        return _row(source, name), _pin(settings, root, source, name, note, None)
+
+
+def _row(source: Replica, pin: str) -> RootRecord:
+    return RootRecord(source.storage.url, "", source.container, source.uuid, pin, 0, 0, ACTIVE, 0)
+
+
+def _note(container: str, url: str) -> str:
+    return f"adopted by container {container!r} at {url}"[:_NOTE_MAX]
+
+
+def _check_pinnable(source: Replica, *, no_pin: bool) -> None:
+    if not no_pin and isinstance(source.read_context.names, BackupNames):
+        raise _cannot_pin(source, "these are backups, whose copies go when they are given up")
 
 
 def _known_pin(store: ChunkedSegmentStorage, source: Replica) -> str:
@@ -86,18 +116,21 @@ def _known_pin(store: ChunkedSegmentStorage, source: Replica) -> str:
     return ""
 
 
-def _pin(store: ChunkedSegmentStorage, root: str, source: Replica, name: str, pins: Pins | None) -> None:
-    if any(pin.name == name for pin in source.pins()):
-        return
-    note = f"adopted by container {store.container!r} at {store.read_context.storage.url}"[:_NOTE_MAX]
+def _pin(settings: Settings, root: str, source: Replica, name: str, note: str, pins: Pins | None) -> int:
+    """Make the pin unless it is there; its lsn, which ``source`` shows then."""
     try:
-        if pins is not None:
-            pins.pin(name, note)
-            return
-        with open_asker(root, container=source.container, settings=store.settings) as asker:
-            asker.pin(name, note)
+        there = next((pin for pin in source.pins() if pin.name == name), None)
+        if there is None and pins is not None:
+            there = pins.pin(name, note)
+        elif there is None:
+            with open_asker(root, container=source.container, settings=settings) as asker:
+                there = asker.pin(name, note)
+        source.refresh()
     except ChunkstoreError as error:
         raise _cannot_pin(source, error.message) from error
+    if source.lsn < there.lsn:
+        raise _cannot_pin(source, f"what can be read there ends at lsn {source.lsn}, before the pin")
+    return there.lsn
 
 
 def _cannot_pin(source: Replica, why: str) -> Unsupported:

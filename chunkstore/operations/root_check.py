@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import scan_roots
-from chunkstore.names import BackupNames, ContainerNames, parse_foreign
+from chunkstore.names import BackupNames, ContainerNames, confined, parse_foreign
 from chunkstore.records import ACTIVE, KIND_FOREIGN, RootRecord
 
 __all__ = ["root_findings"]
@@ -29,7 +29,9 @@ def root_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> It
     for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
         with suppress(Damaged):
             record = decode_chunk(key, raw)
-            found = parse_foreign(record.object) if record.kind == KIND_FOREIGN else None
+            if record.kind != KIND_FOREIGN:
+                continue
+            found = parse_foreign(confined(names, key[1:], record).object)
             if found is not None:
                 chunks, size_bytes = counts.get(found[0], (0, 0))
                 counts[found[0]] = chunks + 1, size_bytes + record.length

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chunkstore import DefragPolicy, RollingPolicy, open_replica
-from chunkstore.backup import adopt, backup, export, restore, verify
+from chunkstore.backup import adopt, backup, export, import_file, merge_file, restore, verify
 from chunkstore.blocks import Borders
 from chunkstore.changes import Adopt, AdoptedChunk, Create
 from chunkstore.checksum import crc32c
@@ -307,3 +308,66 @@ def test_parts_of_objects_and_our_own_root(world: World) -> None:
             store.commit([Adopt("s", 0, (AdoptedChunk("default/FORMAT", 1, None),))])
         with pytest.raises(Unsupported):
             store.read_context.storage.delete("@0/old/whole")
+
+
+# ---- imports that adopt
+
+
+def test_a_merge_adopts_under_a_pin_that_serves_later_ones_too(world: World) -> None:
+    data = build_source(world)
+    theirs = world.objects(f"{SOURCE}/d/")
+    settings = world.settings()
+    with world.open(SOURCE, ask_s=0.05) as owner, world.open() as store:
+        early = world.replica(SOURCE).lsn
+        merge_file(store, url_of(world), source_container=SOURCE, adopt=True, settings=settings)
+        assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
+        assert {chunk.kind for chunk in store.layout("s")} == {"foreign"}
+        owner.append("s", b"more")
+        names = {"s": "again"}
+        merge_file(store, url_of(world), ["s"], rename=names, source_container=SOURCE, adopt=True, settings=settings)
+        assert store.read("again", 0, 100) == data + b"more"
+        (root,), (pin,) = _roots(store), owner.pins()
+        assert isinstance(root, RootRecord) and (root.pin, root.references) == (pin.name, 9)
+        with pytest.raises(InvalidArgument, match="before the pin"):
+            merge_file(
+                store, url_of(world), prefix="x-", source_container=SOURCE, lsn=early, adopt=True, settings=settings
+            )
+        assert store.read("again", 0, 100) == data + b"more"
+        with pytest.raises(InvalidArgument, match="its own"):
+            merge_file(store, url_of(world), prefix="x-", adopt=True, no_pin=True, settings=settings)
+    assert set(theirs) <= set(world.objects(f"{SOURCE}/d/"))
+
+
+def test_a_new_container_adopts(world: World, tmp_path: Path) -> None:
+    data = build_source(world)
+    url, new, settings = url_of(world), f"file://{tmp_path}/new", world.settings(metadata="lmdb")
+    made = partial(import_file, new, url, source_container=SOURCE, container="mine", settings=settings, adopt=True)
+    with world.open(SOURCE, ask_s=0.05) as owner:
+        made()
+        (pin,) = owner.pins()
+        assert "'mine'" in pin.note
+    with open_replica(new, container="mine", settings=settings) as replica:
+        assert (replica.read("s", 0, 100), replica.check("deep")) == (data, [])
+        (root,) = [root for _, root in replica.look(lambda view: list(scan_roots(view)))]
+        assert isinstance(root, RootRecord) and (root.pin, root.references) == (pin.name, 4)
+        # What is foreign already is copied: nobody there keeps it for us.
+        with world.open() as store:
+            merge_file(store, new, source_container="mine", adopt=True, no_pin=True, settings=settings)
+            assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
+            assert {chunk.kind for chunk in store.layout("s")} == {"object"}
+
+
+def test_backups_are_adopted_without_a_pin_only(world: World, tmp_path: Path) -> None:
+    data = build_source(world)
+    vault, settings = f"file://{tmp_path}/vault", world.settings(metadata="lmdb")
+    with world.open(SOURCE) as owner:
+        backup(owner, vault)
+        export(owner, tmp_path / "file", pin=False)
+    with world.open() as store:
+        with pytest.raises(Unsupported, match="no_pin"):
+            merge_file(store, vault, source_container=SOURCE, adopt=True, settings=settings)
+        with pytest.raises(InvalidArgument, match="export"):
+            merge_file(store, tmp_path / "file", adopt=True, no_pin=True, settings=settings)
+        merge_file(store, vault, source_container=SOURCE, adopt=True, no_pin=True, settings=settings)
+        assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
+        assert store.usage().foreign_bytes == len(data)
