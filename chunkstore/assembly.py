@@ -8,6 +8,7 @@ Leaves out: everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -28,7 +29,7 @@ from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, Seen, check_ownership, promote
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_storage, routed
-from chunkstore.replica import Replica
+from chunkstore.replica import JournalFollower, Replica
 from chunkstore.storage import ChunkStorage
 
 _RELEASE_S: Final = 10.0
@@ -281,11 +282,9 @@ def open_replica_on(
                 found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
             return found
 
-        release = partial(_release_root, chosen)
-        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, release)
+        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, partial(_release_root, chosen))
         promotes = not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
-        opened: list[Replica] = []
-        door, close = _behind_door(storage, names, chosen, opened, close_storage=close_storage)
+        door, close = _behind_door(storage, names, chosen, follower, close_storage=close_storage)
         replica = Replica(
             storage=door,
             names=names,
@@ -299,12 +298,10 @@ def open_replica_on(
             close_cache=made.close if cache is None else None,
             close_storage=close,
         )
-        opened.append(replica)
-        try:
+        with ExitStack() as failed:
+            failed.callback(replica.close)
             parts.require_import(follower.store, names, None)
-        except BaseException:
-            replica.close()
-            raise
+            failed.pop_all()
         return replica
     except BaseException:
         if cache is None:
@@ -313,12 +310,15 @@ def open_replica_on(
 
 
 def _behind_door(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, opened: list[Replica], *, close_storage: bool
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, follower: JournalFollower, *, close_storage: bool
 ) -> tuple[ChunkStorage, Callable[[], None]]:
-    """The storage of a replica, which will be in ``opened``, with the door to its foreign chunks; and what closes it."""
-    door, close_roots = routed(
-        storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
-    )
+    """The storage of a replica, with the door to its foreign chunks; and what closes it."""
+
+    def find(number: int) -> RootRecord | None:
+        with follower.store.view() as view:
+            return find_root(view, number)
+
+    door, close_roots = routed(storage, names, settings, find)
     return door, door.close if close_storage else close_roots
 
 

@@ -60,6 +60,7 @@ __all__ = [
     "chunk_session",
     "confined",
     "foreign_object",
+    "foreign_root",
     "named_chunks",
     "parse_chunk_rest",
     "parse_foreign",
@@ -432,6 +433,12 @@ def foreign_object(root: int, name: str) -> str:
     """The ``object`` of a chunk that lies in a root: ``@k/name``, ``k`` in hex. Raises ``InvalidArgument`` (the name)."""
     check_object_name(name)
     return f"@{root:x}/{name}"
+
+
+def foreign_root(record: ChunkRecord) -> int | None:
+    """The root that a chunk's row leads into, if it is a foreign one's and says so."""
+    found = parse_foreign(record.object) if record.kind == KIND_FOREIGN else None
+    return None if found is None else found[0]
 
 
 def parse_foreign(text: str) -> tuple[int, str] | None:

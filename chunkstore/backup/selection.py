@@ -39,8 +39,8 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import pattern_key
-from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name, parse_foreign
-from chunkstore.records import KIND_FOREIGN, SegmentRecord
+from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name, foreign_root
+from chunkstore.records import SegmentRecord
 
 __all__ = ["CHOSEN_MAX", "Choice", "Selection", "check_choice"]
 
@@ -207,9 +207,9 @@ def _ids_of(view: MetadataView, segments: list[SegmentRecord], roots: set[int]) 
     """The chunks of segments; ``roots`` gets the roots of foreign ones."""
     for segment in segments:
         for _, identity, record in walk(view.get, segment):
-            found = parse_foreign(record.object) if record.kind == KIND_FOREIGN else None
+            found = foreign_root(record)
             if found is not None:
-                roots.add(found[0])
+                roots.add(found)
             yield identity
 
 

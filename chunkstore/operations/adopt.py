@@ -25,7 +25,7 @@ from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import ROOTS_NAMESPACE, chunk_key, root_key, roots_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import OWN_ROOT, decode_root, decode_value, encode_root, scan_roots
-from chunkstore.names import foreign_object, parse_foreign
+from chunkstore.names import foreign_object, foreign_root
 from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -145,9 +145,9 @@ def forget_references(changes: ChangeSet, records: Iterable[ChunkRecord]) -> Non
     it. Raises ``Undecided``."""
     gone: dict[int, list[int]] = {}
     for record in records:
-        found = parse_foreign(record.object)
+        found = foreign_root(record)
         if found is not None:
-            gone.setdefault(found[0], []).append(record.length)
+            gone.setdefault(found, []).append(record.length)
     for number, lengths in gone.items():
         with suppress(Damaged):
             root = _settled(changes, number)

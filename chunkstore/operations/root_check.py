@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import scan_roots
-from chunkstore.names import BackupNames, ContainerNames, confined, parse_foreign
+from chunkstore.names import BackupNames, ContainerNames, confined, foreign_root
 from chunkstore.records import ACTIVE, KIND_FOREIGN, RootRecord
 
 __all__ = ["root_findings"]
@@ -31,10 +31,10 @@ def root_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> It
             record = decode_chunk(key, raw)
             if record.kind != KIND_FOREIGN:
                 continue
-            found = parse_foreign(confined(names, key[1:], record).object)
+            found = foreign_root(confined(names, key[1:], record))
             if found is not None:
-                chunks, size_bytes = counts.get(found[0], (0, 0))
-                counts[found[0]] = chunks + 1, size_bytes + record.length
+                chunks, size_bytes = counts.get(found, (0, 0))
+                counts[found] = chunks + 1, size_bytes + record.length
     for number in sorted(roots.keys() | counts.keys()):
         root, count = roots.get(number), counts.get(number, (0, 0))
         what = ""

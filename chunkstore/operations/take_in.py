@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from chunkstore.blocks import Borders, crc_at_borders, first_bad
+from chunkstore.blocks import Borders, BordersSoFar, first_bad
 from chunkstore.changes import ADDS_NOTHING, AdoptedChunk, NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
@@ -150,24 +150,6 @@ def _copy_all(
     return {part.segment.name: [next(copied) for _ in part.chunks] for part in batch.parts}
 
 
-class _Sum:
-    """The borders of a new chunk, as its bytes come."""
-
-    def __init__(self) -> None:
-        self.length = self.crc = 0
-        self._passed: list[tuple[int, int]] = []
-
-    def add(self, data: bytes) -> None:
-        self.crc, passed = crc_at_borders(self.crc, self.length, data)
-        self._passed += passed
-        self.length += len(data)
-
-    def borders(self) -> Borders:
-        return Borders(
-            [0, *(at for at, _ in self._passed), self.length], [0, *(crc for _, crc in self._passed), self.crc]
-        )
-
-
 def _copy(
     container: OwnedContainer,
     owned: OwnedEpoch,
@@ -179,7 +161,7 @@ def _copy(
     windows = _windows(container, source, segment, chunk)
     storage, made = container.storage, list[NewChunk]()
     if owned.appendable:
-        identity, total = owned.new_chunk(segment_id), _Sum()
+        identity, total = owned.new_chunk(segment_id), BordersSoFar()
         handle = ChunkHandle(container.names.chunk(identity), True)
         storage.create(handle.name)
         for data in windows:
@@ -205,7 +187,7 @@ def _leave(owned: OwnedEpoch, segment_id: int, chunk: ForeignChunk) -> _Copied:
 
 
 def _create(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, data: bytes) -> NewChunk:
-    identity, total = owned.new_chunk(segment_id), _Sum()
+    identity, total = owned.new_chunk(segment_id), BordersSoFar()
     with container.bounded(container.deadline()):
         container.storage.create(container.names.chunk(identity), data)
     total.add(data)
