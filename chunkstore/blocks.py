@@ -23,7 +23,6 @@ __all__ = [
     "BORDERS_OF_A_ROW_MAX",
     "ROWS_OF_A_CHUNK_MAX",
     "Borders",
-    "BordersSoFar",
     "Piece",
     "Stretch",
     "borders_inside",
@@ -235,22 +234,3 @@ def in_rows(borders: Borders) -> Iterator[tuple[int, int, Sequence[int]]]:
             behind += 1
         yield at[first], step, borders.crcs[first:behind]
         first = behind
-
-
-class BordersSoFar:
-    """The borders of a new chunk, as its bytes come."""
-
-    def __init__(self) -> None:
-        self.length = self.crc = 0
-        self._passed: list[tuple[int, int]] = []
-
-    def add(self, data: BytesLike) -> None:
-        """These bytes come next."""
-        self.crc, passed = crc_at_borders(self.crc, self.length, data)
-        self._passed += passed
-        self.length += len(data)
-
-    def borders(self) -> Borders:
-        """From 0 to the end, with the CRCs there."""
-        at, crcs = [at for at, _ in self._passed], [crc for _, crc in self._passed]
-        return Borders([0, *at, self.length], [0, *crcs, self.crc])

@@ -23,6 +23,7 @@ from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.importing import (
     ImportMark,
     ImportPhase,
+    Origin,
     encode_import,
     find_import,
     find_merge,
@@ -31,12 +32,13 @@ from chunkstore.metadata.importing import (
 )
 from chunkstore.metadata.keys import segment_key, writer_range
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.take_in import Batch, ForeignChunk, Part
+from chunkstore.operations.bring_chunks import ForeignChunk
+from chunkstore.operations.take_in import Batch, Part
 from chunkstore.records import SegmentRecord
 
 __all__ = ["drop_merge", "import_into", "merge_into"]
 
-_CHUNKS: Final = 512
+_CHUNKS: Final = 4_096
 _BYTES: Final = 256 * MIB
 _PARTS: Final = 512
 _ROWS: Final = 2_000
@@ -92,18 +94,19 @@ def drop_merge(store: ChunkedSegmentStorage, identity: bytes) -> bool:
     """Give a merge up: what has no name yet is deleted, then the mark. Whether there was one. Raises ``Conflict`` (it goes on just now),
     and the errors of commits. Retry: safe."""
     there = False
-    while (found := store.look(partial(find_merge, identity=identity))) is not None:
+    while True:
+        found = store.look(partial(find_merge, identity=identity))
+        names = store.look(partial(_hidden_names, identity))
+        if found is None and not names:
+            return there
         there = True
-        mark, version = found
-        names: list[str] = []
-        if mark.phase is ImportPhase.DROPPED:
-            names = store.look(partial(_hidden_names, identity))
+        mark, version = found or (ImportMark(Origin(bytes(16), 0, bytes(16)), ImportPhase.SEGMENTS, b""), 0)
         # The first record says so and no more: from then on nobody goes on with it.
-        value = encode_import(mark._replace(phase=ImportPhase.DROPPED, after=b""))
-        is_last = mark.phase is ImportPhase.DROPPED and not names
-        batch = Batch((), (), None if is_last else value, dropped=tuple(names), key=identity, version=version)
+        is_said = mark.phase is ImportPhase.DROPPED
+        value = encode_import(mark._replace(phase=ImportPhase.DROPPED, after=b"")) if names or not is_said else None
+        dropped = tuple(names) if is_said else ()
+        batch = Batch((), (), value, dropped=dropped, key=identity, version=version)
         store.take_in(store.read_context.storage, batch)
-    return there
 
 
 def _hidden_names(identity: bytes, view: MetadataView) -> list[str]:

@@ -16,7 +16,7 @@ from chunkstore.backup.survey import Source, rows_behind, segments_behind
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.codec import decode_table
-from chunkstore.metadata.importing import ImportPhase, Origin, find_merge, hidden_name, scan_merges
+from chunkstore.metadata.importing import ImportPhase, Origin, find_merge, hidden_name, scan_forgotten, scan_merges
 from chunkstore.metadata.keys import RETENTION_NAMESPACE, segment_key, table_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.replica import Replica
@@ -28,7 +28,8 @@ _SHOWN: Final = 10
 
 class PendingImport(NamedTuple):
     """An import into a container that works, which has not ended: it goes on with the call that began it, or is dropped by its ``id``.
-    ``lsn`` of container ``container`` (16 bytes): what it takes in. ``phase``: segments, names, tables or dropped."""
+    ``lsn`` of container ``container`` (16 bytes): what it takes in. ``phase``: segments, names, tables or dropped; "forgotten" of what a
+    repair has left without saying what it is of."""
 
     id: str
     container: bytes
@@ -38,10 +39,15 @@ class PendingImport(NamedTuple):
 
 def pending_imports(store: ChunkedSegmentStorage | Replica) -> list[PendingImport]:
     """The imports into a container that have not ended. Raises ``Damaged``, and as ``info``. Retry: safe."""
-    found = store.look(lambda view: list(scan_merges(view)))
-    return [
-        PendingImport(key.hex(), mark.origin.container, mark.origin.lsn, mark.phase.name.lower()) for key, mark in found
-    ]
+
+    def look(view: MetadataView) -> list[PendingImport]:
+        found = [
+            PendingImport(key.hex(), mark.origin.container, mark.origin.lsn, mark.phase.name.lower())
+            for key, mark in scan_merges(view)
+        ]
+        return found + [PendingImport(key.hex(), b"", 0, "forgotten") for key in scan_forgotten(view)]
+
+    return store.look(look)
 
 
 def merge_id(origin: Origin) -> bytes:
@@ -57,7 +63,7 @@ def require_room(store: ChunkedSegmentStorage | Replica, source: Source, identit
     found = store.look(partial(find_merge, identity=identity))
     phase = ImportPhase.SEGMENTS if found is None else found[0].phase
     if phase is ImportPhase.DROPPED:
-        text = f"to go on; 'chunkstore import drop ROOT {identity.hex()}' ends that"
+        text = f"to go on; 'chunkstore import drop INTO {identity.hex()}' ends that"
         raise Conflict("this import", expected=text, found="being dropped")
     after = ""
     while phase is not ImportPhase.TABLES:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
 from chunkstore.backup.renaming import AS_IT_IS, NamePlan
+from chunkstore.blocks import Borders, is_one_block
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument, Unsupported
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
@@ -28,9 +29,9 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.operations.bring_chunks import ForeignChunk
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.operations.take_in import ForeignChunk
-from chunkstore.records import SegmentRecord
+from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
@@ -215,16 +216,22 @@ def chunks_of(
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if not record.length:
             raise Damaged("a chunk without bytes", object=names.chunk(identity))
-        known = find_borders(view, identity, record, 0, record.length) if borders else None
-        yield FoundChunk(
-            segment, offset, ForeignChunk(names.object_of(identity, record), record.length, known, record.created_ms)
-        )
+        known = _borders_of(view, identity, record) if borders else None
+        name = names.object_of(identity, record)
+        yield FoundChunk(segment, offset, ForeignChunk(name, record.length, known, record.created_ms))
         offset, identity = offset + record.length, record.next
         if offset > segment.length:
             break
     if offset != segment.length:
         text = f"its list of chunks ends at {offset}, the segment at {segment.length}"
         raise Damaged(text, object=f"segment {segment.name!r}", position=offset)
+
+
+def _borders_of(view: MetadataView, identity: bytes, record: ChunkRecord) -> Borders | None:
+    """What is known of a chunk; of one block it is enough to know that."""
+    if is_one_block(record.length) and record.crc32c is not None:
+        return Borders((0, record.length), (0, record.crc32c))
+    return find_borders(view, identity, record, 0, record.length)
 
 
 def _look_at(storage: ChunkStorage, items: list[FoundChunk]) -> list[MissingChunk]:

@@ -26,18 +26,14 @@ __all__ = ["import_"]
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="FILE|BACKUPROOT|SOURCEROOT|ls|drop",
-        help="An export, or a root of backups or of a container; 'ls ROOT' lists imports that have not ended, 'drop ROOT ID' ends one.",
+        metavar="DATA|ls|drop",
+        help="An export file, or a root of backups or of a container; 'ls' lists imports that have not ended, 'drop' ends one.",
         show_default=False,
     ),
 ]
 Into = Annotated[
     str,
-    typer.Argument(
-        metavar="ROOT",
-        help="Where it goes: into the container there, or, where is none, a new one.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.", show_default=False),
 ]
 Segments = Annotated[
     list[str] | None,
@@ -45,7 +41,9 @@ Segments = Annotated[
 ]
 SourceRoot = Annotated[
     str | None,
-    typer.Option("--from", metavar="SOURCEROOT", help="Of FILE: where its container lies.", show_default="as it says"),
+    typer.Option(
+        "--from", metavar="SOURCEROOT", help="Of an export: where its container lies.", show_default="as it says"
+    ),
 ]
 Renames = Annotated[
     list[str] | None,
@@ -65,8 +63,7 @@ Time = Annotated[
     ),
 ]
 Adopt = Annotated[
-    bool,
-    typer.Option("--adopt", help="Leave chunks at SOURCEROOT, pinned there, and read them there; nothing is copied."),
+    bool, typer.Option("--adopt", help="Leave chunks where they are, pinned, and read them there; nothing is copied.")
 ]
 NoPin = Annotated[
     bool, typer.Option("--no-pin", help="With --adopt: without a pin; see to it that nothing is collected.")
@@ -75,7 +72,7 @@ Merge = Annotated[bool, typer.Option("--merge", help="Only into a container that
 New = Annotated[bool, typer.Option("--new", help="Only as a new container.")]
 Name = Annotated[
     str | None,
-    typer.Option("--into", metavar="NAME", help="Name of the container at ROOT.", show_default="--container"),
+    typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container"),
 ]
 
 
@@ -91,7 +88,7 @@ def import_(
     time: Time = None,
     merge: Merge = False,
     new: New = False,
-    into: Name = None,
+    name: Name = None,
     adopt: Adopt = False,
     no_pin: NoPin = False,
     dry_run: options.DryRun = False,
@@ -101,11 +98,11 @@ def import_(
     cache_dir: options.CacheDir = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Copy segments from an export, a backup or a container: into the container at ROOT, or, where there is none, as a new one.
+    """Copy segments from an export, a backup or a container: into the container at INTO, or, where there is none, as a new one.
 
     Interrupted, the same command goes on.
     """
-    target = container if into is None else into
+    target = container if name is None else name
     looked_at = partial(access.replica, root, target, cache_dir)
     owned = partial(
         access.owner, root, target, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
@@ -172,7 +169,7 @@ def _is_whole(looked_at: Callable[[], AbstractContextManager[Replica]]) -> bool:
 
 def _drop(owned: Callable[[], AbstractContextManager[ChunkedSegmentStorage]], ids: list[str], *, as_json: bool) -> None:
     if len(ids) != 1:
-        raise InvalidArgument("say which import, as 'import ls ROOT' does: import drop ROOT ID", argument="ID")
+        raise InvalidArgument("say which import, as 'import ls INTO' does: import drop INTO ID", argument="ID")
     with owned() as store:
         backups.drop_import(store, ids[0])
     if as_json:

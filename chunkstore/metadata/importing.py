@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
-from chunkstore.metadata.keys import IMPORT_KEY, IMPORT_NAMESPACE, table_key, table_prefix
+from chunkstore.metadata.keys import IMPORT_KEY, IMPORT_NAMESPACE, VISIBLE_SEGMENTS, segment_key, table_key
 from chunkstore.metadata.port import MetadataView
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "find_merge",
     "hidden_name",
     "hidden_prefix",
+    "scan_forgotten",
     "scan_merges",
 ]
 
@@ -36,6 +37,7 @@ _HEADER = Struct(">B16sQ16sB")
 _VERSION: Final = 1
 _AFTER_BYTES_MAX: Final = 600
 IMPORT_ID_BYTES: Final = 16
+_HIDDEN: Final = "\0import/"
 
 
 class Origin(NamedTuple):
@@ -95,14 +97,31 @@ def find_merge(view: MetadataView, identity: bytes) -> tuple[ImportMark, int] | 
 
 def scan_merges(view: MetadataView) -> Iterator[tuple[bytes, ImportMark]]:
     """The merges that have not ended, by their ids. Raises ``Damaged``."""
-    prefix = table_prefix(IMPORT_NAMESPACE)
-    for key, raw in view.scan(IMPORT_KEY + b"\0", IMPORT_KEY + b"\xff" * (IMPORT_ID_BYTES + 1)):
-        yield key[len(prefix) :], decode_import(raw, key)
+    for key, raw in view.scan(IMPORT_KEY + b"\0" * IMPORT_ID_BYTES, IMPORT_KEY + b"\xff" * (IMPORT_ID_BYTES + 1)):
+        yield key[len(IMPORT_KEY) :], decode_import(raw, key)
+
+
+def scan_forgotten(view: MetadataView) -> Iterator[bytes]:
+    """The ids of merges with hidden segments, of which no row speaks: a repair leaves them that cuts in front of their first record."""
+    start, stop = segment_key(_HIDDEN), VISIBLE_SEGMENTS
+    while (found := next(view.scan(start, stop), None)) is not None:
+        digits = found[0][len(segment_key(_HIDDEN)) :][: 2 * IMPORT_ID_BYTES]
+        start = segment_key(_HIDDEN) + digits + b"\xff"
+        identity = _id_of(digits)
+        if identity and view.get(table_key(IMPORT_NAMESPACE, identity)) is None:
+            yield identity
+
+
+def _id_of(digits: bytes) -> bytes:
+    try:
+        return bytes.fromhex(digits.decode())
+    except ValueError:
+        return b""
 
 
 def hidden_prefix(identity: bytes) -> str:
     """How the names begin of what a merge has not ended. Nobody can give a segment such a name: see ``VISIBLE_SEGMENTS``."""
-    return f"\0import/{identity.hex()}/"
+    return f"{_HIDDEN}{identity.hex()}/"
 
 
 def hidden_name(identity: bytes, name: str) -> str:

@@ -1,23 +1,18 @@
 """Taking in what another container holds: its chunks are copied, its rows are made anew (an import's one step).
 
 Promises: one record for a batch, all or nothing: segments with their offsets, labels of time, attributes and writers' last events, their
-names at last, and rows of tables; ids are ours. On the way bytes are compared with the CRCs that their own container knows, and they are
-durable before the record (protocol C1). What was copied and not committed is an orphan. Memory is bounded: chunks are copied in pieces.
-Leaves out: which batches, and how an interrupted import goes on (``chunkstore.backup.importing``).
+names at last, and rows of tables; ids are ours. Chunks are copied before, and durable before the record (protocol C1).
+Leaves out: how chunks get here (``bring_chunks``), which batches, and how an interrupted import goes on (``chunkstore.backup.importing``).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from chunkstore.blocks import Borders, BordersSoFar, first_bad
-from chunkstore.changes import ADDS_NOTHING, AdoptedChunk, NewChunk
-from chunkstore.checksum import crc32c_extend
-from chunkstore.config import MIB
-from chunkstore.errors import Conflict, Damaged, SegmentExists, SegmentNotFound
+from chunkstore.changes import ADDS_NOTHING, NewChunk
+from chunkstore.errors import Conflict, SegmentExists, SegmentNotFound
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import (
@@ -28,8 +23,9 @@ from chunkstore.metadata.keys import (
     table_key,
     writer_key,
 )
-from chunkstore.names import NO_CHUNK, parse_routed
-from chunkstore.operations.adopt import borders_of, make_foreign
+from chunkstore.names import NO_CHUNK
+from chunkstore.operations.adopt import make_foreign
+from chunkstore.operations.bring_chunks import Brought, ForeignChunk, bring_chunks
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -39,25 +35,12 @@ from chunkstore.operations.read import find_segment
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.written_chunks import link_chunks
 from chunkstore.records import ChunkRecord, SegmentRecord, TableRecord
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkStorage
 
-__all__ = ["Batch", "ForeignChunk", "Part", "take_in"]
+__all__ = ["Batch", "Part", "take_in"]
 
-_WINDOW_BYTES: Final = 4 * MIB
-_HELD_BYTES: Final = 64 * MIB
-"""Of a chunk, where nothing appends: a longer one becomes several."""
-_COPIED_AT_ONCE: Final = 64
 _TRIES: Final = 5
 """Each new epoch of ours wants chunks of its own."""
-
-
-class ForeignChunk(NamedTuple):
-    """A chunk of another container, that is read under ``name``. ``borders`` None: its CRC is not known there."""
-
-    name: str
-    length: int
-    borders: Borders | None
-    created_ms: int
 
 
 class Part(NamedTuple):
@@ -92,14 +75,6 @@ class Batch(NamedTuple):
     version: int | None = None
 
 
-class _Copied(NamedTuple):
-    """Of what a chunk there became: the new chunks, and how old they are. ``stays``: it was not copied."""
-
-    chunks: list[NewChunk]
-    created_ms: int
-    stays: AdoptedChunk | None = None
-
-
 def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> None:
     """Copy the chunks of a batch from ``source`` and commit it.
 
@@ -109,12 +84,15 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
     """
     names = [part.segment.name for part in batch.parts]
     others = [*(name for pair in batch.names for name in pair), *batch.dropped]
+    staying = frozenset(part.segment.name for part in batch.parts if part.root is not None)
     copied_bytes = sum(chunk.length for part in batch.parts if part.root is None for chunk in part.chunks)
     adds = ADDS_NOTHING if batch.dropped else copied_bytes
     for tries_left in range(_TRIES, -1, -1):
         owned = container.serving(container.deadline())
         ids = {name: _id_of(container, owned, name) for name in names}
-        copied = _copy_all(container, owned, source, batch, ids)
+        chunks = [(part.segment.name, chunk) for part in batch.parts for chunk in part.chunks]
+        brought = bring_chunks(container, owned, source, chunks, ids, staying)
+        copied = {part.segment.name: [next(brought) for _ in part.chunks] for part in batch.parts}
         plan = partial(_plan, container, batch, owned.epoch, ids, copied)
         try:
             commit_changes(container, names + others, plan, tables=True, adds=adds)
@@ -132,95 +110,12 @@ def _id_of(container: OwnedContainer, owned: OwnedEpoch, name: str) -> int:
         return owned.new_id()
 
 
-def _copy_all(
-    container: OwnedContainer, owned: OwnedEpoch, source: ChunkStorage, batch: Batch, ids: Mapping[str, int]
-) -> dict[str, list[_Copied]]:
-    """By segment, in order."""
-    calls = [
-        partial(_copy, container, owned, source, part.segment.name, ids[part.segment.name], chunk)
-        if part.root is None or parse_routed(chunk.name) is not None
-        else partial(_leave, owned, ids[part.segment.name], chunk)
-        for part in batch.parts
-        for chunk in part.chunks
-    ]
-    found: list[_Copied] = []
-    for first in range(0, len(calls), _COPIED_AT_ONCE):
-        found += container.pool.run_all(calls[first : first + _COPIED_AT_ONCE])
-    copied = iter(found)
-    return {part.segment.name: [next(copied) for _ in part.chunks] for part in batch.parts}
-
-
-def _copy(
-    container: OwnedContainer,
-    owned: OwnedEpoch,
-    source: ChunkStorage,
-    segment: str,
-    segment_id: int,
-    chunk: ForeignChunk,
-) -> _Copied:
-    windows = _windows(container, source, segment, chunk)
-    storage, made = container.storage, list[NewChunk]()
-    if owned.appendable:
-        identity, total = owned.new_chunk(segment_id), BordersSoFar()
-        handle = ChunkHandle(container.names.chunk(identity), True)
-        storage.create(handle.name)
-        for data in windows:
-            with container.bounded(container.deadline()):
-                storage.write(handle, total.length, data)
-            total.add(data)
-        return _Copied([NewChunk(identity, total.borders())], chunk.created_ms)
-    held = list[bytes]()
-    for data in windows:
-        held.append(data)
-        if sum(map(len, held)) >= _HELD_BYTES:
-            made.append(_create(container, owned, segment_id, b"".join(held)))
-            held = []
-    if held:
-        made.append(_create(container, owned, segment_id, b"".join(held)))
-    return _Copied(made, chunk.created_ms)
-
-
-def _leave(owned: OwnedEpoch, segment_id: int, chunk: ForeignChunk) -> _Copied:
-    """A chunk that stays where it is."""
-    stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
-    return _Copied([NewChunk(owned.new_chunk(segment_id), borders_of(stays))], chunk.created_ms, stays)
-
-
-def _create(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, data: bytes) -> NewChunk:
-    identity, total = owned.new_chunk(segment_id), BordersSoFar()
-    with container.bounded(container.deadline()):
-        container.storage.create(container.names.chunk(identity), data)
-    total.add(data)
-    return NewChunk(identity, total.borders())
-
-
-def _windows(container: OwnedContainer, source: ChunkStorage, segment: str, chunk: ForeignChunk) -> Iterator[bytes]:
-    """The bytes of a chunk, compared with what is known of them. Raises ``Damaged``, and what the storage raises."""
-    position = crc = 0
-    while position < chunk.length:
-        wanted = min(_WINDOW_BYTES, chunk.length - position)
-        with container.bounded(container.deadline()):
-            data = source.read(ChunkHandle(chunk.name, False), position, wanted)
-        if len(data) != wanted:
-            text = f"a chunk of segment {segment!r} is shorter than its record"
-            raise Damaged(text, object=chunk.name, position=position + len(data))
-        if chunk.borders is not None:
-            at, crcs = chunk.borders
-            first = bisect_right(at, position)
-            if first_bad(position, crc, data, zip(at[first:], crcs[first:], strict=True)) is not None:
-                text = f"bytes of segment {segment!r} do not have the CRC32C that its container has recorded"
-                raise Damaged(text, object=chunk.name, position=position)
-            crc = crc32c_extend(crc, data)
-        yield data
-        position += wanted
-
-
 def _plan(
     container: OwnedContainer,
     batch: Batch,
     epoch: int,
     ids: Mapping[str, int],
-    copied: Mapping[str, list[_Copied]],
+    copied: Mapping[str, list[Brought]],
     changes: ChangeSet,
 ) -> None:
     if changes.owned.epoch != epoch:
@@ -267,7 +162,7 @@ def _is_there(changes: ChangeSet, namespace: str, key: bytes, value: bytes) -> b
 
 
 def _plan_part(
-    container: OwnedContainer, changes: ChangeSet, part: Part, segment_id: int, copied: list[_Copied]
+    container: OwnedContainer, changes: ChangeSet, part: Part, segment_id: int, copied: list[Brought]
 ) -> None:
     segment = _begun(changes, part, segment_id)
     new = [(chunk, item) for item in copied for chunk in item.chunks]
@@ -314,14 +209,13 @@ def _appended(
     container: OwnedContainer,
     changes: ChangeSet,
     segment: SegmentRecord,
-    new: list[tuple[NewChunk, _Copied]],
+    new: list[tuple[NewChunk, Brought]],
     root: int | None,
 ) -> SegmentRecord:
     # Written by this very call, which was told of each that it is there: nobody knows their ids.
     chunks = [chunk for chunk, _ in new]
-    copied = [chunk for chunk, item in new if item.stays is None]
     if changes.owned.appendable:
-        changes.sync_names += [container.names.chunk(chunk.id) for chunk in copied]
+        changes.sync_names += [container.names.chunk(chunk.id) for chunk, item in new if item.stays is None]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
     for chunk, item in new:
         row = changes.rows[chunk_key(chunk.id)]

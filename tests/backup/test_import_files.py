@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 import chunkstore
 from chunkstore import backup
+from chunkstore.backup import importing
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import write_export
 from chunkstore.errors import (
     ChunksMissing,
+    Conflict,
     ContainerNotFound,
     Damaged,
     InvalidArgument,
@@ -25,6 +28,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_chunk
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
+from tests.engine.test_repair import Place, broken, flip
 from tests.support.data import refused
 
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=100)
@@ -229,3 +233,49 @@ def test_a_part_under_other_names_is_another_import(
     with chunkstore.open(other, settings=settings) as store:
         assert [info.name for info in store.segments()] == ["x/orders-0", "x/orders-1"]
         assert list(store.table("mine").scan()) == [] and store.check("deep") == []
+
+
+@pytest.mark.parametrize("mode", ["append", "slot"])
+def test_a_repair_anywhere_in_an_import_leaves_one_that_goes_on_or_is_dropped(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is damaged that begins it, or one in its middle, or its last; what it had acknowledged is there, or goes on."""
+    monkeypatch.setattr(importing, "_CHUNKS", 3)
+    old = (tmp_path / "old").as_uri()
+    cached = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, lmdb_map_bytes=1 << 26)
+    with chunkstore.open(old, settings=cached) as source:
+        for name in ("a", "b"):
+            source.create(name, rolling=SMALL)
+            source.append(name, name.encode() * 450)
+        expected = content(source)
+    for number in range(1, 6):
+        place = Place(mode, tmp_path / str(number))
+        with place.open() as store:
+            store.create("mine")
+            first = store.look(lambda view: view.head.position.lsn)
+            backup.merge_file(store, old, settings=cached)
+            for _ in range(3):
+                store.append("mine", b"more")
+        flip(place, first + number, random.Random(number))
+        report = place.repair()
+        with place.open() as store:
+            pending = backup.pending_imports(store)
+            if pending and pending[0].phase != "forgotten":
+                try:
+                    backup.merge_file(store, old, settings=cached)
+                    pending = []
+                except (Conflict, InvalidArgument):
+                    pass
+            for item in pending:
+                backup.drop_import(store, item.id)
+            assert backup.pending_imports(store) == [] and broken(store.check("deep")) == []
+            told = {item.segment for item in report.segments if item.lost}
+            for name in expected:
+                found = content(store)
+                if found.get(name) != expected[name]:
+                    if name in found:
+                        assert name in told, "what is there and not whole was told"
+                        store.delete(name)
+                    backup.merge_file(store, old, [name], settings=cached)
+            found = content(store)
+            assert found.pop("mine")[1] == b"moremoremore" and found == expected

@@ -27,7 +27,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, decode_import, encode_import
-from chunkstore.operations import take_in
+from chunkstore.operations import bring_chunks
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -242,8 +242,8 @@ def test_it_goes_on_wherever_it_was_interrupted(
     """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
     monkeypatch.setattr(importing, "_CHUNKS", 3)
     monkeypatch.setattr(importing, "_ROWS", 1)
-    monkeypatch.setattr(take_in, "_WINDOW_BYTES", 70_000)
-    monkeypatch.setattr(take_in, "_HELD_BYTES", 100_000)
+    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 70_000)
+    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 100_000)
     store = filled(world)
     lsn = store.pin("before").lsn
     expected = {name: found[:7] for name, found in described(store).items()}
@@ -297,8 +297,8 @@ def test_a_dead_head_that_lies_in_a_piece_of_its_own_is_left_out(
 ) -> None:
     if target.appends:
         pytest.skip("chunks are cut where nothing appends")
-    monkeypatch.setattr(take_in, "_WINDOW_BYTES", 10)
-    monkeypatch.setattr(take_in, "_HELD_BYTES", 20)
+    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 10)
+    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 20)
     store = world.open()
     world.still(store)
     store.create("a")

@@ -65,9 +65,9 @@ def test_an_export_into_a_new_container_and_into_one_that_is_there(
     call("import", file, other, "--new", code=2)
     call("import", file, other, "orders-8", "--rename", "orders-8=8", "--merge")
     assert call("cat", other, "8").out == b"xyz"
-    call("import", file, other, "orders-8", "--into", "second", "--new")
+    call("import", file, other, "orders-8", "--as", "second", "--new")
     assert call("cat", other, "orders-8", "--container", "second").out == b"xyz"
-    assert call("import", filled, other, "orders-8", "--into", "third", "--lsn", "5", "--json").document["lsn"] == 5
+    assert call("import", filled, other, "orders-8", "--as", "third", "--lsn", "5", "--json").document["lsn"] == 5
 
 
 def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
