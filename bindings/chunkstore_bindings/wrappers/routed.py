@@ -141,7 +141,8 @@ class RoutedChunkStorage(WrappingChunkStorage):
     # Copying
 
     def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        if not any(isinstance(item, ChunkRange) and _is_foreign(item.name) for item in ranges):
+        known = isinstance(ranges, Sequence) and all(isinstance(item, ChunkRange) for item in ranges)
+        if not known or not any(_is_foreign(item.name) for item in ranges):
             return super().compose(name, ranges)
         _own(name)
         made: list[str] = []
@@ -162,6 +163,8 @@ class RoutedChunkStorage(WrappingChunkStorage):
             if not _is_foreign(item.name):
                 parts.append(item)
                 continue
+            if item.length < 1:
+                raise InvalidArgument(f"an empty range of chunk {item.name!r}", argument="ranges")
             position, stop = item.offset, item.offset + item.length
             while position < stop:
                 wanted = min(_PIECE_BYTES, stop - position)
