@@ -38,7 +38,7 @@ from chunkstore.records import SegmentRecord
 
 __all__ = ["drop_merge", "import_into", "merge_into"]
 
-_CHUNKS: Final = 4_096
+_CHUNKS: Final = 1_024
 _BYTES: Final = 256 * MIB
 _PARTS: Final = 512
 _ROWS: Final = 2_000

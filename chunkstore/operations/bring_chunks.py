@@ -1,7 +1,7 @@
 """How a chunk's bytes get here: what an import takes in is copied into chunks of ours.
 
-Promises: on the way bytes are compared with the CRCs that their own container knows; what is returned is whole in the storage, and durable
-once its names are synced. Memory is bounded: chunks are copied in pieces. What was copied and not committed is an orphan.
+Promises: on the way bytes are compared with the CRCs that their own container knows; what is returned is whole in the storage, and
+durable. Memory is bounded: chunks are copied in pieces. What was copied and not committed is an orphan.
 Leaves out: the record that commits them (``take_in``).
 """
 
@@ -132,6 +132,8 @@ def _copy(
             with container.bounded(container.deadline()):
                 storage.write(handle, total.length, data)
             total.add(data)
+        # Here, many at a time: in the commit it would be one after the other, and hold up everybody's.
+        storage.sync((handle.name,))
         return Brought([NewChunk(identity, total.borders())], chunk.created_ms)
     held = list[bytes]()
     for data in windows:

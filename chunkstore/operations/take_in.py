@@ -93,7 +93,7 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
         chunks = [(part.segment.name, chunk) for part in batch.parts for chunk in part.chunks]
         brought = bring_chunks(container, owned, source, chunks, ids, staying)
         copied = {part.segment.name: [next(brought) for _ in part.chunks] for part in batch.parts}
-        plan = partial(_plan, container, batch, owned.epoch, ids, copied)
+        plan = partial(_plan, batch, owned.epoch, ids, copied)
         try:
             commit_changes(container, names + others, plan, tables=True, adds=adds)
             return
@@ -111,7 +111,6 @@ def _id_of(container: OwnedContainer, owned: OwnedEpoch, name: str) -> int:
 
 
 def _plan(
-    container: OwnedContainer,
     batch: Batch,
     epoch: int,
     ids: Mapping[str, int],
@@ -122,7 +121,7 @@ def _plan(
         raise Conflict("the epoch that has copied", expected=epoch, found=changes.owned.epoch)
     for part in batch.parts:
         name = part.segment.name
-        _plan_part(container, changes, part, ids[name], copied[name])
+        _plan_part(changes, part, ids[name], copied[name])
     for old, new in batch.names:
         _plan_name(changes, old, new)
     for name in batch.dropped:
@@ -161,9 +160,7 @@ def _is_there(changes: ChangeSet, namespace: str, key: bytes, value: bytes) -> b
     return True
 
 
-def _plan_part(
-    container: OwnedContainer, changes: ChangeSet, part: Part, segment_id: int, copied: list[Brought]
-) -> None:
+def _plan_part(changes: ChangeSet, part: Part, segment_id: int, copied: list[Brought]) -> None:
     segment = _begun(changes, part, segment_id)
     new = [(chunk, item) for item in copied for chunk in item.chunks]
     while not segment.chunk_count and new and new[0][0].borders.at[-1] <= segment.first_chunk_skip:
@@ -172,7 +169,7 @@ def _plan_part(
         skip = segment.first_chunk_skip - dead
         segment = segment._replace(first_chunk_skip=skip, length=segment.length + dead)
     if new:
-        segment = _appended(container, changes, segment, new, part.root)
+        segment = _appended(changes, segment, new, part.root)
     for writer, value in part.writers:
         changes.rows[writer_key(segment_id, writer)] = TableRecord(0, value)
     if part.is_last:
@@ -206,16 +203,10 @@ def _begun(changes: ChangeSet, part: Part, segment_id: int) -> SegmentRecord:
 
 
 def _appended(
-    container: OwnedContainer,
-    changes: ChangeSet,
-    segment: SegmentRecord,
-    new: list[tuple[NewChunk, Brought]],
-    root: int | None,
+    changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, Brought]], root: int | None
 ) -> SegmentRecord:
-    # Written by this very call, which was told of each that it is there: nobody knows their ids.
+    # Written and synced by this very call, which was told of each that it is there: nobody knows their ids.
     chunks = [chunk for chunk, _ in new]
-    if changes.owned.appendable:
-        changes.sync_names += [container.names.chunk(chunk.id) for chunk, item in new if item.stays is None]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
     for chunk, item in new:
         row = changes.rows[chunk_key(chunk.id)]

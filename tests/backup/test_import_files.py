@@ -248,7 +248,7 @@ def test_a_repair_anywhere_in_an_import_leaves_one_that_goes_on_or_is_dropped(
             source.create(name, rolling=SMALL)
             source.append(name, name.encode() * 450)
         expected = content(source)
-    for number in range(1, 6):
+    for number in (1, 3, 5):
         place = Place(mode, tmp_path / str(number))
         with place.open() as store:
             store.create("mine")

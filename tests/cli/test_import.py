@@ -131,7 +131,7 @@ def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: s
         store.create("mine")
     arguments = ("import", str(tmp_path / "all.cks"), other, "--take-over", "--json")
     chance, killed = random.Random(5), 0
-    for _ in range(4):
+    for _ in range(2):
         enough = copied(tmp_path / "other") + chance.randrange(1, 60)
         process = start(*arguments)
         while process.poll() is None and copied(tmp_path / "other") < enough:

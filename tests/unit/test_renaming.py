@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkstore.backup.merging import merge_id
 from chunkstore.backup.renaming import NamePlan, plan_names
 from chunkstore.errors import InvalidArgument, SegmentNotFound
+from chunkstore.metadata.importing import Origin, hidden_name
 
 LETTERS = "ab/"
 names = st.text(LETTERS, min_size=1, max_size=3)
@@ -68,3 +72,13 @@ def test_names_that_a_segment_cannot_have_are_refused() -> None:
             plan_names(prefix=prefix)
     with pytest.raises(InvalidArgument):
         plan_names(prefix="x" * 254).check(iter(["ab"]), {"ab"}.__contains__)
+
+
+def test_bytes_by_which_an_import_is_known_again() -> None:
+    """What FORMAT.md of the metadata says of merges: a program of another version goes on with them."""
+    plan = plan_names(["b", "a*"], {"b": "c"}, "p/")
+    assert plan.digest() == blake2b(b"a*\0b\0\0b\0c\0\0p/\0", digest_size=16).digest()
+    assert plan.digest().hex() == "a8bfd61acff0261395e7dba979d4d360"
+    identity = merge_id(Origin(b"u" * 16, 1 << 40, b"h" * 16))
+    assert identity.hex() == "ee5ed79494ddd6e7ad9751ba0841f11e"
+    assert hidden_name(identity, "a") == f"\0import/{identity.hex()}/{blake2b(b'a', digest_size=16).hexdigest()}"
