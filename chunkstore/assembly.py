@@ -10,24 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 from chunkstore import parts
 from chunkstore.arguments import check_moment
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
 from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metadata.roots import find_root
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, Seen, check_layout, check_ownership, promote
-from chunkstore.registry import open_storage
-from chunkstore.replica import Replica
+from chunkstore.records import RootRecord
+from chunkstore.registry import open_storage, routed
+from chunkstore.replica import JournalFollower, Replica
 from chunkstore.storage import ChunkStorage
+
+_RELEASE_S: Final = 10.0
+"""For the owner of a container that was adopted from: collecting waits meanwhile, and asks again the next time."""
 
 __all__ = [
     "describe_owner",
@@ -155,7 +161,8 @@ def open_store_on(
             raise
         format_ = create_container(storage, names, chosen, probe=probe_storage)
         created = True
-    claim = Claim(storage, names, format_, chosen, cache, root, close_storage)
+    release = partial(_release_root, chosen)
+    claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
     return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
@@ -277,10 +284,11 @@ def open_replica_on(
                 found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
             return found
 
-        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen)
+        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, partial(_release_root, chosen))
         promotes = not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
+        door, close = _behind_door(storage, names, chosen, follower, close_storage=close_storage)
         replica = Replica(
-            storage=storage,
+            storage=door,
             names=names,
             settings=chosen,
             follower=follower,
@@ -290,7 +298,7 @@ def open_replica_on(
             why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
             promote=partial(promote, seen, follower) if promotes else None,
             close_cache=made.close if cache is None else None,
-            close_storage=storage.close if close_storage else None,
+            close_storage=close,
         )
         try:
             streams.require_begun(follower.store.head().position)
@@ -325,6 +333,30 @@ def _open_other(
         return _open_headers(storage, names.container, settings, close_storage=close_storage)
     parts.require_no_headers(storage, names, settings)
     raise why
+
+
+def _behind_door(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, follower: JournalFollower, *, close_storage: bool
+) -> tuple[ChunkStorage, Callable[[], None]]:
+    """The storage of a replica, with the door to its foreign chunks; and what closes it."""
+
+    def find(number: int) -> RootRecord | None:
+        with follower.store.view() as view:
+            return find_root(view, number)
+
+    door, close_roots = routed(storage, names, settings, find)
+    return door, door.close if close_storage else close_roots
+
+
+def _release_root(settings: Settings, root: RootRecord) -> bool:
+    """Ask the owner of the container that was adopted from to give our pin up; whether that is certain. Raises nothing of ours."""
+    try:
+        with open_asker(root.url, container=root.container, settings=settings) as asker:
+            if asker.replica.uuid == root.uuid and any(pin.name == root.pin for pin in asker.replica.pins()):
+                asker.unpin(root.pin, wait_s=min(_RELEASE_S, settings.op_deadline_s))
+            return True
+    except ChunkstoreError:
+        return False
 
 
 def _open_backup(

@@ -25,11 +25,13 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import CHUNK_ID_BYTES, check_segment_name, chunk_session
+from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session
 from chunkstore.records import AttributeValue
 from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id
 
 __all__ = [
+    "Adopt",
+    "AdoptedChunk",
     "Append",
     "Attach",
     "Change",
@@ -103,6 +105,27 @@ class Replace:
     old: tuple[bytes, ...]
     new: tuple[NewChunk, ...] | tuple[SessionChunk, ...]
     session_id: int | None = None
+
+
+class AdoptedChunk(NamedTuple):
+    """Bytes ``[offset, offset + length)`` of an object elsewhere, by its name behind the root's prefix. ``borders``: from 0 to ``length``,
+    with the CRCs there (``chunkstore.blocks``); None: not known, and then nothing verifies them. ``created_ms`` None: now."""
+
+    object: str
+    length: int
+    borders: Borders | None
+    offset: int = 0
+    created_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Append chunks that stay where they are, in a root that was added (``ChunkedSegmentStorage.add_root``)."""
+
+    name: str
+    root: int
+    chunks: tuple[AdoptedChunk, ...]
+    expected_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +205,7 @@ Change: TypeAlias = (
     Create
     | Append
     | Attach
+    | Adopt
     | Replace
     | Seal
     | Unseal
@@ -215,7 +239,7 @@ def concerns_tables(change: Change) -> bool:
     """Whether it is about rows of tables or sessions, which no segment's lock protects."""
     if isinstance(change, Replace):
         return change.session_id is not None
-    return isinstance(change, (*_TABLE, Attach, EndSession))
+    return isinstance(change, (*_TABLE, Attach, Adopt, EndSession))
 
 
 def added_bytes(changes: Sequence[Change]) -> int:
@@ -229,7 +253,7 @@ def added_bytes(changes: Sequence[Change]) -> int:
         elif isinstance(change, Replace):
             total += change.stop - change.start
     kinds = {type(change) for change in changes}
-    return total if total or (kinds & {Create, TablePut} and not kinds & {Truncate, Delete}) else ADDS_NOTHING
+    return total if total or (kinds & {Create, TablePut, Adopt} and not kinds & {Truncate, Delete}) else ADDS_NOTHING
 
 
 def check_changes(changes: Sequence[Change]) -> None:
@@ -251,6 +275,8 @@ def check_changes(changes: Sequence[Change]) -> None:
                 check_number(change.expected_offset, "expected_offset")
             check_session_id(change.session_id)
             check_session_chunks(change.session_id, change.chunks)
+        elif isinstance(change, Adopt):
+            _check_adopt(change)
         elif isinstance(change, Replace):
             _check_replace(change)
         elif isinstance(change, Create):
@@ -310,13 +336,39 @@ def _check_replace(change: Replace) -> None:
         raise InvalidArgument("a chunk is named twice", argument="new")
 
 
+def _check_adopt(change: Adopt) -> None:
+    if change.expected_offset is not None:
+        check_number(change.expected_offset, "expected_offset")
+    check_number(change.root, "root")
+    if type(change.chunks) is not tuple or len(change.chunks) > LIMITS.commit_chunks_max:
+        what = f"chunks must be a tuple of at most {LIMITS.commit_chunks_max}"
+        raise InvalidArgument(what, argument="chunks")
+    for position, item in enumerate(change.chunks):
+        if not isinstance(item, AdoptedChunk):
+            raise InvalidArgument(f"chunk {position} is not an AdoptedChunk", argument="chunks")
+        check_object_name(item.object)
+        check_number(item.offset, "chunks")
+        check_number(item.length, "chunks")
+        known = item.borders is None or (_are_borders(item.borders) and item.borders.at[-1] == item.length)
+        if not item.length or (item.offset + item.length) >> 63 or not known:
+            raise InvalidArgument(f"chunk {position}: its bytes or borders cannot be", argument="chunks")
+
+
+def _are_borders(borders: object) -> bool:
+    if not isinstance(borders, Borders):
+        return False
+    at, crcs = borders
+    good = (
+        len(at) == len(crcs) >= 2 and all(type(number) is int for number in (*at, *crcs)) and (at[0], crcs[0]) == (0, 0)
+    )
+    return good and all(low < high for low, high in pairwise(at)) and all(0 <= crc < 1 << 32 for crc in crcs)
+
+
 def _check_new_chunk(position: int, item: object) -> int:
     """The length of a new chunk that can be one. Raises ``InvalidArgument``."""
     if not isinstance(item, NewChunk) or type(item.id) is not bytes or not isinstance(item.borders, Borders):
         raise InvalidArgument(f"chunk {position} is not a NewChunk", argument="new")
-    at, crcs = item.borders
-    good = len(item.id) == CHUNK_ID_BYTES and chunk_session(item.id) is None and len(at) == len(crcs) >= 2
-    good = good and all(type(number) is int for number in (*at, *crcs)) and (at[0], crcs[0]) == (0, 0)
-    if not good or not all(low < high for low, high in pairwise(at)) or not all(0 <= crc < 1 << 32 for crc in crcs):
+    at = item.borders.at
+    if len(item.id) != CHUNK_ID_BYTES or chunk_session(item.id) is not None or not _are_borders(item.borders):
         raise InvalidArgument(f"chunk {position}: its id or its borders cannot be an owner's", argument="new")
     return at[-1]

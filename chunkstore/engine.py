@@ -33,6 +33,7 @@ from chunkstore.metadata.keys import writer_key
 from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
 from chunkstore.observer import Observer
 from chunkstore.open_session import Session
+from chunkstore.operations.adopt import add_root
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.attributes import plan_attributes
@@ -53,7 +54,7 @@ from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.operations.take_in import Batch, take_in
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
-from chunkstore.records import AttributeValue
+from chunkstore.records import AttributeValue, RootRecord
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
@@ -90,6 +91,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         asks: AskBox | None = None,
         old_layout: Callable[[ChunkedSegmentStorage, OwnedContainer], OldLayout] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
+        release_root: Callable[[RootRecord], bool] | None = None,
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
@@ -107,6 +109,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             observer=observer,
             changed=self._wake_waiters,
         )
+        if release_root is not None:
+            container.release_root = release_root
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
@@ -335,7 +339,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
     def commit(self, changes: Sequence[Change]) -> list[int | None]:
         """Apply several changes (``chunkstore.changes``) in one record, all or nothing; later ones see earlier ones.
 
-        Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
+        Returns, for each change, the offset of an ``Append``, ``Attach`` or ``Adopt``, else None. Durable. Raises as ``append``, and what
         its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
         ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
         happen twice.
@@ -413,6 +417,14 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
     def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
         """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
         return regain(self._container, plan)
+
+    def add_root(self, root: RootRecord) -> int:
+        """Name a root that chunks shall be adopted from (``chunkstore.backup.adopt``, ``changes.Adopt``), or find it; its number.
+
+        What nothing refers to is given up by a collection, after the grace of garbage. Atomic, durable. Raises ``InvalidArgument``,
+        ``Conflict`` (our own root, with another prefix), and the errors of commits. Retry: safe.
+        """
+        return add_root(self._container, root)
 
     def take_in(self, source: ChunkStorage, batch: Batch) -> None:
         """Commit a step of an import (``chunkstore.backup``), atomic and durable. Raises as ``commit``, and what ``source`` raises."""

@@ -17,6 +17,7 @@ A class exists only where a caller would act differently::
       StorageUnavailable     retry later; it did not happen
         AccessDenied         mend the root or its permissions, then retry; it did not happen
         CacheDamaged         the same: the metadata cache is made anew meanwhile
+        RootUnavailable      a root that chunks were adopted from is not there: bring it back, then retry
       DeadlineExceeded       retry with more time; it did not happen
       ContainerNotFound      create it, or mend the root
       ContainerBusy          a live owner exists: wait, or take over
@@ -59,6 +60,7 @@ __all__ = [
     "OutcomeUnknown",
     "PastCollected",
     "RolledBack",
+    "RootUnavailable",
     "SegmentExists",
     "SegmentNotFound",
     "SegmentNotSealed",
@@ -230,7 +232,7 @@ class StorageFull(ChunkstoreError):
 class StorageUnavailable(ChunkstoreError):
     """The storage failed or did not answer. The operation did not happen; retry later."""
 
-    fields = ("object",)
+    fields: ClassVar[tuple[str, ...]] = ("object",)
 
     def __init__(self, message: str, *, object: str = "") -> None:
         super().__init__(message)
@@ -249,6 +251,24 @@ class CacheDamaged(StorageUnavailable):
 
     An owner and a replica make it anew and plan again, so that callers hear of it only where that fails.
     """
+
+
+class RootUnavailable(StorageUnavailable):
+    """A root that chunks were adopted from is missing, does not answer, or holds something else by now; ``root`` is its URL.
+
+    Only what reads these chunks fails; nothing is damaged. Bring the root back as it was, with what this process needs to read it.
+    """
+
+    fields = ("object", "root")
+
+    def __init__(self, root: str, reason: str, *, object: str = "") -> None:
+        what = f"{object}: " if object else ""
+        super().__init__(
+            f"{what}the root {root}, from which chunks were adopted, cannot be read ({reason}); bring it back where it was, and give this "
+            "process what it needs to read it",
+            object=object,
+        )
+        self.root = root
 
 
 class DeadlineExceeded(ChunkstoreError):

@@ -13,12 +13,14 @@ from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, LAZY, ChunkRecord, SegmentRecord
 
-__all__ = ["ORPHANED", "PINNED", "Finding", "segment_findings"]
+__all__ = ["ORPHANED", "PINNED", "ROOTS", "Finding", "segment_findings"]
 
 ORPHANED: Final = 23
 """The number of the invariant that is about chunks without a row."""
 PINNED: Final = 39
 """The number of the invariant that is about pins."""
+ROOTS: Final = 40
+"""The number of the invariant that is about the roots of foreign chunks."""
 
 
 class Finding(NamedTuple):

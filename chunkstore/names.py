@@ -26,7 +26,8 @@ Layout of a container's backups (``chunkstore.backup``), under ``<container>/`` 
     o/<2 hex>/<rest>.<length>   copies of chunks that were growing
 
 Promises: no name built here can leave the root; ``parse_*`` invert the builders and answer ``None`` for strangers; a chunk's row leads
-to the object that its id names, or is refused (``confined``): no stored text is ever used as a chunk's name.
+to the object that its id names, or is refused (``confined``): no stored text is ever used as a chunk's name in our root. Of a foreign
+chunk it leads to ``@k/name``, an object in root ``k`` (``metadata.roots``), which nothing here ever changes.
 Leaves out: keys inside the metadata store (``metadata.keys``).
 """
 
@@ -40,7 +41,7 @@ from struct import Struct
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.records import KIND_OBJECT, ChunkRecord
+from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",
@@ -58,8 +59,12 @@ __all__ = [
     "chunk_segment",
     "chunk_session",
     "confined",
+    "foreign_object",
+    "foreign_root",
     "named_chunks",
     "parse_chunk_rest",
+    "parse_foreign",
+    "parse_routed",
     "parse_run",
     "session_chunk_id",
     "session_epoch",
@@ -71,6 +76,8 @@ _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
 _OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
+
+_FOREIGN = re.compile(r"@(0|[1-9a-f][0-9a-f]{0,15})(?:\+([1-9][0-9]{0,18}))?/(.+)\Z", re.DOTALL)
 
 _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
@@ -279,6 +286,16 @@ class ContainerNames:
         """The object name of a chunk."""
         return self._data + _chunk_path(identity)
 
+    def object_of(self, identity: bytes, record: ChunkRecord) -> str:
+        """Where the bytes of a chunk are read, whose row is ``confined``: its own object, or ``@k/name`` of a foreign one. One that
+        begins inside its object has that byte in the name, ``@k+byte/name``: storages are asked for bytes of chunks, not of objects."""
+        if record.kind != KIND_FOREIGN:
+            return self.chunk(identity)
+        if not record.object_offset:
+            return record.object
+        root, _, rest = record.object.partition("/")
+        return f"{root}+{record.object_offset}/{rest}"
+
     def kept(self, folder: str, identity: bytes) -> str:
         """Where a copy of a chunk lies that was swept."""
         return f"{self.container}/{folder}/{_chunk_path(identity)}"
@@ -328,6 +345,9 @@ class BackupNames(ContainerNames):
     def chunk(self, identity: bytes) -> str:
         length = self.growing.get(identity) if self.growing else None
         return super().chunk(identity) if length is None else self.copy(identity, length)
+
+    def object_of(self, identity: bytes, record: ChunkRecord) -> str:
+        return self.chunk(identity)  # also of a foreign one: its copy is ours
 
     def copy(self, identity: bytes, growing: int | None) -> str:
         """The copy of a chunk; of one that was ``growing``, of its first so many bytes."""
@@ -390,20 +410,53 @@ def parse_run(name: str, prefix: str) -> str | None:
 def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> ChunkRecord:
     """``record``, for which ``names.chunk(identity)`` is the object: whoever decodes a chunk's row asks this before going by it.
 
-    A row of our own names no object, or that one; offset 0. Raises ``Damaged`` naming the row for anything else: other objects,
-    kinds that are reserved, keys that are no ids. What is not refused here has an object of its own, which ``collect`` deletes before it
-    drops the row; what is refused keeps both, and what its ``object`` names is no orphan (protocol 3.14.2).
+    A row of our own names no object, or that one; offset 0. A *foreign* one names ``@k/name``, and does not grow: ``names.object_of``
+    says where it is read, and nobody deletes it. Raises ``Damaged`` naming the row for anything else: other objects, kinds that are
+    reserved, keys that are no ids. What is not refused here and is not foreign has an object of its own, which ``collect`` deletes before
+    it drops the row; what is refused keeps both, and what its ``object`` names is no orphan (protocol 3.14.2).
     """
     own = len(identity) == CHUNK_ID_BYTES and (identity[0] < 0x80 or identity[8:16] == _NO_EPOCH)
     if own and not record.object and record.kind == KIND_OBJECT and not record.object_offset:
         return record
     if not own:
         raise Damaged("the row's key is not the id of a chunk", object=f"chunk row {identity!r}")
+    if record.kind == KIND_FOREIGN and record.state == CLOSED and parse_foreign(record.object) is not None:
+        return record
     name = names.chunk(identity)
     if record.object not in ("", name) or record.kind != KIND_OBJECT or record.object_offset:
         what = f"kind {record.kind}, object {record.object[:200]!r} from byte {record.object_offset}"
         raise Damaged(f"the chunk's row leads elsewhere: {what}; run check", object=name)
     return record
+
+
+def foreign_object(root: int, name: str) -> str:
+    """The ``object`` of a chunk that lies in a root: ``@k/name``, ``k`` in hex. Raises ``InvalidArgument`` (the name)."""
+    check_object_name(name)
+    return f"@{root:x}/{name}"
+
+
+def foreign_root(record: ChunkRecord) -> int | None:
+    """The root that a chunk's row leads into, if it is a foreign one's and says so."""
+    found = parse_foreign(record.object) if record.kind == KIND_FOREIGN else None
+    return None if found is None else found[0]
+
+
+def parse_foreign(text: str) -> tuple[int, str] | None:
+    """Root and name of a foreign chunk's ``object``; None for anything else."""
+    found = parse_routed(text)
+    return None if found is None or found[1] else (found[0], found[2])
+
+
+def parse_routed(text: str) -> tuple[int, int, str] | None:
+    """Root, first byte and name of what ``ContainerNames.object_of`` says of a foreign chunk; None for anything else."""
+    match = _FOREIGN.match(text)
+    if match is None:
+        return None
+    try:
+        check_object_text(match[3])
+    except InvalidArgument:
+        return None
+    return int(match[1], 16), int(match[2] or 0), match[3]
 
 
 def named_chunks(names: ContainerNames, identity: bytes, record: ChunkRecord) -> tuple[bytes, ...]:

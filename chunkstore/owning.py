@@ -18,11 +18,13 @@ from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
-from chunkstore.registry import open_copy
+from chunkstore.records import RootRecord
+from chunkstore.registry import open_copy, routed
 from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
 
@@ -61,6 +63,7 @@ class Claim(NamedTuple):
     cache: MetadataCache | None
     root: str | None
     close_storage: bool
+    release_root: Callable[[RootRecord], bool] | None = None
 
     def own(
         self,
@@ -113,6 +116,7 @@ class Claim(NamedTuple):
                 closing,
                 optimiser,
                 origin,
+                self.release_root,
             )
             if settings.verify_chunks_at_open:
                 parts.verify_chunks(store)
@@ -136,6 +140,7 @@ class Seen(NamedTuple):
     owner_cache: MetadataCache | None
     root: str | None
     reopen: Callable[[], ChunkStorage] | None
+    release_root: Callable[[RootRecord], bool]
 
 
 def promote(
@@ -159,7 +164,7 @@ def promote(
         if format_.uuid != seen.uuid:
             raise Damaged("another container lies here by now: open it anew", object=names.format)
         warm = follower.store if storage.address == seen.storage.address else None
-        claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, close_storage=again)
+        claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, again, seen.release_root)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, warm=warm)
     except BaseException:
         if again:
@@ -180,8 +185,9 @@ def serve(
     closing: list[Callable[[], None]],
     optimiser: OptimiserPolicy | None = None,
     origin: Origin | None = None,
+    release_root: Callable[[RootRecord], bool] | None = None,
 ) -> ChunkedSegmentStorage:
-    """The store of a fresh ownership, which is given up if that fails."""
+    """The store of a fresh ownership, which is given up if that fails. ``release_root``: gives up what keeps a foreign root's objects."""
     from chunkstore.backup.header_keeper import HeaderKeeper
     from chunkstore_journal.asks import StoredAsks
     from chunkstore_journal.findings import journal_findings
@@ -191,8 +197,12 @@ def serve(
         layout = _layout(storage, names, settings, ownership, origin)
         keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
         close_lazy_chunks(storage, names, ownership)
+        opened: list[ChunkedSegmentStorage] = []
+        door, close_roots = routed(
+            storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
+        )
         store = ChunkedSegmentStorage(
-            storage=storage,
+            storage=door,
             names=names,
             settings=settings,
             service=service,
@@ -208,8 +218,11 @@ def serve(
             open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
             asks=StoredAsks(storage, names, uuid),
             old_layout=partial(HeaderKeeper, layout=layout, uuid=uuid) if keeps else None,
-            on_close=closing,
+            on_close=[close_roots, *closing],
+            release_root=release_root,
         )
+        opened.append(store)
+        return store
     except BaseException:
         ownership.journal.close()
         ownership.store.close(clean=False)

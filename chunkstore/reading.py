@@ -22,6 +22,7 @@ from chunkstore.invariants import PINNED, Finding
 from chunkstore.metadata.pins import pinned_lsn, read_pins
 from chunkstore.metadata.port import Head, MetadataView
 from chunkstore.metadata.retention import scan_policies
+from chunkstore.metadata.roots import foreign_bytes
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
@@ -133,10 +134,10 @@ class ReadableContainer:
         try:
             if name is not None:
                 return segment_usage(self._context.look(lambda view: find_segment(view, key, identity)))
-            totals = self._context.look(lambda view: view.totals)
+            totals, foreign = self._context.look(lambda view: (view.totals, foreign_bytes(view)))
         finally:
             self._context.check()
-        return self._space.usage(totals)
+        return self._space.usage(totals)._replace(foreign_bytes=foreign)
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""

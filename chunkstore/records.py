@@ -27,6 +27,7 @@ __all__ = [
     "OpenSession",
     "Pin",
     "PinRecord",
+    "RootRecord",
     "SegmentInfo",
     "SegmentRecord",
     "SessionRecord",
@@ -49,7 +50,7 @@ KIND_OBJECT: Final = 1
 KIND_INLINE: Final = 2
 """Reserved: small bytes inside a journal record."""
 KIND_FOREIGN: Final = 3
-"""Reserved: an object adopted by reference; never deleted, truncated or swept."""
+"""Bytes of an object elsewhere, adopted by reference; never deleted, truncated or swept."""
 
 
 class SegmentRecord(NamedTuple):
@@ -98,8 +99,8 @@ class SegmentRecord(NamedTuple):
 class ChunkRecord(NamedTuple):
     """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
 
-    ``object`` and ``object_offset``: empty and 0, for the name follows from the id (``names.confined``; others are for kinds that are
-    reserved). ``crc32c`` covers ``length`` bytes; None is unknown.
+    ``object`` and ``object_offset``: empty and 0, for the name follows from the id; of kind *foreign* ``@k/name`` and the byte where the
+    chunk begins there (``names.confined``). ``crc32c`` covers ``length`` bytes; None is unknown.
     ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else it is closed in effect.
     """
 
@@ -175,6 +176,27 @@ class PinRecord(NamedTuple):
     extra: Extra = ()
 
 
+class RootRecord(NamedTuple):
+    """A root that foreign chunks lie in. ``url``: without credentials; empty: our own. ``prefix`` stands in front of every name there.
+
+    ``container`` and ``uuid``: of the chunkstore container (or its backups) there; empty: nothing tells it from another root. ``pin``:
+    what keeps its objects there, given up when nothing refers to the root any more; empty: nothing does. ``references`` and
+    ``size_bytes``: chunk rows that name it, in segments and in garbage, and their bytes. ``state``: ACTIVE, or CLOSED once it is being
+    given up. ``changed_ms``: label of the last change.
+    """
+
+    url: str
+    prefix: str
+    container: str
+    uuid: bytes
+    pin: str
+    references: int
+    size_bytes: int
+    state: int
+    changed_ms: int
+    extra: Extra = ()
+
+
 class Pin(NamedTuple):
     """What ``pin`` and ``pins`` answer. Times are milliseconds since 1970; ``expires_at`` None: it stays until ``unpin``.
 
@@ -242,6 +264,8 @@ class Usage(NamedTuple):
     """Left on a local storage's disk."""
     safe_mode: bool | None = None
     """Whether what adds bytes is refused; None: another process knows, or a container does, not a segment."""
+    foreign_bytes: int | None = None
+    """Of foreign chunks, in segments and in garbage: counted above, too, but they lie in others' roots."""
 
 
 class LayoutChunk(NamedTuple):

@@ -13,15 +13,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from chunkstore.config import Settings
-from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import (
+    ChunkstoreError,
+    ContainerNotFound,
+    Damaged,
+    InvalidArgument,
+    RootUnavailable,
+    Unsupported,
+)
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["ENTRY_POINT_GROUP", "open_copy", "open_storage"]
+__all__ = ["ENTRY_POINT_GROUP", "Roots", "open_copy", "open_storage", "routed", "uuid_at"]
 
 ENTRY_POINT_GROUP = "chunkstore.bindings"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -165,7 +173,7 @@ def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings
     try:
         what = "" if copy.address != of.address else "it is this root itself"
         try:
-            if not what and _uuid_of_copy(copy, container) != read_format(of, names).uuid:
+            if not what and uuid_at(copy, container) != read_format(of, names).uuid:
                 what = "the container of this name there is another one"
         except ContainerNotFound:
             what = "there is no such container"
@@ -180,7 +188,11 @@ def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings
     return copy
 
 
-def _uuid_of_copy(copy: ChunkStorage, container: str) -> bytes:
+def uuid_at(copy: ChunkStorage, container: str) -> bytes:
+    """The uuid of the container that lies in a storage, or of that whose backups do.
+
+    Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
+    """
     from chunkstore.backup.runs import container_of
     from chunkstore_journal.container import read_format
 
@@ -190,3 +202,41 @@ def _uuid_of_copy(copy: ChunkStorage, container: str) -> bytes:
         if error.feature != "backup":
             raise
         return container_of(copy, BackupNames(container))
+
+
+class Roots(NamedTuple):
+    """Opens roots that chunks were adopted from, and tells one from another, for ``routed``."""
+
+    settings: Settings
+
+    def open(self, root: RootRecord) -> ChunkStorage:
+        """The storage of a root that is what it was. Raises ``RootUnavailable``, and what opening raises."""
+        storage = open_storage(root.url, self.settings)
+        try:
+            self.confirm(storage, root)
+        except BaseException:
+            storage.close()
+            raise
+        return storage
+
+    def confirm(self, storage: ChunkStorage, root: RootRecord) -> None:
+        """Raise ``RootUnavailable`` unless the container that was adopted from lies there. Of a root without one nothing is known."""
+        if not root.container:
+            return
+        try:
+            found = uuid_at(storage, root.container)
+        except ChunkstoreError as error:
+            raise RootUnavailable(root.url, error.message) from error
+        if found != root.uuid:
+            raise RootUnavailable(root.url, f"container {root.container!r} there is another one than was adopted from")
+
+
+def routed(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, find: Callable[[int], RootRecord | None]
+) -> tuple[ChunkStorage, Callable[[], None]]:
+    """``storage`` behind the door to foreign chunks, and what closes the roots that were opened for them; the storage stays.
+    ``find``: the row of a root."""
+    from chunkstore_bindings.wrappers.routed import RoutedChunkStorage
+
+    door = RoutedChunkStorage(storage, names, find, Roots(settings), deadline_s=settings.op_deadline_s)
+    return door, door.close_roots

@@ -4,6 +4,7 @@ Everything here but imports works at an owner or at a replica, and never changes
 files: FORMAT.md beside this file; of header files: ``chunkstore/codec/ROLLING_HEADER.md``.
 """
 
+from chunkstore.backup.adopting import Adoption, adopt
 from chunkstore.backup.exporting import (
     ExportReport,
     ExportVerification,
@@ -25,6 +26,7 @@ from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.survey import MissingChunk
 
 __all__ = [
+    "Adoption",
     "Audit",
     "BackupInfo",
     "BackupPlan",
@@ -37,6 +39,7 @@ __all__ = [
     "PendingImport",
     "Pins",
     "RestoreReport",
+    "adopt",
     "audit",
     "backup",
     "check_keep",

@@ -43,6 +43,8 @@ class Copy(NamedTuple):
     growing: int
     length: int
     crc32c: int | None
+    source: str
+    """Where its bytes are in the container that is backed up."""
 
     def name(self, names: BackupNames) -> str:
         """The object that is the copy."""
@@ -56,7 +58,7 @@ def copies(rows: Iterable[tuple[bytes, bytes]], names: ContainerNames, epoch: in
         record = decode_found_chunk(names, identity, raw)
         # A chunk grows in the epoch that made it only; what a later one says of its length is final.
         growing = record.length if record.state != CLOSED and record.epoch == epoch else -1
-        yield Copy(identity, growing, record.length, record.crc32c)
+        yield Copy(identity, growing, record.length, record.crc32c, names.object_of(identity, record))
 
 
 def named_copies(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Iterator[Copy]:
@@ -116,17 +118,19 @@ class Copier:
 
     def _linked(self, step: list[Copy]) -> list[Copy]:
         """Link what does not grow; what is left to be copied."""
-        closed = [item for item in step if item.growing < 0]
+        # A foreign chunk is a part of somebody else's object: its copy is made of its bytes.
+        closed = [item for item in step if item.growing < 0 and item.source == self._own.chunk(item.identity)]
         assert self._link is not None
         try:
-            pairs = [(self._own.chunk(item.identity), item.name(self._names)) for item in closed]
+            pairs = [(item.source, item.name(self._names)) for item in closed]
             done = self._link(pairs) if pairs else []
         except (Unsupported, ChunkNotFound):
             # Another file system, or one that is gone, which the copying will name.
             self._link = None
             return step
         self._run([partial(self._check_length, item, new=new) for item, new in zip(closed, done, strict=True)])
-        return [item for item in step if item.growing >= 0]
+        linked = {item.identity for item in closed}
+        return [item for item in step if item.identity not in linked]
 
     def _run(self, calls: list[Callable[[], int]]) -> None:
         for call in self._pool.run_all([partial(_guarded, call) for call in calls]) if calls else ():
@@ -139,7 +143,7 @@ class Copier:
 
     def _stream(self, item: Copy) -> int:
         """Copy one chunk through memory; its bytes, or -1 where it was there."""
-        name, target = self._own.chunk(item.identity), item.name(self._names)
+        name, target = item.source, item.name(self._names)
         if item.length > _BATCH_BYTES:
             return self._stream_pieces(item, name, target)
         data = self._source.read(ChunkHandle(name, False), 0, item.length)

@@ -154,7 +154,8 @@ def plan_export(
     """The header of a segment of ours, which lists its chunks by their own names. ``last_length``: how long the last one's object is.
 
     Copied is only what a header cannot say: the live part of a first chunk that begins below the start offset, a last chunk whose object
-    is longer than its record, and no bytes at all where nothing else would say the start offset. Copies are named by ``token``.
+    is longer than its record, foreign chunks, and no bytes at all where nothing else would say the start offset. Copies are named by
+    ``token``.
     ``tag``: as a second ``maxsize``, which counts for nothing, it says whose header this is. Without ``heads`` the first chunk is listed
     whole: the old code did not keep start offsets inside a file here, either.
     Raises ``InvalidArgument`` for names that cannot be a header's (``check_file_name``).
@@ -163,7 +164,8 @@ def plan_export(
     size = NUMBER_MAX if size_bytes_max >= NO_LIMIT else size_bytes_max
     entries: list[HeaderEntry] = [MaxSizeEntry(size), *([MaxSizeEntry(tag)] if tag else [])]
     copies: list[ChunkCopy] = []
-    ranges = [(chunk.name, chunk.offset, chunk.offset + chunk.length) for chunk in chunks]
+    own = [chunk.name if chunk.kind == "object" else "" for chunk in chunks]
+    ranges = [(name, chunk.offset, chunk.offset + chunk.length) for name, chunk in zip(own, chunks, strict=True)]
     if not ranges and info.start_offset:
         ranges = [("", info.start_offset, info.start_offset)]
     for at, (name, offset, end) in enumerate(ranges):

@@ -233,7 +233,7 @@ class _Steps:
             row_bytes += 100 * len(writers)
             if is_last or taken or writers:
                 record = segment._replace(name=self._name(segment.name))
-                parts.append(Part(record, offset, tuple(taken), writers, is_last))
+                parts.append(Part(record, offset, tuple(taken), writers, is_last, self._source.root))
             if not is_last:
                 break
             after = segment.name.encode()

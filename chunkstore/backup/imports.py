@@ -10,9 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 from chunkstore import parts
+from chunkstore.backup.adopting import adopt as adopt_from
+from chunkstore.backup.adopting import pin_for_new
 from chunkstore.backup.importing import drop_merge, merge_into
 from chunkstore.backup.merging import merge_id, require_room
 from chunkstore.backup.renaming import NamePlan, plan_names
@@ -33,6 +36,8 @@ Target: TypeAlias = (
 )
 """A container that works: its owner, or what makes one, once the source was looked at; to look only, a replica, too."""
 
+_NO_OWNER: Final = "a replica takes nothing in: give the container's owner"
+
 
 def import_file(
     new_root: str,
@@ -48,16 +53,22 @@ def import_file(
     container: str | None = None,
     settings: Settings | None = None,
     wait_s: float = 0,
+    adopt: bool = False,
+    no_pin: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> RestoreReport:
-    """Make a new container under ``new_root`` of what ``source`` holds, or of some segments of it. Chunks are copied.
+    """Make a new container under ``new_root`` of what ``source`` holds, or of some segments of it. Chunks are copied, or adopted.
 
     ``source``: an export file, whose chunks lie at ``source_root``, or else where it says; or a root, of backups or of a container
     (``source_container``), with the moment as in ``open_replica``: else the newest backup, or the present. ``segments``: names, or prefixes
     with ``*`` behind them; none: all. ``rename``: old names and new ones; ``prefix``: in front of all others. ``container``: the name of
     the new one; else that of the old one. Else as ``restore``: what comes along, how it goes on, what it raises. Of a part: the
     retention policies of its segments and the rows of its ledgers come along, other tables do not.
+
+    ``adopt``: chunks are not copied, they stay at ``source``, which is a root then, and are pinned there; ``no_pin``: without
+    (``chunkstore.backup.adopt``). What is foreign there, too, is copied. A moment has to lie behind the pin, which the first such import of
+    ``source`` makes.
 
     Raises, too: ``SegmentNotFound`` (of ``segments``), ``InvalidArgument`` (names; another container at ``source_root``), ``Damaged`` (the
     file). Retry: safe, and goes on where it was.
@@ -66,20 +77,34 @@ def import_file(
     if container is not None:
         ContainerNames(container)
     moment = Moment(lsn, time)
-    with (
-        _opened(source, source_root, source_container, moment, plan, chosen, merges=False) as found,
-        parts.storage_of(new_root, settings) as new,
-    ):
-        return into_new(
-            found,
-            new,
-            container=found.names.container if container is None else container,
+    opened = partial(_opened, source, source_root, source_container, moment, plan, chosen, merges=False)
+    _check_adopted(source, adopt=adopt)
+    with opened() as looked_at, parts.storage_of(new_root, settings) as new:
+        target = looked_at.names.container if container is None else container
+        make = partial(
+            into_new,
+            new=new,
+            container=target,
             settings=chosen,
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
             root=new_root,
         )
+        if dry_run or not adopt:
+            return make(looked_at)
+        require_complete(survey(looked_at))
+        row, pinned_lsn = pin_for_new(
+            os.fspath(source),
+            container=source_container,
+            settings=chosen,
+            new_root=new.url,
+            new_container=target,
+            no_pin=no_pin,
+        )
+        # What was seen before the pin may be gone.
+        with opened() as found:
+            return make(_behind_pin(found, pinned_lsn), adopt=row)
 
 
 def merge_file(
@@ -94,6 +119,8 @@ def merge_file(
     lsn: int | None = None,
     time: datetime | int | None = None,
     settings: Settings | None = None,
+    adopt: bool = False,
+    no_pin: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> RestoreReport:
@@ -104,6 +131,10 @@ def merge_file(
     events; their own retention policies, where the container has none for the name; rows of ledgers whose segments all come along. Other
     tables come with everything. A row that is there already has to say the same. ``dry_run``: only look.
 
+    ``adopt``: chunks are not copied, they stay at ``source``, which is a root then, and are pinned there; ``no_pin``: without
+    (``chunkstore.backup.adopt``). What is foreign there, too, is copied. A moment has to lie behind the pin, which the first such import of
+    ``source`` makes.
+
     Durable. Not atomic: an import that was interrupted goes on with the same call, and is one of ``pending_imports`` until then;
     ``drop_import`` ends it. Raises ``InvalidArgument`` (names that are taken, too long, or held by rows of ledgers; another container at
     ``source_root``), ``SegmentNotFound``, ``ChunksMissing``, ``Conflict`` (a row of a table; the same import is under way), all before
@@ -113,8 +144,20 @@ def merge_file(
     """
     chosen, plan = parts.checked_settings(settings), plan_names(segments, rename, prefix)
     moment = Moment(lsn, time)
-    with _opened(source, source_root, source_container, moment, plan, chosen, merges=True) as found:
-        return merge_source(found, target, dry_run=dry_run, progress=progress)
+    opened = partial(_opened, source, source_root, source_container, moment, plan, chosen, merges=True)
+    _check_adopted(source, adopt=adopt)
+    with opened() as found:
+        if dry_run or not adopt:
+            return merge_source(found, target, dry_run=dry_run, progress=progress)
+        require_complete(survey(found))
+    with nullcontext(target) if isinstance(target, ChunkedSegmentStorage | Replica) else target() as store:
+        if isinstance(store, Replica):
+            raise InvalidArgument(_NO_OWNER, argument="target")
+        made = adopt_from(store, os.fspath(source), container=source_container, no_pin=no_pin)
+        made.close()
+        # What was seen before the pin may be gone.
+        with opened() as found:
+            return merge_source(_behind_pin(found, made.lsn)._replace(root=made.root), store, progress=progress)
 
 
 def merge_source(
@@ -130,9 +173,22 @@ def merge_source(
         require_room(store, source, identity)
         if not dry_run:
             if isinstance(store, Replica):
-                raise InvalidArgument("a replica takes nothing in: give the container's owner", argument="target")
+                raise InvalidArgument(_NO_OWNER, argument="target")
             merge_into(store, source, identity, progress)
         return RestoreReport(store.container, source.origin.lsn, *report, dry_run=dry_run)
+
+
+def _check_adopted(source: str | os.PathLike[str], *, adopt: bool) -> None:
+    if adopt and is_export(source):
+        text = "adopt from the container's root: the pin of an export is not ours to rely on"
+        raise InvalidArgument(text, argument="adopt")
+
+
+def _behind_pin(found: Source, lsn: int) -> Source:
+    if found.origin.lsn < lsn:
+        text = f"lsn {found.origin.lsn} lies before the pin, at lsn {lsn}: adopt a later state, or copy"
+        raise InvalidArgument(text, argument="lsn")
+    return found
 
 
 def drop_import(store: ChunkedSegmentStorage, identity: str) -> None:

@@ -17,6 +17,7 @@ from chunkstore.backup.target import open_target
 from chunkstore.config import Settings
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
+from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["RestoreReport", "into_new", "restore", "restore_on"]
@@ -130,13 +131,15 @@ def into_new(
     progress: Callable[[int], object] | None = None,
     root: str | None = None,
     cache: MetadataCache | None = None,
+    adopt: RootRecord | None = None,
 ) -> RestoreReport:
-    """Look at every chunk of ``source``, then make the new container of it; see ``restore``."""
+    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay."""
     found = survey(source)
     if not dry_run:
         require_complete(found)
         with open_target(
             new, container=container, origin=source.origin, settings=settings, wait_s=wait_s, cache=cache, root=root
         ) as store:
-            import_into(store, source, progress)
+            number = None if adopt is None else store.add_root(adopt)
+            import_into(store, source._replace(root=number), progress)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

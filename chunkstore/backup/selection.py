@@ -22,6 +22,7 @@ from chunkstore.metadata.keys import (
     LAZY_NAMESPACE,
     REPAIR_KEY,
     RETENTION_NAMESPACE,
+    ROOTS_NAMESPACE,
     SCRUB_KEY,
     SEGMENT,
     TABLE,
@@ -30,6 +31,7 @@ from chunkstore.metadata.keys import (
     block_range,
     chunk_key,
     lazy_key,
+    root_key,
     segment_key,
     table_key,
     table_prefix,
@@ -37,7 +39,7 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import pattern_key
-from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
+from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name, foreign_root
 from chunkstore.records import SegmentRecord
 
 __all__ = ["CHOSEN_MAX", "Choice", "Selection", "check_choice"]
@@ -130,7 +132,8 @@ class Selection:
         if self._choice.topic:
             names |= segments_of(view, self._choice.topic)
         segments = sorted(self._named(names), key=lambda segment: segment.name.encode())
-        ids = sorted(identity for segment in segments for _, identity, _ in walk(view.get, segment))
+        roots = set[int]()
+        ids = sorted(_ids_of(view, segments, roots))
         for identity in ids:
             self.chunks += 1
             yield chunk_key(identity), _found(view, chunk_key(identity))
@@ -144,6 +147,7 @@ class Selection:
             (NAMESPACE, context_rows(view, {segment.name for segment in segments})),
             (WRITERS_NAMESPACE, (pair for known in sorted(s.id for s in segments) for pair in view.scan(*writer_range(known)))),
             (RETENTION_NAMESPACE, _policies(view, segments)),
+            (ROOTS_NAMESPACE, (pair for key in map(root_key, sorted(roots)) for pair in view.scan(key, key + b"\0"))),
         ]  # fmt: skip
         for _, pairs in sorted(tables, key=lambda item: table_prefix(item[0])):
             yield from pairs
@@ -197,6 +201,16 @@ def _is_dead(key: bytes, dead: set[bytes], ended: set[bytes]) -> bool:
     if key.startswith(_WRITERS):
         return key[len(_WRITERS) : len(_WRITERS) + 8] in ended
     return key in _LEFT_OUT or (key.startswith(_LAZY) and key[len(_LAZY) :] in dead)
+
+
+def _ids_of(view: MetadataView, segments: list[SegmentRecord], roots: set[int]) -> Iterator[bytes]:
+    """The chunks of segments; ``roots`` gets the roots of foreign ones."""
+    for segment in segments:
+        for _, identity, record in walk(view.get, segment):
+            found = foreign_root(record)
+            if found is not None:
+                roots.add(found)
+            yield identity
 
 
 def _policies(view: MetadataView, segments: list[SegmentRecord]) -> Iterator[Pair]:

@@ -69,7 +69,7 @@ class Look(Protocol):
 
 class Source(NamedTuple):
     """A state, where its chunks lie, and what of it is to be taken in. ``look`` always shows the same rows; ``origin`` tells states and
-    plans apart. ``merges``: into a container that works."""
+    plans apart. ``merges``: into a container that works. ``root``: where chunks stay and are adopted from; None: they are copied."""
 
     origin: Origin
     look: Look
@@ -77,6 +77,7 @@ class Source(NamedTuple):
     storage: ChunkStorage
     plan: NamePlan = AS_IT_IS
     merges: bool = False
+    root: int | None = None
 
 
 class Row(NamedTuple):
@@ -216,7 +217,8 @@ def chunks_of(
         if not record.length:
             raise Damaged("a chunk without bytes", object=names.chunk(identity))
         known = _borders_of(view, identity, record) if borders else None
-        yield FoundChunk(segment, offset, ForeignChunk(names.chunk(identity), record.length, known, record.created_ms))
+        name = names.object_of(identity, record)
+        yield FoundChunk(segment, offset, ForeignChunk(name, record.length, known, record.created_ms))
         offset, identity = offset + record.length, record.next
         if offset > segment.length:
             break

@@ -62,6 +62,12 @@ Time = Annotated[
         show_default=False,
     ),
 ]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Leave chunks where they are, pinned, and read them there; nothing is copied.")
+]
+NoPin = Annotated[
+    bool, typer.Option("--no-pin", help="With --adopt: without a pin; see to it that nothing is collected.")
+]
 Merge = Annotated[bool, typer.Option("--merge", help="Only into a container that is there.")]
 New = Annotated[bool, typer.Option("--new", help="Only as a new container.")]
 Name = Annotated[
@@ -83,6 +89,8 @@ def import_(
     merge: Merge = False,
     new: New = False,
     name: Name = None,
+    adopt: Adopt = False,
+    no_pin: NoPin = False,
     dry_run: options.DryRun = False,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
@@ -108,6 +116,8 @@ def import_(
         return
     if merge and new:
         raise InvalidArgument("--merge and --new say different things: say one of them", argument="--merge")
+    if no_pin and not adopt:
+        raise InvalidArgument("--no-pin is about what --adopt leaves where it is", argument="--no-pin")
     names, moment = _renames(renames or ()), options.moment_of(time, "--time")
     settings = access.settings_for(cache_dir)
     if merge or (not new and _is_whole(looked_at)):
@@ -126,6 +136,8 @@ def import_(
             lsn=lsn,
             time=moment,
             settings=settings,
+            adopt=adopt,
+            no_pin=no_pin,
             dry_run=dry_run,
             progress=progress.advance,
         )

@@ -49,6 +49,7 @@ __all__ = [
     "encode_segment",
     "encode_session",
     "encode_table",
+    "pack_row",
     "unpack_row",
 ]
 
@@ -92,7 +93,7 @@ def encode_segment(record: SegmentRecord) -> bytes:
     if attributes:
         for key in sorted(attributes):
             flat += (key, attributes[key])
-    return _pack(
+    return pack_row(
         (
             MAJOR, len(extra), name, segment_id, flags, start_offset, length, first, last, last_offset, skip,
             chunk_size_max, epoch, count, flat, created_ms, modified_ms, *extra,
@@ -102,28 +103,28 @@ def encode_segment(record: SegmentRecord) -> bytes:
 
 def encode_chunk(record: ChunkRecord) -> bytes:
     """The chunk's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return _pack((MAJOR, len(record[11]), *record[:11], *record[11]))
+    return pack_row((MAJOR, len(record[11]), *record[:11], *record[11]))
 
 
 def encode_garbage(record: GarbageRecord) -> bytes:
     """The garbage range's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return _pack((MAJOR, len(record[7]), *record[:7], *record[7]))
+    return pack_row((MAJOR, len(record[7]), *record[:7], *record[7]))
 
 
 def encode_table(record: TableRecord) -> bytes:
     """The table row's value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return _pack((MAJOR, len(record[2]), *record[:2], *record[2]))
+    return pack_row((MAJOR, len(record[2]), *record[:2], *record[2]))
 
 
 def encode_session(record: SessionRecord) -> bytes:
     """The session's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    return _pack((MAJOR, len(record[3]), *record[:3], *record[3]))
+    return pack_row((MAJOR, len(record[3]), *record[:3], *record[3]))
 
 
 def encode_pin(record: PinRecord) -> bytes:
     """The pin's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
     flat = [item for name in sorted(record.offsets) for item in (name, record.offsets[name])]
-    return _pack((MAJOR, len(record.extra), *record[:5], flat, *record.extra))
+    return pack_row((MAJOR, len(record.extra), *record[:5], flat, *record.extra))
 
 
 def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
@@ -266,7 +267,8 @@ def _checked(key: bytes | str, value: bytes, fields: Fields) -> tuple[Any, ...]:
     raise _damage(key, value, fields)
 
 
-def _pack(row: tuple[object, ...]) -> bytes:
+def pack_row(row: tuple[object, ...]) -> bytes:
+    """The bytes of a row. Raises ``InvalidArgument``: it is too long, or no plain data."""
     try:
         value: bytes = _pack_raw(row)
     except (TypeError, ValueError, OverflowError) as error:

@@ -30,6 +30,7 @@ __all__ = [
     "PIN",
     "REPAIR_KEY",
     "RETENTION_NAMESPACE",
+    "ROOTS_NAMESPACE",
     "ROW_KINDS",
     "RUN",
     "SCRUB_KEY",
@@ -49,6 +50,8 @@ __all__ = [
     "lazy_key",
     "lazy_range",
     "pin_key",
+    "root_key",
+    "roots_range",
     "segment_key",
     "session_key",
     "table_key",
@@ -90,6 +93,9 @@ IMPORT_NAMESPACE = "!import"
 LAYOUT_NAMESPACE = "!layout"
 """Reserved table namespace: what is done with header files of the old layout; and a row for each segment that was imported from one which
 still lies there."""
+
+ROOTS_NAMESPACE = "!roots"
+"""Reserved table namespace: the roots that foreign chunks lie in, by number."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -182,6 +188,19 @@ def lazy_key(identity: bytes) -> bytes:
 def lazy_range() -> tuple[bytes, bytes]:
     """Where the rows of the chunks that grow lazily begin, and where they end."""
     return _LAZY, _LAZY + b"\xff" * 29
+
+
+_ROOTS = table_prefix(ROOTS_NAMESPACE)
+
+
+def root_key(number: int) -> bytes:
+    """Key of the row of a root."""
+    return _ROOTS + _U64.pack(number)
+
+
+def roots_range() -> tuple[bytes, bytes]:
+    """Where the rows of roots begin, and where they end."""
+    return _ROOTS, _ROOTS + b"\xff" * 9
 
 
 _BLOCKS = table_prefix(BLOCKS_NAMESPACE)

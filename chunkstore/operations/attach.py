@@ -11,13 +11,12 @@ from collections.abc import Iterable
 
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_session
-from chunkstore.metadata.keys import SESSION, chunk_key, segment_key, session_key
+from chunkstore.metadata.keys import SESSION, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.written_chunks import chunks_of_session, link_chunks, require_fresh, require_session
-from chunkstore.records import CLOSED, OpenSession, SessionRecord
+from chunkstore.operations.written_chunks import chunks_of_session, hang_chunks, require_fresh, require_session
+from chunkstore.records import OpenSession, SessionRecord
 from chunkstore.sessions import SessionChunk
 
 __all__ = ["find_session", "list_sessions", "plan_attach", "plan_end_session", "plan_find_session", "plan_open_session"]
@@ -84,20 +83,5 @@ def plan_attach(
         return segment.length
     new = chunks_of_session(chunks)
     require_fresh(container, changes, new, shared=True)
-    added = link_chunks(changes, segment.id, new, segment.length, segment.last_chunk, NO_CHUNK)
-    if segment.last_chunk:
-        last = changes.chunk(segment.last_chunk)
-        changes.rows[chunk_key(segment.last_chunk)] = last._replace(next=chunks[0].id, state=CLOSED)
-    length = sum(item.length for item in chunks)
-    changes.rows[segment_key(name)] = segment._replace(
-        length=segment.length + length,
-        first_chunk=segment.first_chunk or chunks[0].id,
-        last_chunk=chunks[-1].id,
-        last_chunk_offset=added[-1][0],
-        chunk_count=segment.chunk_count + len(chunks),
-        owner_epoch=changes.owned.epoch,
-        modified_ms=changes.now_ms,
-    )
-    changes.headers.append((int(OpCode.ATTACH), segment.id, segment.length, length, added))
-    changes.restructure(segment.id)
+    hang_chunks(changes, segment, new, OpCode.ATTACH)
     return segment.length

@@ -14,10 +14,12 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from chunkstore.blocks import Borders, crc_at_borders, first_bad
-from chunkstore.changes import NewChunk
+from chunkstore.changes import AdoptedChunk, NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged
+from chunkstore.names import parse_routed
+from chunkstore.operations.adopt import borders_of
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -32,7 +34,7 @@ _HANDED: Final = 16
 
 
 class ForeignChunk(NamedTuple):
-    """A chunk of another container. ``borders`` None: its CRC is not known there."""
+    """A chunk of another container, that is read under ``name``. ``borders`` None: its CRC is not known there."""
 
     name: str
     length: int
@@ -41,10 +43,11 @@ class ForeignChunk(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """What a chunk there became: the new chunks, and how old they are."""
+    """What a chunk there became: the new chunks, and how old they are. ``stays``: it was not copied."""
 
     chunks: list[NewChunk]
     created_ms: int
+    stays: AdoptedChunk | None = None
 
 
 def bring_chunks(
@@ -53,9 +56,11 @@ def bring_chunks(
     source: ChunkStorage,
     chunks: Sequence[tuple[str, ForeignChunk]],
     ids: Mapping[str, int],
+    staying: frozenset[str] = frozenset(),
 ) -> Iterator[Brought]:
-    """Copy chunks, each with its segment's name, into chunks of the segments of these ``ids``; in order. Raises ``Damaged``,
-    ``ChunkNotFound``, and what the storages raise."""
+    """Copy chunks, each with its segment's name, into chunks of the segments of these ``ids``; in order. Those of the segments ``staying``
+    are left where they are (``adopt``), unless they are foreign there, too. Raises ``Damaged``, ``ChunkNotFound``, and what the storages
+    raise."""
     # Where it is near, handing a small chunk to a worker costs as much as copying it.
     small = not container.remote and sum(chunk.length for _, chunk in chunks) <= len(chunks) * MIB
     size = _HANDED if small else 1
@@ -63,7 +68,8 @@ def bring_chunks(
     found: list[list[Brought]] = []
     for at in range(0, len(groups), _COPIED_AT_ONCE):
         calls = [
-            partial(_copy_some, container, owned, source, ids, group) for group in groups[at : at + _COPIED_AT_ONCE]
+            partial(_copy_some, container, owned, source, ids, staying, group)
+            for group in groups[at : at + _COPIED_AT_ONCE]
         ]
         found += container.pool.run_all(calls)
     return chain.from_iterable(found)
@@ -74,9 +80,20 @@ def _copy_some(
     owned: OwnedEpoch,
     source: ChunkStorage,
     ids: Mapping[str, int],
+    staying: frozenset[str],
     chunks: Sequence[tuple[str, ForeignChunk]],
 ) -> list[Brought]:
-    return [_copy(container, owned, source, segment, ids[segment], chunk) for segment, chunk in chunks]
+    return [
+        _leave(owned, ids[segment], chunk)
+        if segment in staying and parse_routed(chunk.name) is None
+        else _copy(container, owned, source, segment, ids[segment], chunk)
+        for segment, chunk in chunks
+    ]
+
+
+def _leave(owned: OwnedEpoch, segment_id: int, chunk: ForeignChunk) -> Brought:
+    stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
+    return Brought([NewChunk(owned.new_chunk(segment_id), borders_of(stays))], chunk.created_ms, stays)
 
 
 class _Sum:

@@ -2,7 +2,7 @@
 
 Promises: read-only (but for a damaged cache, which is made anew), from one consistent view; bounded memory, but for a set of the chunks
 that lists name in another order than that of their ids (``_Rows``); every problem becomes a ``Finding`` and none stops the walk.
-``quick`` reads metadata only (invariants 14 to 19, 22, 39 and the offset index); ``exists`` adds a stat of every chunk that is
+``quick`` reads metadata only (invariants 14 to 19, 22, 39, 40 and the offset index); ``exists`` adds a stat of every chunk that is
 referenced (20) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep`` adds comparing every block of them with
 the CRCs at its borders.
 Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 39), which ``chunkstore_journal`` checks.
@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
-from chunkstore.invariants import PINNED, Finding, segment_findings
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RootUnavailable, SegmentNotFound
+from chunkstore.invariants import PINNED, ROOTS, Finding, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
@@ -32,7 +32,8 @@ from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.operations.root_check import root_findings
+from chunkstore.records import KIND_FOREIGN, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -71,6 +72,7 @@ def check(
     yield from _check_pins(view)
     yield from _check_garbage(context, view, rows, level)
     yield from _check_strays(context, rows)
+    yield from root_findings(view, context.names, met=rows.met_foreign)
     if level == "deep":
         yield from _check_stray_borders(context, view)
     if level != "quick":
@@ -105,6 +107,8 @@ class _Rows:
         self._raw = b""
         self._ahead: IdSet | None = None
         """What was named behind that."""
+        self.met_foreign = False
+        self.unreachable: set[str] = set()  # roots that were told
         self._step()
 
     def _step(self) -> None:
@@ -119,7 +123,9 @@ class _Rows:
         """The chunk's record; None if it is missing. Raises ``Damaged`` if it cannot be read."""
         raw = self._raw if identity == self._identity else self._get(chunk_key(identity))
         try:
-            return None if raw is None else decode_chunk(identity, raw)
+            record = None if raw is None else decode_chunk(identity, raw)
+            self.met_foreign |= record is not None and record.kind == KIND_FOREIGN
+            return record
         except Damaged:
             return decode_chunk(self._names.chunk(identity), raw or b"")  # raises it, by a name
 
@@ -168,7 +174,7 @@ def _check_segment(
         if record is None:
             return
         offset += record.length
-        for finding in _check_object(context, view, segment, identity, record, deep=level == "deep"):
+        for finding in _check_object(context, view, segment, identity, record, rows.unreachable, deep=level == "deep"):
             if is_still_wanted(context, segment, identity, offset):
                 yield finding
         identity = record.next
@@ -195,14 +201,21 @@ def _check_object(
     segment: SegmentRecord,
     identity: bytes,
     record: ChunkRecord,
+    unreachable: set[str],
     *,
     deep: bool,
 ) -> Iterator[Finding]:
-    name = context.names.chunk(identity)
+    name = context.names.object_of(identity, record)
+    root = name.partition("/")[0].partition("+")[0]
+    if root in unreachable:
+        return
     try:
         borders = find_borders(view, identity, record, 0, record.length) if deep and record.length else None
         for fault in chunk_faults(context.storage, name, 0, record.length, borders):
             yield Finding(20, "damage", segment.name, name, name, fault.position, fault.message)
+    except RootUnavailable as error:
+        unreachable.add(root)
+        yield Finding(ROOTS, "warning", segment.name, name, name, 0, error.message)
     except Damaged as error:
         yield of_error(segment.name, error)
 
@@ -310,7 +323,7 @@ def _check_garbage(context: ReadContext, view: MetadataView, rows: _Rows, level:
                 confined(context.names, identity, record)
             except Damaged as error:
                 yield finding("damage", error.message, error.object)
-            if lowest is not None and garbage.lsn > lowest:
+            if lowest is not None and garbage.lsn > lowest and record.kind != KIND_FOREIGN:
                 yield from _check_pinned_chunk(context, key, garbage.lsn, identity)
             if number == garbage.count - 1 and identity != garbage.last:
                 yield finding("damage", "a garbage range does not end at its last chunk")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from chunkstore.arguments import check_attributes
 from chunkstore.changes import (
+    Adopt,
     Append,
     Attach,
     Change,
@@ -25,6 +26,7 @@ from chunkstore.changes import (
     UpdateAttributes,
 )
 from chunkstore.checksum import check_data
+from chunkstore.operations.adopt import plan_adopt
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
 from chunkstore.operations.attributes import plan_attributes
@@ -42,7 +44,7 @@ __all__ = ["plan_changes"]
 
 
 def plan_changes(container: OwnedContainer, planned: ChangeSet, changes: Sequence[Change]) -> list[int | None]:
-    """Plan all changes in order; returns the offset of each ``Append`` or ``Attach``, None for the rest."""
+    """Plan all changes in order; returns the offset of each ``Append``, ``Attach`` or ``Adopt``, None for the rest."""
     return [_plan(container, planned, change) for change in changes]
 
 
@@ -55,6 +57,8 @@ def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int 
             plan_create(planned, name, policy, check_attributes(attributes), start_offset)
         case Attach(name, session_id, chunks, expected_offset):
             return plan_attach(container, planned, name, session_id, chunks, expected_offset=expected_offset)
+        case Adopt():
+            return plan_adopt(container, planned, change)
         case Replace():
             plan_replace(container, planned, change)
         case Seal(name):

@@ -39,6 +39,7 @@ from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
+from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["EpochStart", "OwnedContainer", "unexpected"]
@@ -90,6 +91,10 @@ class OwnedContainer:
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
         self.before_deleting: Callable[[], None] = lambda: None
         """Called before chunks are deleted that were removed."""
+        self.release_root: Callable[[RootRecord], bool] = lambda _root: False
+        """Gives the pin up that keeps the objects of a root; whether that is certain."""
+        self.roots_asked_s: dict[int, float] = {}
+        """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))

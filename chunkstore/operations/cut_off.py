@@ -17,6 +17,7 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
+from chunkstore.metadata.keys import ROOTS_NAMESPACE as _ROOTS
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK
@@ -155,7 +156,7 @@ class CutOff:
                 self._appends.setdefault(first, []).append((arguments[1], self._final[first].length, lsn))
         elif code == OpCode.ATTRIBUTES and first in self._final:
             self._attributes[first] = self._final[first].attributes
-        elif code in (OpCode.TABLE_PUT, OpCode.TABLE_DELETE):
+        elif code in (OpCode.TABLE_PUT, OpCode.TABLE_DELETE) and first != _ROOTS:  # nor are the chunks that they count
             self._others[table_key(first, arguments[1])] = (op, lsn)
         elif code in (OpCode.SESSION_OPEN, OpCode.SESSION_END):
             self._others[session_key(first)] = (op, lsn)

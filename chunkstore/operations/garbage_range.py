@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
-from chunkstore.records import ChunkRecord, GarbageRecord
+from chunkstore.records import KIND_FOREIGN, ChunkRecord, GarbageRecord
 
 __all__ = ["Unfolded", "is_removed", "unfold"]
 
@@ -22,8 +22,9 @@ _UNFOLDED_AT_ONCE: Final = 10_000
 
 
 class Unfolded(NamedTuple):
-    """``ids`` may go, and with them the rows of their block borders, ``block_keys``. ``refused`` may not: those that lie among
-    ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the range."""
+    """``ids`` may go, and with them the rows of their block borders, ``block_keys``; those in ``foreign`` have no object of ours.
+    ``refused`` may not: those that lie among ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the
+    range."""
 
     ids: list[bytes]
     block_keys: list[bytes]
@@ -31,6 +32,7 @@ class Unfolded(NamedTuple):
     kept: list[GarbageRecord]
     refused: list[bytes]
     rest: GarbageRecord | None
+    foreign: dict[bytes, ChunkRecord]
 
 
 def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, chunks_max: int) -> Unfolded:
@@ -40,6 +42,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
     kept: list[GarbageRecord] = []
     refused: list[bytes] = []
     met: set[bytes] = set()
+    foreign: dict[bytes, ChunkRecord] = {}
     first, last, left = garbage.first, garbage.last, garbage.count
     size_bytes = kept_bytes = 0
     backwards = beside_kept = False
@@ -56,6 +59,8 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
         left -= 1
         if _is_confined(names, identity, record):
             ids.append(identity)
+            if record.kind == KIND_FOREIGN:
+                foreign[identity] = record
             block_keys += [key for key, _ in view.scan(*block_range(identity))]
             size_bytes += record.length
             beside_kept = False
@@ -87,7 +92,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
     if left:
         rest_bytes = max(0, garbage.size_bytes - size_bytes - kept_bytes)
         rest = garbage._replace(first=first, last=last, count=left, size_bytes=rest_bytes)
-    return Unfolded(ids, block_keys, size_bytes, kept, refused, rest)
+    return Unfolded(ids, block_keys, size_bytes, kept, refused, rest, foreign)
 
 
 def is_removed(view: MetadataView, names: ContainerNames, identity: bytes) -> bool:

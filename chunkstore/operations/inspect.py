@@ -15,7 +15,7 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, confined
+from chunkstore.names import ContainerNames, confined, parse_routed
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import CLOSED, LayoutChunk, SegmentInfo, SegmentRecord
 
@@ -61,14 +61,15 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
     for offset, identity, record in walk(view.get, segment):
         confined(names, identity, record)
         growing = record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk
+        name = names.object_of(identity, record)
         yield LayoutChunk(
-            name=names.chunk(identity),
+            name=name,
             offset=offset,
             length=record.length,
             crc32c=record.crc32c,
             epoch=record.epoch,
             state="active" if growing else "closed",
-            kind="object",
+            kind="object" if parse_routed(name) is None else "foreign",
         )
 
 

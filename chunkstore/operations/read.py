@@ -151,7 +151,7 @@ def plan_read(
             raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
         take = min(stop - position, record.length - inside)
         borders = find_borders(view, chunk, record, inside, inside + take) if verify else None
-        slices.append(ReadSlice(names.chunk(chunk), chunk_offset, inside, take, position - offset, borders))
+        slices.append(ReadSlice(names.object_of(chunk, record), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
     return ReadPlan(name, slices, stop - offset)

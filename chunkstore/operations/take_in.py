@@ -24,6 +24,7 @@ from chunkstore.metadata.keys import (
     writer_key,
 )
 from chunkstore.names import NO_CHUNK
+from chunkstore.operations.adopt import make_foreign
 from chunkstore.operations.bring_chunks import Brought, ForeignChunk, bring_chunks
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -51,6 +52,8 @@ class Part(NamedTuple):
     writers: tuple[tuple[bytes, bytes], ...]
     """The rows of its writers, by their ids."""
     is_last: bool
+    root: int | None = None
+    """Where the chunks stay (``operations.adopt``), but for those that are foreign there, too; None: all are copied."""
 
 
 class Batch(NamedTuple):
@@ -81,12 +84,14 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
     """
     names = [part.segment.name for part in batch.parts]
     others = [*(name for pair in batch.names for name in pair), *batch.dropped]
-    adds = ADDS_NOTHING if batch.dropped else sum(chunk.length for part in batch.parts for chunk in part.chunks)
+    staying = frozenset(part.segment.name for part in batch.parts if part.root is not None)
+    copied_bytes = sum(chunk.length for part in batch.parts if part.root is None for chunk in part.chunks)
+    adds = ADDS_NOTHING if batch.dropped else copied_bytes
     for tries_left in range(_TRIES, -1, -1):
         owned = container.serving(container.deadline())
         ids = {name: _id_of(container, owned, name) for name in names}
         chunks = [(part.segment.name, chunk) for part in batch.parts for chunk in part.chunks]
-        brought = bring_chunks(container, owned, source, chunks, ids)
+        brought = bring_chunks(container, owned, source, chunks, ids, staying)
         copied = {part.segment.name: [next(brought) for _ in part.chunks] for part in batch.parts}
         plan = partial(_plan, batch, owned.epoch, ids, copied)
         try:
@@ -157,14 +162,14 @@ def _is_there(changes: ChangeSet, namespace: str, key: bytes, value: bytes) -> b
 
 def _plan_part(changes: ChangeSet, part: Part, segment_id: int, copied: list[Brought]) -> None:
     segment = _begun(changes, part, segment_id)
-    new = [(chunk, item.created_ms) for item in copied for chunk in item.chunks]
+    new = [(chunk, item) for item in copied for chunk in item.chunks]
     while not segment.chunk_count and new and new[0][0].borders.at[-1] <= segment.first_chunk_skip:
         # One of several that a chunk became, and all of it was truncated.
         dead = new.pop(0)[0].borders.at[-1]
         skip = segment.first_chunk_skip - dead
         segment = segment._replace(first_chunk_skip=skip, length=segment.length + dead)
     if new:
-        segment = _appended(changes, segment, new)
+        segment = _appended(changes, segment, new, part.root)
     for writer, value in part.writers:
         changes.rows[writer_key(segment_id, writer)] = TableRecord(0, value)
     if part.is_last:
@@ -197,14 +202,19 @@ def _begun(changes: ChangeSet, part: Part, segment_id: int) -> SegmentRecord:
     return present
 
 
-def _appended(changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, int]]) -> SegmentRecord:
+def _appended(
+    changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, Brought]], root: int | None
+) -> SegmentRecord:
     # Written and synced by this very call, which was told of each that it is there: nobody knows their ids.
     chunks = [chunk for chunk, _ in new]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
-    for chunk, created_ms in new:
+    for chunk, item in new:
         row = changes.rows[chunk_key(chunk.id)]
         assert isinstance(row, ChunkRecord)
-        changes.rows[chunk_key(chunk.id)] = row._replace(created_ms=created_ms)
+        changes.rows[chunk_key(chunk.id)] = row._replace(created_ms=item.created_ms)
+    staying = [(chunk, item.stays) for chunk, item in new if item.stays is not None]
+    if staying and root is not None:
+        make_foreign(changes, root, [chunk for chunk, _ in staying], [item for _, item in staying])
     if segment.last_chunk:
         last = changes.chunk(segment.last_chunk)
         changes.rows[chunk_key(segment.last_chunk)] = last._replace(next=chunks[0].id)

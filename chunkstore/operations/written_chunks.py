@@ -11,14 +11,16 @@ from functools import partial
 from chunkstore.blocks import Borders, borders_inside
 from chunkstore.changes import NewChunk
 from chunkstore.errors import ChunkNotFound, Conflict, InvalidArgument
+from chunkstore.journal import OpCode
 from chunkstore.metadata.blocks import border_rows
-from chunkstore.metadata.keys import chunk_key, session_key
+from chunkstore.metadata.keys import chunk_key, segment_key, session_key
+from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord
+from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
-__all__ = ["chunks_of_session", "link_chunks", "require_fresh", "require_session"]
+__all__ = ["chunks_of_session", "hang_chunks", "link_chunks", "require_fresh", "require_session"]
 
 _BYTES_LIKE_A_CHUNK = 150
 """So many bytes of block rows count as one chunk more in a commit."""
@@ -102,3 +104,23 @@ def link_chunks(
         added.append((offset, identity))
         before, offset = identity, offset + length
     return tuple(added)
+
+
+def hang_chunks(changes: ChangeSet, segment: SegmentRecord, chunks: Sequence[NewChunk], code: OpCode) -> None:
+    """Plan ``chunks``, of which there is one at least, behind a segment. Raises as ``link_chunks``, and ``Damaged``."""
+    added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
+    if segment.last_chunk:
+        last = changes.chunk(segment.last_chunk)
+        changes.rows[chunk_key(segment.last_chunk)] = last._replace(next=chunks[0].id, state=CLOSED)
+    length = sum(item.borders.at[-1] for item in chunks)
+    changes.rows[segment_key(segment.name)] = segment._replace(
+        length=segment.length + length,
+        first_chunk=segment.first_chunk or chunks[0].id,
+        last_chunk=chunks[-1].id,
+        last_chunk_offset=added[-1][0],
+        chunk_count=segment.chunk_count + len(chunks),
+        owner_epoch=changes.owned.epoch,
+        modified_ms=changes.now_ms,
+    )
+    changes.headers.append((int(code), segment.id, segment.length, length, added))
+    changes.restructure(segment.id)

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
-from chunkstore.registry import open_storage
+from chunkstore.names import ContainerNames
+from chunkstore.registry import open_storage, routed
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader
 from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
@@ -70,7 +71,10 @@ def read_task(
             yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema)
         return
     with annotated(container=task.container, lsn=task.lsn):
-        storage = open_root(task.root, Settings())
+        settings = Settings()
+        storage = open_root(task.root, settings)
+        if task.roots:
+            storage, _ = routed(storage, ContainerNames(task.container), settings, dict(task.roots).get)
         try:
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:

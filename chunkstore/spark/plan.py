@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore.blocks import Borders, is_one_block
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, SegmentTruncated, Unsupported
+from chunkstore.metadata.roots import scan_roots
+from chunkstore.names import parse_routed
 from chunkstore.reading import ReadableContainer
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.options import ReadOptions
 
@@ -95,6 +97,8 @@ class ReadTask(NamedTuple):
     container: str
     lsn: int
     runs: tuple[SegmentRun | LedgerRun, ...]
+    roots: tuple[tuple[int, RootRecord], ...] = ()
+    """Where foreign chunks of these runs lie."""
 
 
 def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
@@ -116,7 +120,20 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
         groups = _plan_ledgers(replica, options.topic, parts, options.min_partitions)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
-    return [ReadTask(options.path, options.container, lsn, tuple(group)) for group in groups]
+    roots = {
+        number: root
+        for number, root in replica.look(lambda view: list(scan_roots(view)))
+        if isinstance(root, RootRecord)
+    }
+    return [ReadTask(options.path, options.container, lsn, tuple(group), _roots_of(group, roots)) for group in groups]
+
+
+def _roots_of(
+    runs: Sequence[SegmentRun | LedgerRun], roots: Mapping[int, RootRecord]
+) -> tuple[tuple[int, RootRecord], ...]:
+    """Those that chunks of the runs lie in."""
+    found = (parse_routed(piece.chunk) for run in runs for piece in run.pieces) if roots else ()
+    return tuple((number, roots[number]) for number in sorted({item[0] for item in found if item}) if number in roots)
 
 
 def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
@@ -206,9 +223,9 @@ class _Stored:
         ]
         self._offsets = [chunk.offset for chunk, _ in self._chunks]
         for chunk, _ in self._chunks:
-            if chunk.kind != "object":
+            if chunk.kind not in ("object", "foreign"):
                 raise Unsupported(
-                    f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors read objects only",
+                    f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors do not read those",
                     feature=f"chunks of kind {chunk.kind}",
                 )
 

@@ -31,6 +31,7 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    RootUnavailable,
     SegmentNotFound,
 )
 from chunkstore.handles import SegmentRef, resolve
@@ -256,7 +257,7 @@ def defrag_step(
             if isinstance(error, Conflict) or run not in plan_defrag_step(context, name, policy, start, wait=wait).runs:
                 return DefragStep(tuple(done), tuple(refused), carried, True, start, ahead)
             refused.append(run.action)  # a chunk is lost that the newest metadata name
-        except Damaged:
+        except (Damaged, RootUnavailable):
             refused.append(run.action)
         else:
             done.append(run.action)
@@ -329,7 +330,7 @@ def _source(
         None if piece.borders is not None else find_borders(view, identity, chunk, piece.start, piece.stop)
         for piece in pieces
     )
-    return _Source(names.chunk(identity), chunk_offset, start, stop, pieces, around)
+    return _Source(names.object_of(identity, chunk), chunk_offset, start, stop, pieces, around)
 
 
 def _pieces(container: OwnedContainer, reader: SliceReader, source: _Source) -> Iterator[Piece]:

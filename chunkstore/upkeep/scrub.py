@@ -30,10 +30,11 @@ from chunkstore.errors import (
     Conflict,
     Damaged,
     InvalidArgument,
+    RootUnavailable,
     SegmentNotFound,
     Unsupported,
 )
-from chunkstore.invariants import Finding
+from chunkstore.invariants import ROOTS, Finding
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
@@ -119,7 +120,7 @@ class ScrubReport(NamedTuple):
     @property
     def ok(self) -> bool:
         """Whether nothing is damaged that was not repaired."""
-        return all(finding.repaired for finding in self.findings)
+        return all(finding.repaired or finding.severity != "damage" for finding in self.findings)
 
 
 class _Part(NamedTuple):
@@ -127,6 +128,7 @@ class _Part(NamedTuple):
 
     segment: SegmentRecord
     identity: bytes
+    name: str
     offset: int
     length: int
     low: int
@@ -226,11 +228,16 @@ def scrub_step(
         found = context.pool.run_all(calls) if container.remote and calls else [call() for call in calls]
     findings, repaired, position = list(plan.findings), 0, plan.position
     for part, faults in zip(plan.parts, found, strict=True):
+        if isinstance(faults, RootUnavailable):
+            # Nothing is known to be wrong with what lies there, and the rest is looked at.
+            what = Finding(ROOTS, "warning", part.segment.name, part.name, part.name, 0, faults.message)
+            findings.append(ScrubFinding(*what, part.offset + part.low, part.offset + part.high, False))
+            continue
         if not faults or not is_still_wanted(context, part.segment, part.identity, part.offset + part.high):
             continue
         refusal = None if copy is None else _repair(container, context, copy, part)
         repaired += refusal == ""
-        findings += (_of_fault(context.names, part, fault, refusal) for fault in faults)
+        findings += (_of_fault(part, fault, refusal) for fault in faults)
         if faults[-1].high > part.high:
             # The last part, and all to the end of its chunk has been told.
             position = position._replace(offset=part.offset + faults[-1].high)
@@ -289,17 +296,24 @@ def _parts(
             view, identity, record, 0, record.length
         )
         low, high = (borders.at[0], borders.at[-1]) if borders is not None else (0, record.length)
-        yield _Part(segment, identity, begin, record.length, low, high, borders)
+        yield _Part(segment, identity, names.object_of(identity, record), begin, record.length, low, high, borders)
         bytes_max -= high - low
         begin += record.length
         offset = max(offset, begin)
         identity = record.next
 
 
-def _faults_of(context: ReadContext, part: _Part) -> list[Fault]:
-    """The faults of a part; what lies side by side is one."""
-    name, joint = context.names.chunk(part.identity), list[Fault]()
-    for fault in chunk_faults(context.storage, name, part.low, part.length, part.borders):
+def _faults_of(context: ReadContext, part: _Part) -> list[Fault] | RootUnavailable:
+    """The faults of a part; what lies side by side is one. An error: its root cannot be read."""
+    try:
+        return _joint_faults(context, part)
+    except RootUnavailable as error:
+        return error
+
+
+def _joint_faults(context: ReadContext, part: _Part) -> list[Fault]:
+    joint = list[Fault]()
+    for fault in chunk_faults(context.storage, part.name, part.low, part.length, part.borders):
         if joint and joint[-1].high == fault.low:
             joint[-1] = joint[-1]._replace(high=fault.high)
         else:
@@ -307,8 +321,8 @@ def _faults_of(context: ReadContext, part: _Part) -> list[Fault]:
     return joint
 
 
-def _of_fault(names: ContainerNames, part: _Part, fault: Fault, refusal: str | None) -> ScrubFinding:
-    name = names.chunk(part.identity)
+def _of_fault(part: _Part, fault: Fault, refusal: str | None) -> ScrubFinding:
+    name = part.name
     start, stop = max(part.segment.start_offset, part.offset + fault.low), part.offset + fault.high
     message = f"{fault.message}: bytes [{start}, {stop}) of the segment"
     if refusal:
@@ -326,7 +340,9 @@ class _NowhereSound(Exception):
 
 def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: _Part) -> str:
     """Replace the part's chunk by new ones with the bytes that its record says; why not, or nothing where that is done."""
-    names, storage, name = context.names, container.storage, context.names.chunk(part.identity)
+    names, storage = context.names, container.storage
+    # A backup has copies of foreign chunks, too, under the names that chunks of ours would have.
+    sides = (storage, part.name), (copy, names.chunk(part.identity))
     owned = container.current
 
     def wanted(view: MetadataView) -> Borders | None:
@@ -340,7 +356,7 @@ def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage,
         if borders is None:
             return "the CRC32C of its bytes is not known"
         for stretch in _whole_blocks(borders, _NEW_CHUNK_BYTES):
-            data = joined(_sound((storage, copy), name, window) for window in _whole_blocks(stretch, _WINDOW_BYTES))
+            data = joined(_sound(sides, window) for window in _whole_blocks(stretch, _WINDOW_BYTES))
             identity = owned.new_chunk(part.segment.id)
             with container.bounded(container.deadline()):
                 storage.create(names.chunk(identity), data)
@@ -368,13 +384,13 @@ def _whole_blocks(borders: Borders, size_bytes_max: int) -> Iterator[Borders]:
             first = last
 
 
-def _sound(sides: Sequence[ChunkStorage], name: str, borders: Borders) -> bytes:
+def _sound(sides: Sequence[tuple[ChunkStorage, str]], borders: Borders) -> bytes:
     """The bytes between the borders, each block from the first side that has it as its CRC says. Raises ``_NowhereSound``."""
     at, crcs = borders
     low = at[0]
     room = bytearray(at[-1] - low)
     missing = list(range(len(at) - 1))
-    for storage in sides:
+    for storage, name in sides:
         data = memoryview(_read(storage, name, low, len(room)))
         left = []
         for number in missing:
@@ -392,5 +408,5 @@ def _sound(sides: Sequence[ChunkStorage], name: str, borders: Borders) -> bytes:
 def _read(storage: ChunkStorage, name: str, offset: int, length: int) -> bytes:
     try:
         return storage.read(ChunkHandle(name, False), offset, length)
-    except (ChunkNotFound, Damaged, Unsupported):
+    except (ChunkNotFound, Damaged, RootUnavailable, Unsupported):
         return b""  # also what is no file in a copied tree

@@ -153,3 +153,16 @@ def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: s
             assert store.last_event_number(f"s{number:02}", "w") == number + 1
         assert backup.pending_imports(store) == [] and len(list(store.segments())) == 21
         assert problems(store.check("deep")) == []
+
+
+def test_adopting_copies_nothing(call: Call, filled: str, other: str, tmp_path: Path) -> None:
+    said = call("import", filled, other, "--no-pin", "--json", code=2).error
+    assert said["fields"] == {"argument": "--no-pin"}
+    done = call("import", filled, other, "orders-7", "--adopt", "--no-pin", "--json").document
+    assert (done["segments"], done["chunks"]) == (1, 10)
+    assert call("cat", other, "orders-7").out == pattern(0, 10_000)
+    assert call("usage", other, "--json").document["foreign_bytes"] == 10_000
+    assert not list((tmp_path / "other").glob("default/d/*/*"))
+    assert call("check", other, "--deep", "--json").document["ok"]
+    shown = call("layout", other, "orders-7").out
+    assert b"foreign" in shown and b"@" in shown

@@ -21,7 +21,7 @@ from chunkstore.metadata.codec import (
 )
 from chunkstore.metadata.keys import GARBAGE, chunk_key, garbage_key, lazy_key, segment_key
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_id, session_chunk_id
-from chunkstore.records import KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord, TableRecord
+from chunkstore.records import ACTIVE, KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.support.forwarding import Forwarding
 from tests.support.planted import plant
@@ -144,6 +144,9 @@ def tampered(what: str, ids: Ids) -> Callable[[ChunkRecord], bytes]:
     if what in ("inline", "foreign"):
         kind = KIND_INLINE if what == "inline" else KIND_FOREIGN
         return lambda record: encode_chunk(record._replace(kind=kind))
+    if what.startswith("foreign @"):
+        named = what.partition(" ")[2]
+        return lambda record: encode_chunk(record._replace(object=named, kind=KIND_FOREIGN, state=ACTIVE))
     if what == "foreign and theirs":
         return lambda record: encode_chunk(record._replace(object=ids.other, kind=KIND_FOREIGN))
     return lambda record: encode_chunk(record._replace(object=objects[what]))
@@ -151,7 +154,8 @@ def tampered(what: str, ids: Ids) -> Callable[[ChunkRecord], bytes]:
 
 HOSTILE = (
     "their chunk", "their FORMAT", "their claim", "own FORMAT", "own claim", "own live chunk", "upwards", "upwards from within",
-    "absolute", "control", "nul", "shifted", "inline", "foreign", "foreign and theirs", "rubbish", "later version",
+    "absolute", "control", "nul", "shifted", "inline", "foreign", "foreign and theirs",
+    "foreign @1/b/FORMAT", "rubbish", "later version",
 )  # fmt: skip
 
 

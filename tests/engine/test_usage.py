@@ -21,7 +21,7 @@ def stored_bytes(world: World, prefix: str, suffixes: tuple[str, ...]) -> int:
 def test_segments_heads_and_garbage(world: World) -> None:
     store = world.open(rolling=10, gc_grace_s=0)
     assert store.usage()._replace(journal_bytes=0, listed_ms=0, free_bytes=None) == chunkstore.Usage(
-        0, 0, 0, None, 0, 0, 0, 0, 0, None, safe_mode=False
+        0, 0, 0, None, 0, 0, 0, 0, 0, None, safe_mode=False, foreign_bytes=0
     )
     for name in ("a", "b"):
         store.create(name)
