@@ -17,6 +17,7 @@ from chunkstore.backup.exporting import (
 from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.importing import MissingChunk
+from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
 from chunkstore.backup.keeping import Audit, audit, check_keep
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, check_roots, list_backups
@@ -31,9 +32,12 @@ __all__ = [
     "ExportVerification",
     "HeaderImport",
     "HeadersReport",
+    "InPlaceReport",
     "MissingChunk",
     "Pins",
     "RestoreReport",
+    "SegmentChange",
+    "WriterChange",
     "audit",
     "backup",
     "check_keep",
@@ -46,5 +50,6 @@ __all__ = [
     "read_export",
     "read_segments",
     "restore",
+    "restore_in_place",
     "verify",
 ]

@@ -22,7 +22,7 @@ from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreReport", "restore", "restore_on"]
+__all__ = ["RestoreReport", "check_asked", "lsn_of_pin", "restore", "restore_on"]
 
 
 class RestoreReport(NamedTuple):
@@ -107,11 +107,7 @@ def restore_on(
     """As ``restore``, on storages of the caller's own. ``root``: the URL of the new one. ``caches`` makes the caller's own, by role."""
     chosen = parts.checked_settings(settings)
     target = ContainerNames(container if new_container is None else new_container).container
-    if sum(given is not None for given in (lsn, time, snapshot)) > 1:
-        raise InvalidArgument("give one of lsn, time and snapshot: a moment is named in one way", argument="snapshot")
-    check_moment(lsn, time)
-    if snapshot is not None:
-        check_segment_name(snapshot, "snapshot")
+    check_asked(lsn, time, snapshot)
     if time is None and lsn is None:
         lsn = _lsn_of(old, container, snapshot, chosen, caches)
     cache = None if caches is None else caches("past")
@@ -144,9 +140,23 @@ def _lsn_of(
     with open_replica_on(storage, container=container, settings=settings, cache=cache) as present:
         if snapshot is None:
             return present.lsn
-        for pin in present.pins():
-            if pin.name == snapshot:
-                return pin.lsn
+        return lsn_of_pin(present, snapshot)
+
+
+def check_asked(lsn: object, time: object, snapshot: str | None) -> None:
+    """Check that at most one of them names a moment. Raises ``InvalidArgument``."""
+    if sum(given is not None for given in (lsn, time, snapshot)) > 1:
+        raise InvalidArgument("give one of lsn, time and snapshot: a moment is named in one way", argument="snapshot")
+    check_moment(lsn, time)
+    if snapshot is not None:
+        check_segment_name(snapshot, "snapshot")
+
+
+def lsn_of_pin(present: Replica, snapshot: str) -> int:
+    """The position that a pin keeps. Raises ``InvalidArgument``."""
+    for pin in present.pins():
+        if pin.name == snapshot:
+            return pin.lsn
     raise InvalidArgument(f"nothing is pinned as {snapshot!r}; 'pins ls' shows what is", argument="snapshot")
 
 

@@ -17,7 +17,7 @@ from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Op, Position, RowChange
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -170,6 +170,12 @@ class TakeOver:
         self._forget_what_is_lost(attempt)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
+        return self._go_on(attempt, previous, closed, found)
+
+    def _go_on(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        """Open behind the end of history, at which ``found`` stands."""
         if not attempt.open_data:
             rows = self._first_rows if previous is None else ()
             attempt.open_data = self._build_open(attempt, previous, closed, found, 0, rows)
@@ -242,8 +248,10 @@ class TakeOver:
         found: Materialised,
         flags: int = 0,
         rows: Sequence[RowChange] = (),
+        ops: Sequence[Op] = (),
+        cut_off_lsn: int = 0,
     ) -> bytes:
-        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them."""
+        """The OPEN's bytes. ``ops`` and ``rows`` take effect with it; the embedded record does not touch them."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
         with found.store.view() as view:
@@ -285,7 +293,9 @@ class TakeOver:
             pid=claim.pid,
             boot_id=claim.boot_id,
             flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
+            ops=ops,
             rows=rows,
+            cut_off_lsn=cut_off_lsn,
         )
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
