@@ -66,14 +66,12 @@ def become(storage: ChunkStorage, wanted: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("world", [("memory", "slot"), ("memory", "append")], indirect=True, ids=["slot", "append"])
 def test_a_root_that_was_rolled_back_stays_one(world: World) -> None:
     """An old copy of the root, in which somebody else then went back in place, is no explanation for what this machine has seen since."""
+    raw, here = world.raw_storage(), world.machine
     with world.open() as store:
         store.create("a")
         lsn = head(store)
         store.append("a", b"in the copy")
-    raw = world.raw_storage()
-    copy = objects(raw)
-    here = world.machine
-    with world.open() as store:
+        copy = objects(raw)
         for _ in range(9):
             store.append("a", b"behind the copy")
         seen = head(store)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
-from tests.faults.crash_restore import RestoreRun
+from tests.faults.crash_restore import InPlaceRun, RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -34,6 +34,7 @@ SUBJECTS: tuple[Subject, ...] = (
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
+    Subject("restore in place", InPlaceRun),
 )
 
 
