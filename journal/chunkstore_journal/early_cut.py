@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from chunkstore.config import LIMITS, Settings
-from chunkstore.errors import Conflict, InvalidArgument, Unsupported
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore.journal import Ownership
 from chunkstore.metadata.port import MetadataCache, MetadataView, Op, RowChange
 from chunkstore_journal.claim import ClaimAttempt, ClosedStream
@@ -19,8 +19,8 @@ from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.past import Asked, Moment, find_moment, materialise_moment
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.record import encode_record
-from chunkstore_journal.recovery import Materialised
-from chunkstore_journal.takeover import TakeOver
+from chunkstore_journal.recovery import Materialised, commit_of
+from chunkstore_journal.takeover import TakeOver, adopted_position
 
 __all__ = ["Amend", "EarlyCut", "Rewind"]
 
@@ -75,6 +75,12 @@ class Rewind(EarlyCut):
     ) -> Ownership:
         assert previous is not None, "a moment of history was found before"
         present = found.store
+        if closed.embedded is not None and present.head().position.lsn < closed.embedded.header.lsn:
+            # Any successor would adopt it, so its owner may have gone by it, too.
+            position = adopted_position(previous.epoch, closed)
+            record = commit_of(closed.embedded, position, object=previous.object, at=0)
+            if not present.apply([record], verify=True):
+                raise Damaged("the last record does not follow the one before it", object=previous.object)
         moment = find_moment(self._streams, self._asked)
         past = materialise_moment(self._streams, self._cache, self._asked, moment)
         try:

@@ -42,7 +42,7 @@ from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_prese
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.walk import last_label_ms
 
-__all__ = ["TakeOver"]
+__all__ = ["TakeOver", "adopted_position"]
 
 T = TypeVar("T")
 _STORES_MAX: Final = 2
@@ -203,7 +203,9 @@ class TakeOver:
         assert self._store is not None
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
-        return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+        return Ownership(
+            journal=journal, store=self._store, report=report, adopted=adopted_position(previous.epoch, closed)
+        )
 
     def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
         """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
@@ -237,7 +239,7 @@ class TakeOver:
             )
             return ClosedStream(end)
         closed = read_tail(self._streams, previous, known=known)
-        self._seen.judge(_adopted(previous.epoch, closed), torn=closed.tail_cut is not None)
+        self._seen.judge(adopted_position(previous.epoch, closed), torn=closed.tail_cut is not None)
         return closed
 
     def _build_open(
@@ -404,7 +406,8 @@ def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
     return digest
 
 
-def _adopted(epoch: int, closed: ClosedStream) -> Position:
+def adopted_position(epoch: int, closed: ClosedStream) -> Position:
+    """The point behind what a successor adopts of stream ``epoch``, which ends so."""
     end = closed.end
     if closed.embedded is None:
         return Position(end.lsn, end.hash, epoch, end.index, end.byte)
