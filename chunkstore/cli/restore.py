@@ -6,7 +6,7 @@ Leaves out: the copying (``chunkstore.backup``).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,22 +56,22 @@ def restore(
 ) -> None:
     """Copy a container as it was (or as it is) into a new one; interrupted, the same command goes on. Or let it go back itself."""
     settings = access.settings_for(cache_dir)
+    wait_s = 0.0 if take_over else access.wait_s(settings)
+    moment: dict[str, Any] = {"lsn": lsn, "time": options.moment_of(time, "--time"), "snapshot": snapshot}
     if in_place:
         if new_root is not None or new_container is not None:
             raise InvalidArgument("--in-place makes no new container", argument="new_root")
         with meter(f"restore {container}", None, as_json=as_json) as progress:
-            in_place_report = restore_in_place(
+            went_back = restore_in_place(
                 root,
-                lsn=lsn,
-                time=options.moment_of(time, "--time"),
-                snapshot=snapshot,
+                **moment,
                 container=container,
                 settings=settings,
-                wait_s=0.0 if take_over else access.wait_s(settings),
+                wait_s=wait_s,
                 dry_run=dry_run,
                 progress=progress.advance,
             )
-        _answer_in_place(in_place_report, as_json=as_json)
+        _answer_in_place(went_back, as_json=as_json)
         return
     if new_root is None:
         raise InvalidArgument("name the root of the new container, or say --in-place", argument="new_root")
@@ -79,13 +79,11 @@ def restore(
         report = restore_container(
             root,
             new_root,
-            lsn=lsn,
-            time=options.moment_of(time, "--time"),
-            snapshot=snapshot,
+            **moment,
             container=container,
             new_container=new_container,
             settings=settings,
-            wait_s=0.0 if take_over else access.wait_s(settings),
+            wait_s=wait_s,
             dry_run=dry_run,
             progress=progress.advance,
         )
