@@ -56,37 +56,22 @@ def restore(
 ) -> None:
     """Copy a container as it was (or as it is) into a new one; interrupted, the same command goes on. Or let it go back itself."""
     settings = access.settings_for(cache_dir)
-    wait_s = 0.0 if take_over else access.wait_s(settings)
-    moment: dict[str, Any] = {"lsn": lsn, "time": options.moment_of(time, "--time"), "snapshot": snapshot}
-    if in_place:
-        if new_root is not None or new_container is not None:
-            raise InvalidArgument("--in-place makes no new container", argument="new_root")
-        with meter(f"restore {container}", None, as_json=as_json) as progress:
-            went_back = restore_in_place(
-                root,
-                **moment,
-                container=container,
-                settings=settings,
-                wait_s=wait_s,
-                dry_run=dry_run,
-                progress=progress.advance,
-            )
-        _answer_in_place(went_back, as_json=as_json)
-        return
-    if new_root is None:
-        raise InvalidArgument("name the root of the new container, or say --in-place", argument="new_root")
+    common: dict[str, Any] = {
+        "lsn": lsn,
+        "time": options.moment_of(time, "--time"),
+        "snapshot": snapshot,
+        "container": container,
+        "settings": settings,
+        "wait_s": 0.0 if take_over else access.wait_s(settings),
+        "dry_run": dry_run,
+    }
+    if in_place == (new_root is not None) or (in_place and new_container is not None):
+        raise InvalidArgument("name the root of the new container, or say --in-place, not both", argument="new_root")
     with meter(f"restore {container}", None, as_json=as_json) as progress:
-        report = restore_container(
-            root,
-            new_root,
-            **moment,
-            container=container,
-            new_container=new_container,
-            settings=settings,
-            wait_s=wait_s,
-            dry_run=dry_run,
-            progress=progress.advance,
-        )
+        if new_root is None:
+            _answer_in_place(restore_in_place(root, **common, progress=progress.advance), as_json=as_json)
+            return
+        report = restore_container(root, new_root, **common, new_container=new_container, progress=progress.advance)
     if as_json:
         print_json({**report._asdict(), "missing": [item._asdict() for item in report.missing]})
     else:
