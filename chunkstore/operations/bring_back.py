@@ -111,7 +111,7 @@ def _listed(view: MetadataView) -> Iterator[tuple[SegmentRecord, bytes, tuple[in
 
 def _size_of_open(ops: Sequence[Op], rows: Sequence[RowChange]) -> int:
     """About how many bytes of an OPEN these take, at most."""
-    links = [link for op in ops if op[0] == OpCode.REPLACE for link in op[4]]  # type: ignore[union-attr]
+    links = [link for op in ops if op[0] == OpCode.REPLACE for link in op[4]]  # type: ignore[attr-defined]
     stored = sum(len(key) + len(value or b"") + _BYTES_OF_A_ROW for key, value in rows)
     return _HEADROOM_BYTES + stored + (len(links) + len(ops)) * _BYTES_OF_A_LINK
 

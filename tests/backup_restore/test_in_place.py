@@ -311,15 +311,14 @@ def test_to_an_import_that_had_not_ended(world: World, tmp_path: Path) -> None:
         store.append("a", b"bytes")
     target = World(world.kind, world.mode, tmp_path / "target")
     try:
-        moved = {"old": world.raw_storage(), "new": target.raw_storage()}
-        caches = None
-        if not world._uses_lmdb(None):
-            sides = {"owner": (moved["new"], target), "past": (moved["old"], world), "replica": (moved["old"], world)}
+        old, new = world.raw_storage(), target.raw_storage()
+        sides = {"owner": (new, target), "past": (old, world), "replica": (old, world)}
 
-            def caches(role: str) -> ShelfCache:
-                return ShelfCache(sides[role][0], "default", role, sides[role][1]._shelf)
+        def cache(role: str) -> ShelfCache:
+            storage, of = sides[role]
+            return ShelfCache(storage, "default", role, of._shelf)
 
-        restore_on(**moved, settings=target.settings(), caches=caches)
+        restore_on(old, new, settings=target.settings(), caches=None if world._uses_lmdb(None) else cache)
         with pytest.raises(Unsupported, match="being made"):
             rewound(target, lsn=1)
     finally:

@@ -31,7 +31,8 @@ def test_replicas_and_caches_start_again(world: World, grown: int) -> None:
     ahead = world.replica()
     assert ahead.read("a", 0, 99).endswith(b"cut off;")
     store.close()
-    former, _ = world.machine, world.forget_cache()
+    former = world.machine
+    world.forget_cache()
     rewound(world, lsn=lsn)
     expected = b"then;" + b"now;" * grown
     with world.open() as store:

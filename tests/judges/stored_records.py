@@ -192,7 +192,7 @@ def decode_open(record: Record) -> Open:
         name, lsn = _fields(*(_fields(link, list)), str, int)
         snapshot = name, lsn
     _changes(ops, rows)
-    return Open(*(*fields[1:9], snapshot, ops, rows), cuts_early=bool(record.payload[15] & 1))
+    return Open(*(*fields[1:9], snapshot, ops, rows, bool(record.payload[15] & 1)))
 
 
 def _small_object(data: bytes, number: int) -> list[Any]:

@@ -22,7 +22,7 @@ _COMPOSE: Final = "storage.compose(target, [ChunkRange(source, 0, length)])"
 
 def _in_place(name: str, what: str, *patches: Patch) -> Mutant:
     return Mutant(
-        name, what, EVERYWHERE, patches, needs=("went_back",), tests=("tests/simulation/test_schedules_bite.py",)
+        name, what, EVERYWHERE, patches, needs=("went_back",), tests=("tests/simulation/test_schedules_in_place.py",)
     )
 
 
