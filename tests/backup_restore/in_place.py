@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from chunkstore.backup.in_place import InPlaceReport, restore_in_place_on
 from chunkstore.storage import ChunkStorage
 from tests.support.worlds import ShelfCache, World
 
-__all__ = ["described", "head", "rewound"]
+__all__ = ["TWO_WORLDS", "described", "head", "rewound"]
+
+TWO_WORLDS = pytest.mark.parametrize(
+    "world", [("memory", "slot"), ("filesystem", "append")], indirect=True, ids=["memory-slot", "filesystem-append"]
+)
+"""Both journals and both kinds of storage, where four worlds would say no more."""
 
 
 def rewound(world: World, wrap: Callable[[ChunkStorage], ChunkStorage] | None = None, **given: Any) -> InPlaceReport:

@@ -23,7 +23,7 @@ from chunkstore.errors import (
 )
 from chunkstore.operations import bring_back
 from chunkstore.storage import ChunkStorage
-from tests.backup_restore.in_place import described, head, rewound
+from tests.backup_restore.in_place import TWO_WORLDS, described, head, rewound
 from tests.support.data import pattern, problems
 from tests.support.forwarding import Hooked
 from tests.support.worlds import ShelfCache, World
@@ -114,6 +114,7 @@ def test_what_a_former_owner_deletes_is_not_what_came_back(world: World) -> None
         assert problems(after.check("deep")) == []
 
 
+@TWO_WORLDS
 def test_what_is_gone_is_listed_before_anything_happens(world: World) -> None:
     with small(world) as store:
         store.create("a")
@@ -135,6 +136,7 @@ def test_what_is_gone_is_listed_before_anything_happens(world: World) -> None:
         assert store.read("a", 20, 99) == pattern(20, 20)
 
 
+@TWO_WORLDS
 def test_gone_while_it_is_copied(world: World) -> None:
     """A collection of the owner that is fenced was faster: nothing has changed, and the next owner goes on."""
     with small(world) as store:
@@ -161,6 +163,7 @@ def test_gone_while_it_is_copied(world: World) -> None:
         assert [info.name for info in store.segments()] == ["b"] and problems(store.check("deep")) == []
 
 
+@TWO_WORLDS
 def test_a_rotten_chunk_comes_back_nowhere(world: World) -> None:
     with small(world) as store:
         store.create("a")
@@ -195,6 +198,7 @@ def test_a_chunk_that_grew_is_cut_in_the_metadata_only(world: World) -> None:
         assert store.read("a", 0, 99) == b"then;again;"
 
 
+@TWO_WORLDS
 def test_sessions_end(world: World) -> None:
     """A holder could attach again what was attached, removed and collected behind the moment."""
     with small(world) as store:
@@ -214,6 +218,7 @@ def test_sessions_end(world: World) -> None:
         assert problems(store.check("deep")) == []
 
 
+@TWO_WORLDS
 def test_pins(world: World) -> None:
     with small(world, snapshots_kept=1) as store:
         store.create("a")
@@ -240,6 +245,7 @@ def test_pins(world: World) -> None:
             assert past.read("a", 0, 99) == b"1" * 8
 
 
+@TWO_WORLDS
 def test_snapshots_that_were_cut_off_count_for_nothing(world: World) -> None:
     """Two good ones stay: were the one that was cut off one of them, nothing would lead to the present once the newest is lost."""
     with small(world) as store:
@@ -266,6 +272,7 @@ def test_snapshots_that_were_cut_off_count_for_nothing(world: World) -> None:
         assert store.read("a", 0, 99) == b"then" + b"." * 30
 
 
+@TWO_WORLDS
 def test_a_live_owner_is_asked_for_patience(world: World) -> None:
     with world.open(lease_s=0.2) as store:
         store.create("a")
@@ -277,6 +284,7 @@ def test_a_live_owner_is_asked_for_patience(world: World) -> None:
             store.create("c")
 
 
+@TWO_WORLDS
 def test_too_much_for_one_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.open(rolling=8) as store:
         store.create("a")
@@ -291,6 +299,7 @@ def test_too_much_for_one_record(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert world.objects() == before
 
 
+@TWO_WORLDS
 def test_moments_that_are_none(world: World) -> None:
     with world.open() as store:
         store.create("a")
@@ -305,6 +314,7 @@ def test_moments_that_are_none(world: World) -> None:
         assert store.epoch == 2
 
 
+@TWO_WORLDS
 def test_to_an_import_that_had_not_ended(world: World, tmp_path: Path) -> None:
     with world.open() as store:
         store.create("a")

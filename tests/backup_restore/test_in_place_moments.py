@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore.config import DefragPolicy
 from chunkstore.errors import ChunksMissing, PastCollected
-from tests.backup_restore.in_place import described, head, rewound
+from tests.backup_restore.in_place import TWO_WORLDS, described, head, rewound
 from tests.support.data import problems
 from tests.support.worlds import World
 
@@ -108,6 +108,7 @@ def garbage(world: World) -> list[str]:
     return [name for name in world.chunks() if name not in held]
 
 
+@TWO_WORLDS
 @pytest.mark.parametrize("seed", [0])
 def test_any_moment(world: World, seed: int) -> None:
     story = Story(world, seed)

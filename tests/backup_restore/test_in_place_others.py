@@ -9,7 +9,7 @@ import pytest
 from chunkstore import backup
 from chunkstore.errors import RolledBack
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
-from tests.backup_restore.in_place import head, rewound
+from tests.backup_restore.in_place import TWO_WORLDS, head, rewound
 from tests.support.data import problems
 from tests.support.worlds import World
 
@@ -18,6 +18,7 @@ def texts(store: object) -> list[str]:
     return [item.message for item in store.check("quick")]  # type: ignore[attr-defined]
 
 
+@TWO_WORLDS
 @pytest.mark.parametrize("grown", [0, 3, 30], ids=["shorter", "as-long", "longer"])
 def test_replicas_and_caches_start_again(world: World, grown: int) -> None:
     """At whatever lsn the new history stands by then; nobody is told of a loss that a person wanted."""
@@ -104,6 +105,7 @@ def test_gone_back_in_place_again_and_again(world: World) -> None:
         assert store.info("a").length == 0 and problems(store.check("deep")) == []
 
 
+@TWO_WORLDS
 def test_backups_do_not_mix_two_histories(world: World, tmp_path: Path) -> None:
     """A backup of the part that was cut off stays whole; the next one waits until history is longer, and is whole, too."""
     target = (tmp_path / "backups").as_uri()
