@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.support.alone import alone
 
 from chunkstore import changes
 from chunkstore.assembly import open_store_on
@@ -14,7 +15,6 @@ from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
-from tests.support.alone import alone
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first
 

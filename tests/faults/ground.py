@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tests.support.alone import alone
+
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.keys import SESSION
 from chunkstore.records import AttributeValue
-from tests.support.alone import alone
 from tests.support.disk import Disk, DiskStorage
 from tests.support.faulty import FaultyChunkStorage, Outcome
 from tests.support.worlds import VARIANTS, Kind, Mode, World

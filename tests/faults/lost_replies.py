@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pytest
+from tests.support.alone import alone
 
 from chunkstore import changes
 from chunkstore.assembly import open_store_on
@@ -27,7 +28,6 @@ from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, Storag
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.storage import ChunkStorage
 from tests.faults.ground import State, observe, work
-from tests.support.alone import alone
 from tests.support.data import problems
 from tests.support.worlds import ShelfCache
 

@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.support.alone import alone
+
 from benchmarks.harness import Report
 from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
@@ -38,7 +40,6 @@ from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.ground import fast_folder
 from tests.hdfs.moving import WAYS as HDFS_WAYS
 from tests.hdfs.moving import Tree
-from tests.support.alone import alone
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.forwarding import Hooked
 from tests.support.servers.hdfs import shared_cluster

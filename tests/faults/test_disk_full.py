@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.alone import alone
 
 from chunkstore.assembly import open_store_on
 from chunkstore.config import KIB, MIB, RollingPolicy, Settings
@@ -23,7 +24,6 @@ from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import FileSystem, SmallDisk, SplitStorage, small_disk
-from tests.support.alone import alone
 from tests.support.data import problems
 from tests.support.worlds import Mode
 

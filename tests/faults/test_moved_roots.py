@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.alone import alone
 
 from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
@@ -24,7 +25,6 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.ground import FULL_RUN, fast_folder
 from tests.faults.moved import CONTAINER, WAYS, Disk, Moment, Place, can_mount, files_of, is_refused
-from tests.support.alone import alone
 from tests.support.worlds import Mode
 
 ROUNDS = 500 if FULL_RUN else 50

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeVar
 
+from tests.support.alone import alone
+
 from chunkstore import runtime
 from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
@@ -20,7 +22,6 @@ from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.claim import new_attempt
 from chunkstore_journal.container import read_format
 from chunkstore_journal.service import ContainerJournal
-from tests.support.alone import alone
 
 Mode = Literal["slot", "append"]
 T = TypeVar("T")

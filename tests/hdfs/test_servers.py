@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import requests
+from tests.support.alone import alone
 
 import chunkstore
 from chunkstore import changes
@@ -24,7 +25,6 @@ from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.faults.test_two_owners import Duel
-from tests.support.alone import alone
 from tests.support.data import fails_in_time, pattern
 from tests.support.hdfs_wire import HdfsWire
 from tests.support.real_servers import Writer, check_command_line, check_demonstration, finish, until_all_have

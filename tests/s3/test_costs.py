@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.alone import alone
 
 import chunkstore
 from chunkstore.assembly import open_store_on
@@ -16,7 +17,6 @@ from chunkstore.storage import ChunkHandle, ChunkRange, Composed
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect
-from tests.support.alone import alone
 from tests.support.epochs import age
 from tests.support.requests_spent import Requests
 from tests.support.servers.s3server import S3Server

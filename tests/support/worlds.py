@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from tests.support.alone import alone
 
 from chunkstore.asker import Asker
 from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
@@ -29,7 +30,6 @@ from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import read_format
-from tests.support.alone import alone
 
 Kind = Literal["memory", "filesystem", "hdfs", "s3"]
 Mode = Literal["slot", "append"]
