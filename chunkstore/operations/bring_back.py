@@ -58,6 +58,8 @@ _FIRST_NUMBER: Final = 1 << 32
 """Of copies: the numbers of chunks that the epoch writes later begin at 1."""
 _HEADROOM_BYTES: Final = 64 * 1024
 _BYTES_OF_A_ROW: Final = 12
+_BYTES_OF_A_COPY: Final = 150
+"""At least."""
 _BYTES_OF_A_LINK: Final = 40
 
 
@@ -86,16 +88,18 @@ def require_whole(view: MetadataView) -> None:
 def removed_chunks(past: MetadataView, present: MetadataView, names: ContainerNames) -> list[Removed]:
     """The chunks of the moment that are in no list of the present, in the order of their segments' names and of their bytes.
 
-    Reads the rows of every chunk of both. Raises ``Damaged``.
+    Reads the rows of every chunk of both. Raises ``Unsupported`` (more than fit a record), ``Damaged``.
     """
     kept = IdSet()
     for _, identity, _ in _listed(present):
         kept.add(identity)
-    return [
-        Removed(segment, offset, identity, confined(names, identity, record))
-        for segment, identity, (offset, record) in _listed(past)
-        if identity not in kept
-    ]
+    found: list[Removed] = []
+    for segment, identity, (offset, record) in _listed(past):
+        if identity not in kept:
+            found.append(Removed(segment, offset, identity, confined(names, identity, record)))
+            if len(found) * _BYTES_OF_A_COPY > LIMITS.record_bytes_max:
+                raise _too_much()
+    return found
 
 
 def _listed(view: MetadataView) -> Iterator[tuple[SegmentRecord, bytes, tuple[int, ChunkRecord]]]:
