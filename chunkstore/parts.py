@@ -147,7 +147,7 @@ def require_import(store: MetadataStore, names: ContainerNames, origin: Origin |
     if (None if mark is None else mark.origin) == origin:
         return
     if mark is None:
-        text = f"there is a container {names.container!r} already: name another one, or another root"
+        text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
         raise InvalidArgument(text, argument="new_root")
     what = f"lsn {mark.origin.lsn} of container {mark.origin.container.hex()}"
     if origin is not None:
