@@ -75,9 +75,11 @@ class Claim(NamedTuple):
         created: bool = False,
         warm: MetadataStore | None = None,
         origin: Origin | None = None,
+        begin: Callable[[Any], Ownership] | None = None,
     ) -> ChunkedSegmentStorage:
         """Take over and serve. ``warm``: a replica's store, which spares the owner's cache making one. ``origin``: to make the container
-        of that state, or to go on with it; else, and where it is of another, it is refused."""
+        of that state, or to go on with it; else, and where it is of another, it is refused. ``begin`` takes over in another way, by the
+        ``ContainerJournal`` it is given."""
         from chunkstore_bindings.probe import confirm_storage
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely
@@ -100,8 +102,11 @@ class Claim(NamedTuple):
         try:
             seeded = None if warm is None else cache.seed(warm)
             service = ContainerJournal(storage, names, format_, cache, settings)
-            ownership = service.take_over(
-                own=None, accept_rollback=accept_rollback, first_rows=parts.first_rows(origin, settings)
+            rows = parts.first_rows(origin, settings)
+            ownership = (
+                begin(service)
+                if begin is not None
+                else service.take_over(own=None, accept_rollback=accept_rollback, first_rows=rows)
             )
             store = serve(
                 service,

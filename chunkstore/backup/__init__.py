@@ -18,6 +18,7 @@ from chunkstore.backup.exporting import (
 from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.imports import drop_import, import_file, merge_file
+from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
 from chunkstore.backup.keeping import Audit, audit, check_keep
 from chunkstore.backup.merging import PendingImport, pending_imports
 from chunkstore.backup.restore import RestoreReport, restore
@@ -35,10 +36,13 @@ __all__ = [
     "ExportVerification",
     "HeaderImport",
     "HeadersReport",
+    "InPlaceReport",
     "MissingChunk",
     "PendingImport",
     "Pins",
     "RestoreReport",
+    "SegmentChange",
+    "WriterChange",
     "adopt",
     "audit",
     "backup",
@@ -56,5 +60,6 @@ __all__ = [
     "read_export",
     "read_segments",
     "restore",
+    "restore_in_place",
     "verify",
 ]

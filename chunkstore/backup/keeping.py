@@ -10,7 +10,8 @@
 Why no copy goes that is needed: a chunk that was live at a backup's lsn and not at a later one's was removed in between, and is never
 live again; so no backup of a still later state names it. A run that began before relies on its base, and names nothing else that lies
 below it. An export without ``done/<run>`` is one of which K4 did not come to its end, and is gone on with.
-(Histories that were cut by a repair may bring chunks back: stop backups before one, as all who work on the container.)
+(Histories that were cut by a repair may bring chunks back: stop backups before one, as all who work on the container. A restore in place
+brings them back under other names.)
 
 Promises: what is deleted is named by no backup that counts, now or later, however late a deletion comes. Leaves out: making backups.
 """

@@ -26,9 +26,10 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.port import MetadataCache, Position
 from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Caches", "Moment", "is_export", "open_export_source", "open_past"]
+__all__ = ["Caches", "Moment", "is_export", "lsn_of_pin", "open_export_source", "open_past"]
 
 Caches = Callable[[str], MetadataCache]
 """Makes a caller's own caches, by role."""
@@ -86,11 +87,14 @@ def _lsn_of(
 ) -> int:
     cache = None if caches is None else caches("replica")
     with open_replica_on(storage, container=container, settings=settings, cache=cache) as present:
-        if snapshot is None:
-            return present.lsn
-        for pin in present.pins():
-            if pin.name == snapshot:
-                return pin.lsn
+        return present.lsn if snapshot is None else lsn_of_pin(present, snapshot)
+
+
+def lsn_of_pin(present: Replica, snapshot: str) -> int:
+    """The position that a pin keeps. Raises ``InvalidArgument``."""
+    for pin in present.pins():
+        if pin.name == snapshot:
+            return pin.lsn
     raise InvalidArgument(f"nothing is pinned as {snapshot!r}; 'pins ls' shows what is", argument="snapshot")
 
 

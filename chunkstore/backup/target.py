@@ -1,22 +1,25 @@
-"""The container that an import makes: opened by nobody else until it is whole.
+"""Owners that do not just go on: of a container that an import makes, and of one that goes back to a moment of its past.
 
-Promises: what is there already is refused before anything is claimed; an import of the same state that was interrupted is gone on with.
-Leaves out: taking anything in (``importing``).
+Promises: nobody else opens what an import makes until it is whole; what is there already is refused before anything is claimed; an import
+of the same state that was interrupted is gone on with.
+Leaves out: taking anything in (``importing``), what has to come back (``operations.bring_back``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from chunkstore import parts
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound
 from chunkstore.metadata.importing import Origin
-from chunkstore.metadata.port import GENESIS, MetadataCache
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataView, Op, RowChange
 from chunkstore.names import ContainerNames
 from chunkstore.owning import Claim
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["open_target"]
+__all__ = ["open_rewound", "open_target"]
 
 
 def open_target(
@@ -56,3 +59,34 @@ def open_target(
             room.close()
     claim = Claim(storage, names, format_, settings, cache, root, close_storage=False)
     return claim.own(None, None, float(wait_s), accept_rollback=False, created=created, origin=origin)
+
+
+def open_rewound(
+    storage: ChunkStorage,
+    *,
+    container: str,
+    lsn: int,
+    hash: bytes,
+    amend: Callable[[MetadataView, MetadataView, int], tuple[Sequence[Op], Sequence[RowChange]]],
+    settings: Settings,
+    wait_s: float = 0,
+    cache: MetadataCache | None = None,
+    root: str | None = None,
+) -> ChunkedSegmentStorage:
+    """Own a container that goes on behind the record ``lsn``, which has this hash. The storage stays the caller's.
+
+    ``amend`` says what the OPEN puts there, given the state of the moment, the present one, and the epoch; until it returns nothing has
+    changed but that the former owner is fenced. Raises as ``chunkstore.open``, ``ContainerJournal.rewind`` and ``amend``. Retry: safe.
+    """
+    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_journal.container import read_format
+
+    names, storage = ContainerNames(container), guarded(storage)
+    claim = Claim(storage, names, read_format(storage, names), settings, cache, root, close_storage=False)
+    return claim.own(
+        None,
+        None,
+        float(wait_s),
+        accept_rollback=False,
+        begin=lambda service: service.rewind(lsn=lsn, hash=hash, amend=amend),
+    )

@@ -104,8 +104,8 @@ class Collector:
         newer_ms: int | None = None
         horizon_ms = runtime.now_ms() - int(self._settings.pitr_horizon_s * 1000)
         for snapshot in reversed(stored):
-            if snapshot.lsn > newest:
-                continue  # being written, or not named by a record yet: left alone
+            if snapshot.lsn > newest or not self._is_on_history(snapshot):
+                continue  # being written, or not named by a record yet; or nothing leads from it to where history is now
             enough = kept >= self._settings.snapshots_kept
             if enough and self._settings.pitr_horizon_s > 0:
                 # Restoring to any time within the horizon needs one snapshot from before it.

@@ -19,7 +19,7 @@ from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.walk import newest_opened, visible_end
 
-__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair"]
+__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "was_given_up"]
 
 _WAY_ON = (
     "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
@@ -157,7 +157,7 @@ class SeenEnds:
             self._give_up(Damaged(text, object=name, position=end.end))
         cache = self._cache
         if cache is not None and (cache.position.lsn > end.lsn or cache.position.epoch > end.epoch):
-            if self._was_given_up(end, cache.position):
+            if was_given_up(self._streams, end.epoch, cache.position):
                 self.findings.append(
                     f"the local cache was discarded: it stands at lsn {cache.position.lsn}, in a part of history that was given up"
                 )
@@ -195,20 +195,6 @@ class SeenEnds:
             found.append(f"snapshot LATEST (lsn {self._latest.snapshot.lsn})")
         return f"; seen, too, by {' and '.join(found)}" if found else ""
 
-    def _was_given_up(self, end: Position, seen: Position) -> bool:
-        """Whether history says itself that it goes on without what was seen: an OPEN above its epoch cut it off.
-
-        Epochs are dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their
-        numbers recur, and nothing tells the two apart: then every machine is asked for itself.
-        """
-        epoch = end.epoch
-        while epoch > seen.epoch:
-            payload = self._streams.opened(epoch).payload
-            if payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):
-                return True
-            epoch = payload.previous_epoch
-        return False
-
     def _give_up_cache(self, cache: Head, end: Position, object: str) -> None:
         self._cache, self.cache_is_void = None, True
         seen = cache.position
@@ -223,6 +209,23 @@ class SeenEnds:
             raise error
         self.gave_up = True
         self.findings.append(f"accepted: {error.message}")
+
+
+def was_given_up(streams: Streams, newest: int, seen: Position) -> bool:
+    """Whether history, which ends in epoch ``newest``, says itself that it goes on without what was seen: an OPEN above its epoch cut it
+    off.
+
+    A restore in place says how much has been seen of what it cuts off: more than that is a root that was rolled back besides. Epochs are
+    dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their
+    numbers recur, and nothing tells the two apart: then every machine is asked for itself.
+    """
+    epoch = newest
+    while epoch > seen.epoch:
+        payload = streams.opened(epoch).payload
+        if payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP) and not 0 < payload.cut_off_lsn < seen.lsn:
+            return True
+        epoch = payload.previous_epoch
+    return False
 
 
 def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:

@@ -27,7 +27,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
-from chunkstore_journal.ends import naming_repair
+from chunkstore_journal.ends import naming_repair, was_given_up
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.recovery import materialise
@@ -99,7 +99,7 @@ class Follower:
         leg = self._find_end()
         if leg is None:
             if self._store is not None and self._store.head().position != GENESIS:
-                self._note_ahead(self._store.head(), 0)
+                self._note_ahead(self._store.head(), 0, 0)
                 self._retire(self._store)
                 self._store = None
             return self.store.head()
@@ -108,7 +108,7 @@ class Follower:
             if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
                 return head
             if head is not None:
-                self._note_ahead(head, leg.end.lsn)
+                self._note_ahead(head, leg.end.lsn, leg.opened.epoch)
             try:
                 found = materialise(self._streams, self._cache, leg, current=self._store, discard=self._retire)
                 break
@@ -128,8 +128,8 @@ class Follower:
         self.findings = found.findings
         return found.store.head()
 
-    def _note_ahead(self, head: Head, lsn: int) -> None:
-        if head.position.lsn > lsn:
+    def _note_ahead(self, head: Head, lsn: int, epoch: int) -> None:
+        if head.position.lsn > lsn and not was_given_up(self._streams, epoch, head.position):
             self.ahead = (
                 f"this replica had applied lsn {head.position.lsn}, and the journal ends at lsn {lsn}: records were lost, or this is a "
                 "restored backup or a copy"

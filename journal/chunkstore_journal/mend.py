@@ -18,12 +18,11 @@ from chunkstore.metadata.keys import REPAIR_KEY
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.records import TableRecord
 from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
-from chunkstore_journal.history import Opened, Sealed, Streams
-from chunkstore_journal.payloads import FLAG_RESTORE
+from chunkstore_journal.early_cut import EarlyCut
+from chunkstore_journal.history import Sealed, Streams
 from chunkstore_journal.recovery import Materialised
 from chunkstore_journal.repair import diagnose, list_slots
 from chunkstore_journal.slots import Mine, put_decided
-from chunkstore_journal.takeover import TakeOver
 
 __all__ = ["Mend", "interrupted_repair"]
 
@@ -34,7 +33,7 @@ def interrupted_repair(store: MetadataStore) -> int | None:
     return None if raw is None else int.from_bytes(decode_table(REPAIR_KEY, raw).value, "big")
 
 
-class Mend(TakeOver):
+class Mend(EarlyCut):
     """One repairing take-over. Use ``run``, once."""
 
     def __init__(self, streams: Streams, cache: MetadataCache, settings: Settings, *, from_epoch: int) -> None:
@@ -51,7 +50,6 @@ class Mend(TakeOver):
             self._decide(attempt, epoch)
         diagnosis = diagnose(self._streams, self._cache, attempt.epoch - 1)
         store, previous, closed = diagnosis.store, diagnosis.previous, diagnosis.closed
-        self._store = store
         attempt.previous_epoch = previous.epoch if previous is not None else 0
         self._forget_what_is_lost(attempt)
         if previous is not None and self._streams.mode == "slot":
@@ -62,15 +60,7 @@ class Mend(TakeOver):
         named = link if self._latest is not None and link == self._latest.snapshot else None
         found = Materialised(store, source, diagnosis.progress, named, diagnosis.damaged, diagnosis.findings)
         mark = TableRecord(store.head().position.lsn + 1, attempt.epoch.to_bytes(8, "big"))
-        attempt.open_data = self._build_open(
-            attempt, previous, closed, found, FLAG_RESTORE, [(REPAIR_KEY, encode_table(mark))]
-        )
-        return self._serve(attempt, previous, closed, found)
-
-    def _finish(self, opened: Opened) -> None:
-        assert self._store is not None
-        self._cache.make_current(self._store)
-        super()._finish(opened)
+        return self._cut_early(attempt, previous, closed, found, (), [(REPAIR_KEY, encode_table(mark))])
 
     def _decide(self, attempt: ClaimAttempt, epoch: int) -> None:
         """Let nothing come into being below us any more: neither an OPEN nor a record."""

@@ -17,11 +17,11 @@ from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.record import RecordHeader
-from chunkstore_journal.recovery import NothingLeads, commits_of_open, materialise
+from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise
 from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
 from chunkstore_journal.walk import cuts_of, first_kept, has_beginning, is_cut_off, last_label_ms, newest_opened
 
-__all__ = ["Asked", "FixedState", "Moment", "find_moment"]
+__all__ = ["Asked", "FixedState", "Moment", "find_moment", "materialise_moment"]
 
 _TRIES: Final = 2
 
@@ -201,6 +201,26 @@ def _gone(streams: Streams, asked: Asked) -> PastCollected:
     )
 
 
+def materialise_moment(streams: Streams, cache: MetadataCache, asked: Asked, moment: Moment) -> Materialised:
+    """The state of that moment, in a store of its own. Raises ``PastCollected``, and as ``materialise``."""
+    adopting = moment.adopting
+    try:
+        found = materialise(streams, cache, moment.leg, current=None, ahead=moment.ahead, past=True)
+    except NothingLeads as error:
+        raise _gone(streams, asked) from error
+    store = found.store
+    try:
+        if adopting is not None and store.head().position.lsn < moment.lsn:
+            adopted = commits_of_open(adopting, embedded=True)[:1]
+            if not store.apply(adopted, verify=True):
+                text = "the record that this OPEN adopts does not follow the one before it"
+                raise Damaged(text, object=adopting.object)
+    except BaseException:
+        cache.discard(store)
+        raise
+    return found
+
+
 class FixedState:
     """A state of the past in a store of its own, in the place of a ``Follower``: it stays where it is. Not thread-safe, as that."""
 
@@ -237,23 +257,9 @@ class FixedState:
         return self._store.head()
 
     def _make(self) -> MetadataStore:
-        moment, adopting = self._moment, self._moment.adopting
-        try:
-            found = materialise(self._streams, self._cache, moment.leg, current=None, ahead=moment.ahead, past=True)
-        except NothingLeads as error:
-            raise _gone(self._streams, self._asked) from error
+        found = materialise_moment(self._streams, self._cache, self._asked, self._moment)
         self.findings = found.findings
-        store = found.store
-        try:
-            if adopting is not None and store.head().position.lsn < moment.lsn:
-                adopted = commits_of_open(adopting, embedded=True)[:1]
-                if not store.apply(adopted, verify=True):
-                    text = "the record that this OPEN adopts does not follow the one before it"
-                    raise Damaged(text, object=adopting.object)
-        except BaseException:
-            self._cache.discard(store)
-            raise
-        return store
+        return found.store
 
     def close(self) -> None:
         """Delete the store. Safe to repeat."""

@@ -119,7 +119,8 @@ class OpenPayload(NamedTuple):
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
     ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE`` (the
     predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
-    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN.
+    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN. ``cut_off_lsn``, with RESTORE: nobody has seen more of what
+    history leaves out than up to there; 0: that is not known.
     """
 
     epoch: int
@@ -139,6 +140,7 @@ class OpenPayload(NamedTuple):
     flags: int = 0
     ops: Sequence[Op] = ()
     rows: Sequence[RowChange] = ()
+    cut_off_lsn: int = 0
 
 
 class SealPayload(NamedTuple):
@@ -349,6 +351,7 @@ def encode_open(payload: OpenPayload) -> bytes:
             payload.flags,
             tuple(payload.ops),
             tuple(payload.rows),
+            *((payload.cut_off_lsn,) if payload.cut_off_lsn else ()),
         )
     )
     with must_be_readable("OPEN"):
@@ -372,9 +375,10 @@ def decode_open(payload: bytes, *, object: str, position: int) -> OpenPayload:
     host, pid, boot_id = fields.text(_HOST_CHARACTERS_MAX), fields.whole(), fields.text(_HOST_CHARACTERS_MAX)
     flags = fields.whole()
     ops, rows = _changes(fields.array(), fields.array(), object, position)
+    cut_off_lsn = 0 if fields.is_at_end else fields.whole()
     return OpenPayload(
         epoch, token, previous_epoch, end_index, end_byte, last_lsn, last_hash, embedded, base, snapshot, mode, host, pid,
-        boot_id, flags, ops, rows,
+        boot_id, flags, ops, rows, cut_off_lsn,
     )  # fmt: skip
 
 

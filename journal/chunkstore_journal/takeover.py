@@ -17,7 +17,7 @@ from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Op, Position, RowChange
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -42,7 +42,7 @@ from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_prese
 from chunkstore_journal.stream import OwnedStream
 from chunkstore_journal.walk import last_label_ms
 
-__all__ = ["TakeOver"]
+__all__ = ["TakeOver", "adopted_position"]
 
 T = TypeVar("T")
 _STORES_MAX: Final = 2
@@ -170,10 +170,16 @@ class TakeOver:
         self._forget_what_is_lost(attempt)
         found = self._genesis() if previous is None else self._materialise(Leg(previous, closed.end), closed)
         self._store = found.store
+        return self._go_on(attempt, previous, closed, found)
+
+    def _go_on(
+        self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
+    ) -> Ownership:
+        """Open behind the end of history, at which ``found`` stands."""
         if not attempt.open_data:
             rows = self._first_rows if previous is None else ()
             if not rows:
-                streams.require_begun(found.store.head().position)
+                self._streams.require_begun(found.store.head().position)
             attempt.open_data = self._build_open(attempt, previous, closed, found, 0, rows)
         return self._serve(attempt, previous, closed, found)
 
@@ -199,7 +205,9 @@ class TakeOver:
         assert self._store is not None
         if self._own is None or previous is None:
             return Ownership(journal=journal, store=self._store, report=report)
-        return Ownership(journal=journal, store=self._store, report=report, adopted=_adopted(previous.epoch, closed))
+        return Ownership(
+            journal=journal, store=self._store, report=report, adopted=adopted_position(previous.epoch, closed)
+        )
 
     def _forget_what_is_lost(self, attempt: ClaimAttempt) -> None:
         """Let no witness that was given up speak again, before our OPEN says that history goes on without it (A17)."""
@@ -233,7 +241,7 @@ class TakeOver:
             )
             return ClosedStream(end)
         closed = read_tail(self._streams, previous, known=known)
-        self._seen.judge(_adopted(previous.epoch, closed), torn=closed.tail_cut is not None)
+        self._seen.judge(adopted_position(previous.epoch, closed), torn=closed.tail_cut is not None)
         return closed
 
     def _build_open(
@@ -244,8 +252,10 @@ class TakeOver:
         found: Materialised,
         flags: int = 0,
         rows: Sequence[RowChange] = (),
+        ops: Sequence[Op] = (),
+        cut_off_lsn: int = 0,
     ) -> bytes:
-        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them."""
+        """The OPEN's bytes. ``ops`` and ``rows`` take effect with it; the embedded record does not touch them."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
         with found.store.view() as view:
@@ -287,7 +297,9 @@ class TakeOver:
             pid=claim.pid,
             boot_id=claim.boot_id,
             flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
+            ops=ops,
             rows=rows,
+            cut_off_lsn=cut_off_lsn,
         )
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
@@ -396,7 +408,8 @@ def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
     return digest
 
 
-def _adopted(epoch: int, closed: ClosedStream) -> Position:
+def adopted_position(epoch: int, closed: ClosedStream) -> Position:
+    """The point behind what a successor adopts of stream ``epoch``, which ends so."""
     end = closed.end
     if closed.embedded is None:
         return Position(end.lsn, end.hash, epoch, end.index, end.byte)

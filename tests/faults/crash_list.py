@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.faults.crash_layouts import LAYOUT_OPENINGS, LAYOUT_OPERATIONS, LayoutOpeningRun, LayoutRun
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
-from tests.faults.crash_restore import MergeRun, RestoreRun
+from tests.faults.crash_restore import InPlaceRun, MergeRun, RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -38,6 +38,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
     Subject("import", MergeRun),
+    Subject("restore in place", InPlaceRun),
 )
 
 

@@ -106,6 +106,7 @@ def _record(kind: RecordKind, lsn: int, payload: bytes) -> RecordSample:
 
 RECORDS: dict[str, RecordSample] = {
     "open": _record(RecordKind.OPEN, 43, payloads.encode_open(OPEN)),
+    "open-in-place": _record(RecordKind.OPEN, 43, payloads.encode_open(OPEN._replace(cut_off_lsn=99))),
     "open-genesis": _record(RecordKind.OPEN, 1, payloads.encode_open(FIRST_OPEN)),
     "seal": _record(RecordKind.SEAL, 0, payloads.encode_seal(SEAL)),
     "ops": _record(RecordKind.OPS, 44, payloads.encode_ops(OPS, ROWS)),

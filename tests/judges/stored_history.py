@@ -119,6 +119,8 @@ class StoredHistory:
         """By lsn and segment: an offset that a pin holds, and that this record moves the segment's start past."""
         self.open_lsns: dict[int, int] = {}
         """Lsn of each OPEN in H."""
+        self.rewound = 0
+        """How often history has gone back."""
         self.removed: dict[bytes, int] = {}
         """Lsn at which a chunk became garbage."""
 
@@ -235,11 +237,12 @@ class StoredHistory:
         if claim is None or not claim.token == payload.token == record.token:
             self._report(28, f"OPEN({epoch}) was not written by its claimant")
         previous = payload.previous_epoch
+        entitled = self._rewind(epoch, payload) if payload.cuts_early else set()
         if previous != self.top or epoch <= self.top:
             self._report(9, f"OPEN({epoch}) continues from epoch {previous}, but history has reached epoch {self.top}")
             return
         for between in range(previous + 1, epoch):
-            if (between, 0) not in self.seals:
+            if (between, 0) not in self.seals and not (payload.cuts_early and between in self.opens):
                 self._report(3, f"epoch {between}, before OPEN({epoch}), is not void")
         self._cut(epoch, payload)
         if payload.embedded:
@@ -250,13 +253,27 @@ class StoredHistory:
         self.opens[epoch] = payload
         self._add(record, opened=payload)
         self._parsed[epoch] = 0
+        for identity in entitled:
+            if b"C" + identity in self.rows and identity not in self.removed:
+                self._report(21, f"OPEN({epoch}) refers to chunk {identity.hex()}, which a former owner may delete")
         self._go_on_reading()
+
+    def _rewind(self, epoch: int, payload: Open) -> set[bytes]:
+        """History goes back to where an OPEN cuts it; the chunks that were removed behind that, which may be deleted at any time."""
+        if not self.holds(payload.last_lsn, payload.last_hash):
+            self._report(9, f"OPEN({epoch}) goes back to lsn {payload.last_lsn}, which is no point of history")
+        entitled = {identity for identity, lsn in self.removed.items() if lsn > payload.last_lsn}
+        while self.lsn > payload.last_lsn - bool(payload.embedded):
+            self._take_back()
+        self.top = payload.previous_epoch
+        self.rewound += 1
+        return entitled
 
     def _cut(self, epoch: int, payload: Open) -> None:
         previous = payload.previous_epoch
         if not previous:
             return
-        if not self._append and (previous, payload.end_index) not in self.seals:
+        if not self._append and not payload.cuts_early and (previous, payload.end_index) not in self.seals:
             self._report(5, f"OPEN({epoch}) ends epoch {previous} at index {payload.end_index}, where no SEAL is")
         if self._append and len(self._logs.get(previous, b"")) < payload.end_byte:
             self._report(5, f"OPEN({epoch}) ends epoch {previous} at byte {payload.end_byte}, behind its end")

@@ -22,6 +22,7 @@ from tests.simulator.mutants_asks import ASKING_MUTANTS
 from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
+from tests.simulator.mutants_in_place import IN_PLACE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
 
@@ -36,6 +37,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *ASKING_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
+        *IN_PLACE_MUTANTS,
     )
 }
 """Every planted bug, by name."""

@@ -103,7 +103,8 @@ def test_arguments_behind_the_known_ones_are_a_newer_minor_version() -> None:
     for name in sorted(RECORDS):
         value = msgpack.unpackb(RECORDS[name].payload, use_list=False)
         decode = _decoder(name)
-        assert decode(msgpack.packb((*value, "later"))) == decode(RECORDS[name].payload)
+        missing = (0,) if name in ("open", "open-genesis") else ()  # an element that may be missing
+        assert decode(msgpack.packb((*value, *missing, "later"))) == decode(RECORDS[name].payload)
         with pytest.raises(Damaged):
             decode(msgpack.packb((2, *value[1:])))
 
