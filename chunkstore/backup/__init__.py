@@ -17,7 +17,7 @@ from chunkstore.backup.exporting import (
 from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.importing import MissingChunk
-from chunkstore.backup.keeping import Audit, audit, check_keep
+from chunkstore.backup.keeping import Audit, Removed, audit, check_keep, remove
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
@@ -33,6 +33,7 @@ __all__ = [
     "HeadersReport",
     "MissingChunk",
     "Pins",
+    "Removed",
     "RestoreReport",
     "audit",
     "backup",
@@ -45,6 +46,7 @@ __all__ = [
     "list_backups",
     "read_export",
     "read_segments",
+    "remove",
     "restore",
     "verify",
 ]

@@ -60,9 +60,17 @@ def copies(rows: Iterable[tuple[bytes, bytes]], names: ContainerNames, epoch: in
 
 
 def named_copies(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Iterator[Copy]:
-    """The copies that the export of a run names. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
-    found = open_stored_export(storage, names.stored(lsn, run))
-    return copies(found.of_kind(CHUNK), ContainerNames(names.container), found.header.position.epoch)
+    """The copies that the export of a run names. Raises ``Damaged`` (it is not there, too), and what the storage raises."""
+    name = names.stored(lsn, run)
+    try:
+        found = open_stored_export(storage, name)
+        yield from copies(found.of_kind(CHUNK), ContainerNames(names.container), found.header.position.epoch)
+    except (Damaged, ChunkNotFound) as error:
+        text = (
+            f"backup {run} cannot be read ({error}): bring its export back from a copy, or drop it with "
+            f"'chunkstore backup rm {storage.url} {run}'"
+        )
+        raise Damaged(text, object=name, position=getattr(error, "position", 0)) from error
 
 
 def without(wanted: Iterable[Copy], *others: Iterable[Copy]) -> Iterator[Copy]:

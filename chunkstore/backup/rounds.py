@@ -105,7 +105,11 @@ def backup(
         runs.claim_root(target, names, uuid)
         run = _Run(store, target, names, pool, maker, progress or (lambda _: None))
         made = run.make(before or (lambda _: None))
-        given = None if kept is None else give_up(target, names, kept, made)
+        try:
+            given = None if kept is None else give_up(target, names, kept, made, pool)
+        except Damaged as error:
+            text = f"the new backup counts, and no old ones were given up: {error.message}"
+            raise Damaged(text, object=error.object, position=error.position) from error
         return BackupReport(made, given)
     finally:
         pool.close()
@@ -160,6 +164,7 @@ class _Run:
         self._run = runtime.token(16).hex()
         self._began_ms = runtime.now_ms()
         self._seen_s = runtime.monotonic_s()
+        self._has_copied = False
 
     def make(self, before: Callable[[BackupPlan], object]) -> BackupInfo:
         base = self._begin()
@@ -188,6 +193,8 @@ class _Run:
         except BaseException:
             with suppress(ChunkstoreError):
                 runs.void(self._target, self._names, self._run)
+                if not self._has_copied:
+                    runs.forget(self._target, self._names, self._run)
             raise
         self._end()
         return found
@@ -208,7 +215,7 @@ class _Run:
         """B6. A hint and a marker: nobody relies on them."""
         with suppress(ChunkstoreError):
             runs.note_newest(self._target, self._names, self._run)
-            self._target.delete(self._names.running(self._run))
+            runs.forget(self._target, self._names, self._run)
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
@@ -263,6 +270,7 @@ class _Run:
             source, self._target, self._names, self._pool, link=linker(source, self._target), on_step=self._step
         )
         if chunks:
+            self._has_copied = True
             try:
                 copier.copy(missing(), self._present())
             except ChunkNotFound as error:

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import until
-from chunkstore.errors import ChunkExists, ChunkstoreError, Unsupported
+from chunkstore.errors import AccessDenied, ChunkExists, ChunkstoreError, StorageUnavailable, Unsupported
 from chunkstore.storage import (
     BaseChunkStorage,
     Capabilities,
@@ -40,7 +40,7 @@ from chunkstore_bindings.s3.multipart import sweep, upload
 from chunkstore_bindings.s3.observe import observe
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.reading import exists, head, read_into, read_range
-from chunkstore_bindings.s3.refusals import Refusal
+from chunkstore_bindings.s3.refusals import Kind, Refusal
 from chunkstore_bindings.s3.sending import put_if_absent, put_object
 
 __all__ = ["S3ChunkStorage"]
@@ -190,7 +190,21 @@ class S3ChunkStorage(BaseChunkStorage):
         """Nothing to do: what can be seen is durable."""
 
     def do_delete(self, name: str) -> None:
-        self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
+        try:
+            self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
+        except StorageUnavailable as error:
+            if not isinstance(error.__cause__, Refusal) or error.__cause__.kind is not Kind.DENIED:
+                raise
+            until_ms, text = self._locked_until_ms(name), error.message
+            if until_ms is not None:
+                text += f"; it is locked until {until_ms} ms since 1970"
+            raise AccessDenied(text, object=name, until_ms=until_ms) from error
+
+    def _locked_until_ms(self, name: str) -> int | None:
+        """When an object's lock ends, as far as we may know."""
+        with suppress(ChunkstoreError):
+            return self._do(name, lambda: head(self._client, name)).locked_until_ms
+        return None
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         return self._do(prefix, lambda: list_page(self._client, prefix, after, limit))
