@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from chunkstore.backup.selection import CHOSEN_MAX, Choice
 from chunkstore.config import LIMITS
@@ -18,6 +18,9 @@ from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
 from chunkstore.names import ContainerNames, check_container_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
+
+if TYPE_CHECKING:
+    from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
 __all__ = [
     "DONE",
@@ -31,6 +34,7 @@ __all__ = [
     "ExportSink",
     "container_uuid",
     "delete_export",
+    "keep_private",
     "linker",
     "open_export",
     "open_stored_export",
@@ -211,15 +215,25 @@ def linker(source: ChunkStorage, target: ChunkStorage) -> Callable[[list[tuple[s
 
     It raises ``Unsupported`` (they lie on different file systems), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
     """
-    from chunkstore_bindings.filesystem import FilesystemChunkStorage
     from chunkstore_bindings.filesystem.linking import link_all
+
+    ends = [_file_systems(storage) for storage in (source, target)]
+    return partial(link_all, ends[0][0], ends[1][0]) if all(ends) else None
+
+
+def keep_private(storage: ChunkStorage) -> None:
+    """Of what is made there from now on, files and folders are their owner's alone, where it is a file system."""
+    from chunkstore_bindings.filesystem.linking import keep_private as keep
+
+    for found in _file_systems(storage):
+        keep(found)
+
+
+def _file_systems(storage: ChunkStorage) -> list[FilesystemChunkStorage]:
+    from chunkstore_bindings.filesystem import FilesystemChunkStorage
     from chunkstore_bindings.wrappers.wrapping import layers
 
-    ends = [
-        [layer for layer in layers(storage) if isinstance(layer, FilesystemChunkStorage)]
-        for storage in (source, target)
-    ]
-    return partial(link_all, ends[0][0], ends[1][0]) if all(ends) else None
+    return [layer for layer in layers(storage) if isinstance(layer, FilesystemChunkStorage)]
 
 
 # ---- small objects

@@ -28,6 +28,7 @@ from chunkstore.backup.files import (
     ExportHeader,
     container_uuid,
     delete_export,
+    keep_private,
     linker,
     open_stored_export,
     stored_sink,
@@ -102,6 +103,7 @@ def backup(
     names, target = BackupNames(store.container), open_storage(backup_root, store.settings)
     pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
     try:
+        keep_private(target)
         runs.claim_root(target, names, uuid)
         run = _Run(store, target, names, pool, maker, progress or (lambda _: None))
         made = run.make(before or (lambda _: None))

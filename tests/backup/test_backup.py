@@ -162,6 +162,25 @@ def test_links_on_one_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert list(backup.list_backups((tmp_path / "other").as_uri())) == [] and store.pins() == []
 
 
+def test_nobody_else_reads_a_backup_on_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
+    mask = os.umask(0o022)
+    try:
+        with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
+            store.create("a", rolling=SMALL)
+            store.append("a", bytes(250))
+            backup.backup(store, (tmp_path / "backups").as_uri())
+            backup.export(store, tmp_path / "x.cks")
+    finally:
+        os.umask(mask)
+    found = [tmp_path / "backups", *(tmp_path / "backups").rglob("*"), tmp_path / "x.cks"]
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {0o700}
+    # What is closed may be read-only besides.
+    assert {path.stat().st_mode & 0o577 for path in found if path.is_file()} == {0o400}
+    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755, "the container's own modes stay"
+
+
 _link = os.link
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import chunkstore
 from chunkstore import backup
+from tests.s3.conftest import Proxied
 from tests.support.servers.s3server import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -42,3 +43,38 @@ def test_from_a_disk_into_a_bucket_and_from_there_to_another(server: S3Server, t
             backup.backup(store, root)
             with chunkstore.open_replica(root, settings=settings) as replica:
                 assert replica.read("a", 0, 100_000) == content and replica.check("deep") == []
+
+
+def test_encryption_and_storage_class_go_with_every_object(
+    moto: S3Server, proxied: Proxied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small objects, chunks in parts, and what is composed of pieces: all that makes an object says so."""
+    for name, size in (("_BATCH_BYTES", 6 << 20), ("_PIECE_BYTES", 5 << 20)):
+        monkeypatch.setattr(f"chunkstore.backup.copies.{name}", size)
+    proxy = proxied(moto)
+    bucket = moto.make_bucket()
+    options = {"sse": "aws:kms", "sse_kms_key_id": "key-1", "storage_class": "STANDARD_IA"}
+    limits = {"part_size_bytes": 5 << 20, "multipart_bytes_min": 5 << 20}
+    target = moto.root(bucket, "backups", port=proxy.port, **options, **limits)
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
+        for name, size in (("small", 100), ("large", 6 << 20), ("pieces", 11 << 20)):
+            store.create(name)
+            store.append(name, os.urandom(size))
+            store.seal(name)
+        backup.backup(store, target, pin=False)
+    made = [
+        request
+        for request in proxy.requests
+        if (request.method == "PUT" and "partNumber" not in request.target)
+        or (request.method == "POST" and "uploads" in request.target)
+    ]
+    assert {request.method for request in made} == {"PUT", "POST"}
+    for request in made:
+        assert request.headers["x-amz-server-side-encryption"] == "aws:kms", request
+        assert request.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
+        assert request.headers["x-amz-storage-class"] == "STANDARD_IA"
+    for item in moto.client.list_objects_v2(Bucket=bucket)["Contents"]:
+        assert item["StorageClass"] == "STANDARD_IA", item["Key"]
+    with chunkstore.open_replica(target, settings=settings) as replica:
+        assert replica.check("deep") == []
