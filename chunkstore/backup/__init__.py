@@ -19,7 +19,7 @@ from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.importing import MissingChunk
 from chunkstore.backup.keeping import Audit, Removed, audit, check_keep, remove
 from chunkstore.backup.restore import RestoreReport, restore
-from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, check_roots, list_backups
+from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "RestoreReport",
     "audit",
     "backup",
+    "backup_figures",
     "check_keep",
     "check_path",
     "check_roots",

@@ -46,7 +46,7 @@ from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
-__all__ = ["BackupPlan", "BackupReport", "backup", "check_roots", "list_backups"]
+__all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "check_roots", "list_backups"]
 
 _PIN_S: Final = 7 * 86_400.0
 """What a killed run leaves ends by itself."""
@@ -142,6 +142,18 @@ def list_backups(
             yield item, storage.exists(item.stored(names))
     finally:
         storage.close()
+
+
+def backup_figures(
+    backup_root: str, *, container: str = "default", settings: Settings | None = None
+) -> dict[str, float]:
+    """The values of ``metrics.BACKUP_GAUGES``, as the backup root tells them: whoever made the backups, and whether they are there still.
+    Of an age below 0, where clocks differ, 0. Costs a LIST and two requests for each backup. Raises as ``list_backups``."""
+    made_ms = [
+        item.time_ms for item, complete in list_backups(backup_root, container=container, settings=settings) if complete
+    ]
+    figures: dict[str, float] = {"count": len(made_ms)}
+    return figures | ({"age_s": max(0, runtime.now_ms() - max(made_ms)) / 1000} if made_ms else {})
 
 
 class _Run:

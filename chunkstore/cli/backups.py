@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -22,6 +23,7 @@ from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, human_bytes, human_time, meter, print_facts, print_json, print_table
 from chunkstore.errors import InvalidArgument
 from chunkstore.invariants import Finding
+from chunkstore.metrics import backup_collector, exposition
 
 __all__ = ["backup", "export"]
 
@@ -193,6 +195,9 @@ def backup(
     ] = False,
     no_pin: NoPin = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With rm: only look.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="With ls: age and number of backups, as Prometheus reads them.")
+    ] = False,
     container: options.Container = "default",
     ask: options.Ask = False,
     take_over: options.TakeOver = False,
@@ -207,8 +212,16 @@ def backup(
     """
     if (dropped is None) == (root == "rm") or (dry_run and root != "rm"):
         raise InvalidArgument("'rm' takes the NAME of a backup, and --dry-run; nothing else does", argument="NAME")
+    if metrics and root != "ls":
+        raise InvalidArgument("--metrics is about 'backup ls'", argument="--metrics")
     if root == "rm":
         _remove(backup_root, str(dropped), container, cache_dir, dry_run=dry_run, as_json=as_json)
+        return
+    if metrics:
+        figures = partial(
+            backups.backup_figures, backup_root, container=container, settings=access.settings_for(cache_dir)
+        )
+        typer.echo(exposition([backup_collector(container, figures)]), nl=False)
         return
     if root == "ls":
         _list_backups(backup_root, container, cache_dir, as_json=as_json)
