@@ -40,6 +40,7 @@ __all__ = [
     "open_stored_export",
     "put_once",
     "read_small",
+    "server_copier",
     "small_object",
     "stored_sink",
     "write_export",
@@ -219,6 +220,22 @@ def linker(source: ChunkStorage, target: ChunkStorage) -> Callable[[list[tuple[s
 
     ends = [_file_systems(storage) for storage in (source, target)]
     return partial(link_all, ends[0][0], ends[1][0]) if all(ends) else None
+
+
+def server_copier(source: ChunkStorage, target: ChunkStorage) -> Callable[[str, str], None] | None:
+    """What has a server copy a chunk of ``source`` into ``target`` (name, new name), where both lie on the same one that can.
+
+    It raises ``Unsupported`` (the server does not), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
+    """
+    if not source.url.startswith("s3:") or not target.url.startswith("s3:"):
+        return None  # the binding needs its extra
+    from chunkstore_bindings.s3.storage import S3ChunkStorage
+    from chunkstore_bindings.wrappers.wrapping import layers
+
+    ends = [[layer for layer in layers(end) if isinstance(layer, S3ChunkStorage)] for end in (source, target)]
+    if not all(ends) or not ends[1][0].can_copy_from(ends[0][0]):
+        return None
+    return partial(ends[1][0].copy_from, ends[0][0])
 
 
 def keep_private(storage: ChunkStorage) -> None:

@@ -31,6 +31,7 @@ from chunkstore.backup.files import (
     keep_private,
     linker,
     open_stored_export,
+    server_copier,
     stored_sink,
     write_export,
 )
@@ -80,6 +81,7 @@ def backup(
     keep_days: float | None = None,
     pin: bool = True,
     pins: Pins | None = None,
+    verify: bool = True,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> BackupReport:
@@ -87,7 +89,9 @@ def backup(
 
     ``backup_root``: a root of its own; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so
     many stay, and those that are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one
-    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``before`` is told what it is going to cost,
+    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``verify``: what a server is to copy (from bucket to
+    bucket of one S3) is read first and compared with its CRC; else the server is trusted with it. What passes through here always is,
+    what is linked on one file system never. ``before`` is told what it is going to cost,
     ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
@@ -105,7 +109,7 @@ def backup(
     try:
         keep_private(target)
         runs.claim_root(target, names, uuid)
-        run = _Run(store, target, names, pool, maker, progress or (lambda _: None))
+        run = _Run(store, target, names, pool, maker, progress or (lambda _: None), verify=verify)
         made = run.make(before or (lambda _: None))
         try:
             given = None if kept is None else give_up(target, names, kept, made, pool)
@@ -167,7 +171,10 @@ class _Run:
         pool: runtime.Pool,
         maker: Pins | None,
         progress: Callable[[int], object],
+        *,
+        verify: bool,
     ) -> None:
+        self._verify = verify
         self._store = store
         self._target = target
         self._names = names
@@ -281,7 +288,14 @@ class _Run:
         before(BackupPlan(0 if base is None else base.lsn, header.position.lsn, chunks, size_bytes, requests))
         source = self._store.read_context.storage
         copier = Copier(
-            source, self._target, self._names, self._pool, link=linker(source, self._target), on_step=self._step
+            source,
+            self._target,
+            self._names,
+            self._pool,
+            link=linker(source, self._target),
+            server=server_copier(source, self._target),
+            verify=self._verify,
+            on_step=self._step,
         )
         if chunks:
             self._has_copied = True

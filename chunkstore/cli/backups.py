@@ -194,6 +194,9 @@ def backup(
         bool, typer.Option("--audit", help="Afterwards list all copies and compare them with what backups name.")
     ] = False,
     no_pin: NoPin = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not read what the server copies from bucket to bucket.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With rm: only look.")] = False,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="With ls: age and number of backups, as Prometheus reads them.")
@@ -236,7 +239,8 @@ def backup(
         _progress(as_json=as_json) as (before, progress),
     ):  # fmt: skip
         report = backups.backup(
-            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, before=before, progress=progress
+            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, verify=not no_verify,
+            before=before, progress=progress,
         )  # fmt: skip
     found = backups.audit(backup_root, container=container, settings=settings) if audit else None
     if as_json:
