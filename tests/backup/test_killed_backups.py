@@ -114,13 +114,13 @@ def test_what_was_copied_is_not_copied_again(place: Place, monkeypatch: pytest.M
     place.assert_sound()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def entries(folder: Path) -> set[Path]:
     """What lies there; some of it may go while one looks."""
     return {Path(where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files)}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_kill_9_at_random_moments(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     """Real processes, copying between two folders; sha256 of what the backup holds at the end is that of the container."""
     seed = random.SystemRandom().randrange(1 << 32)
