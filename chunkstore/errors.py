@@ -230,7 +230,7 @@ class StorageFull(ChunkstoreError):
 class StorageUnavailable(ChunkstoreError):
     """The storage failed or did not answer. The operation did not happen; retry later."""
 
-    fields = ("object",)
+    fields: ClassVar[tuple[str, ...]] = ("object",)
 
     def __init__(self, message: str, *, object: str = "") -> None:
         super().__init__(message)

@@ -27,7 +27,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.operations.written_chunks import link_chunks, require_fresh
+from chunkstore.operations.written_chunks import link_chunks
 from chunkstore.records import ChunkRecord, SegmentRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
@@ -148,15 +148,19 @@ def _copy(
     segment_id: int,
     chunk: ForeignChunk,
 ) -> _Copied:
+    if not chunk.length:
+        return _Copied([], chunk.created_ms)
     windows = _windows(container, source, segment, chunk)
     storage, made = container.storage, list[NewChunk]()
     if owned.appendable:
         identity, total = owned.new_chunk(segment_id), _Sum()
         handle = ChunkHandle(container.names.chunk(identity), True)
-        storage.create(handle.name)
         for data in windows:
             with container.bounded(container.deadline()):
-                storage.write(handle, total.length, data)
+                if total.length:
+                    storage.write(handle, total.length, data)
+                else:
+                    storage.create(handle.name, data)
             total.add(data)
         return _Copied([NewChunk(identity, total.borders())], chunk.created_ms)
     held = list[bytes]()
@@ -267,8 +271,8 @@ def _begun(changes: ChangeSet, part: Part, segment_id: int) -> SegmentRecord:
 def _appended(
     container: OwnedContainer, changes: ChangeSet, segment: SegmentRecord, new: list[tuple[NewChunk, int]]
 ) -> SegmentRecord:
+    # Their ids were made for this batch: nobody else knows them.
     chunks = [chunk for chunk, _ in new]
-    require_fresh(container, changes, chunks, shared=False)
     if changes.owned.appendable:
         changes.sync_names += [container.names.chunk(chunk.id) for chunk in chunks]
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
