@@ -121,8 +121,11 @@ def entries(folder: Path) -> set[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_kill_9_at_random_moments(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+def test_kill_9_at_random_moments(
+    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real processes, copying between two folders; sha256 of what the backup holds at the end is that of the container."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the killed ones leave their exports there
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)
     print(f"seed {seed}")

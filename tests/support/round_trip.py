@@ -139,8 +139,13 @@ def _run(verb: str, source: str, target: str, folder: Path, dies_at: int, delay_
     """Whether it came to its end; False: it was killed."""
     step = ("--step", verb, source, target, str(folder), str(dies_at), str(delay_s))
     command = [sys.executable, "-m", "tests.support.round_trip", *step]
+    # What a process that is killed leaves in its temporary folder goes with ours.
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": SOURCES}, capture_output=True, timeout=_DEADLINE_S, check=False
+        command,
+        env={**os.environ, "PYTHONPATH": SOURCES, "TMPDIR": str(folder)},
+        capture_output=True,
+        timeout=_DEADLINE_S,
+        check=False,
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()[-3000:]
     return done.returncode == 0
