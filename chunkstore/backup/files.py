@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from chunkstore.backup.selection import CHOSEN_MAX, Choice
 from chunkstore.config import LIMITS
@@ -18,9 +18,6 @@ from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
 from chunkstore.names import ContainerNames, check_container_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
-
-if TYPE_CHECKING:
-    from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
 __all__ = [
     "DONE",
@@ -246,7 +243,7 @@ def keep_private(storage: ChunkStorage) -> None:
         keep(found)
 
 
-def _file_systems(storage: ChunkStorage) -> list[FilesystemChunkStorage]:
+def _file_systems(storage: ChunkStorage) -> list[Any]:
     from chunkstore_bindings.filesystem import FilesystemChunkStorage
     from chunkstore_bindings.wrappers.wrapping import layers
 

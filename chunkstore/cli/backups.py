@@ -220,14 +220,8 @@ def backup(
     if root == "rm":
         _remove(backup_root, str(dropped), container, cache_dir, dry_run=dry_run, as_json=as_json)
         return
-    if metrics:
-        figures = partial(
-            backups.backup_figures, backup_root, container=container, settings=access.settings_for(cache_dir)
-        )
-        typer.echo(exposition([backup_collector(container, figures)]), nl=False)
-        return
     if root == "ls":
-        _list_backups(backup_root, container, cache_dir, as_json=as_json)
+        (_tell_age if metrics else partial(_list_backups, as_json=as_json))(backup_root, container, cache_dir)
         return
     backups.check_keep(keep, keep_days)
     settings = access.settings_for(cache_dir)
@@ -316,6 +310,12 @@ def _remove(backup_root: str, run: str, container: str, cache_dir: str | None, *
     print_facts(
         {"would drop" if dry_run else "dropped": f"{run}; {state}", **({} if dry_run else _given(done.given_up))}
     )
+
+
+def _tell_age(backup_root: str, container: str, cache_dir: str | None) -> None:
+    settings = access.settings_for(cache_dir)
+    figures = partial(backups.backup_figures, backup_root, container=container, settings=settings)
+    typer.echo(exposition([backup_collector(container, figures)]), nl=False)
 
 
 def _list_backups(backup_root: str, container: str, cache_dir: str | None, *, as_json: bool) -> None:
