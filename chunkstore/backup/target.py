@@ -42,7 +42,7 @@ def open_target(
     try:
         format_ = read_format(storage, names)
     except ContainerNotFound:
-        format_ = create_container(storage, names, settings, probe=probe_storage)
+        format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
         created = True
     else:
         room = parts.scratch_of(storage, format_.uuid, settings, cache)()

@@ -64,7 +64,8 @@ class ObjectKind(IntEnum):
 
 
 class ContainerFormat(NamedTuple):
-    """FORMAT: written once when a container is made. ``probe`` is what the storage was seen to do, not promised to."""
+    """FORMAT: written once when a container is made. ``probe`` is what the storage was seen to do, not promised to. ``imports``: its
+    first OPEN begins an import; without one nobody else opens it."""
 
     uuid: bytes
     version: int
@@ -73,6 +74,7 @@ class ContainerFormat(NamedTuple):
     probe: Mapping[str, Plain]
     created_ms: int
     name: str
+    imports: bool = False
 
 
 class Claim(NamedTuple):
@@ -156,7 +158,8 @@ def encode_format(value: ContainerFormat) -> bytes:
         raise InvalidArgument(f"mode must be 'slot' or 'append', not {value.mode!r}", argument="mode")
     mode = MODE_NUMBERS[value.mode]
     probe = _canonical(value.probe)
-    raw = _seal(ObjectKind.FORMAT, (value.uuid, value.version, mode, value.medium, probe, value.created_ms, value.name))
+    body = (value.uuid, value.version, mode, value.medium, probe, value.created_ms, value.name)
+    raw = _seal(ObjectKind.FORMAT, (*body, True) if value.imports else body)
     with must_be_readable("FORMAT"):
         decode_format(raw, object="FORMAT")
     return raw
@@ -171,7 +174,10 @@ def decode_format(data: BytesLike, *, object: str) -> ContainerFormat:
     medium, probe = fields.text(_TEXT_MAX), _plain(fields.take(), object)
     if not isinstance(probe, Mapping):
         fields.wrong("a map of probe results")
-    return ContainerFormat(uuid, version, mode, medium, probe, fields.whole(), fields.text(_TEXT_MAX))
+    created_ms, name = fields.whole(), fields.text(_TEXT_MAX)
+    return ContainerFormat(
+        uuid, version, mode, medium, probe, created_ms, name, not fields.is_at_end and fields.take() is True
+    )
 
 
 def encode_claim(value: Claim) -> bytes:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.faults.crash_layouts import LAYOUT_OPENINGS, LAYOUT_OPERATIONS, LayoutOpeningRun, LayoutRun
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
 from tests.faults.crash_restore import RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
@@ -31,6 +32,8 @@ class Subject(NamedTuple):
 SUBJECTS: tuple[Subject, ...] = (
     *(Subject(item.name, partial(OperationRun, item), item.first) for item in OPERATIONS),
     *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
+    *(Subject(item.name, partial(LayoutRun, item)) for item in LAYOUT_OPERATIONS),
+    *(Subject(f"open {item.name}", partial(LayoutOpeningRun, item)) for item in LAYOUT_OPENINGS),
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
