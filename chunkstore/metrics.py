@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 __all__ = [
+    "BACKUP_GAUGES",
     "LATENCY_BOUNDS_S",
     "NO_CALLS",
     "UPKEEP_COUNTERS",
     "UPKEEP_GAUGES",
     "UPKEEP_PARTS",
     "CallCounts",
+    "backup_collector",
     "exposition",
     "storage_collector",
     "total_of",
@@ -54,6 +56,12 @@ UPKEEP_GAUGES: Final = {
     "safe_mode": "1 while what adds bytes is refused",
 }
 """As they are when asked."""
+BACKUP_GAUGES: Final = {
+    "age_s": "Seconds since the newest backup that counts, and whose metadata are there, began, by the clock of who made it; not there "
+    "where there is none",
+    "count": "Backups that count, and whose metadata are there",
+}
+"""As a backup root tells when asked."""
 
 LATENCY_BOUNDS_S: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -161,6 +169,29 @@ def upkeep_collector(name: str, read: Callable[[], Mapping[str, Mapping[str, flo
                     yield found
 
     return UpkeepCollector()
+
+
+def backup_collector(name: str, read: Callable[[], Mapping[str, float]]) -> Collector:
+    """A collector to ``register``: all ``BACKUP_GAUGES``, as ``chunkstore_backup_<name>``. ``name`` becomes the label ``container``;
+    ``read`` is asked at every scrape, as ``chunkstore.backup.backup_figures``; what it raises fails the scrape.
+
+    Raises ``Unsupported`` without the extra ``prometheus``.
+    """
+    client = _client()
+
+    class BackupCollector(client.registry.Collector):  # type: ignore[misc, name-defined]
+        def describe(self) -> list[Metric]:
+            return []  # nothing is asked before the first scrape
+
+        def collect(self) -> Iterator[Metric]:
+            figures = read()
+            for metric, text in BACKUP_GAUGES.items():
+                found = client.core.GaugeMetricFamily(f"chunkstore_backup_{metric}", text, labels=["container"])
+                if metric in figures:
+                    found.add_metric([name], figures[metric])
+                yield found
+
+    return BackupCollector()
 
 
 def _client() -> ModuleType:

@@ -181,6 +181,7 @@ class _ThreadPool:
     """Threads start on demand; ``run_all`` never deadlocks on itself because the caller works too."""
 
     def __init__(self, name: str, workers: int) -> None:
+        self._workers = workers
         self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=name)
 
     def run_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:
@@ -201,7 +202,8 @@ class _ThreadPool:
                 job.run()
 
         try:
-            for _ in range(len(jobs) - 1):
+            # Each goes on until nothing is pending: more of them than threads would find nothing to do.
+            for _ in range(min(len(jobs) - 1, self._workers)):
                 self._executor.submit(work)
         except RuntimeError:
             pass  # closed meanwhile, or no more threads to be had: the caller does the rest alone

@@ -19,10 +19,10 @@ from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.imports import drop_import, import_file, merge_file
 from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
-from chunkstore.backup.keeping import Audit, audit, check_keep
+from chunkstore.backup.keeping import Audit, Removed, audit, check_keep, remove
 from chunkstore.backup.merging import PendingImport, pending_imports
 from chunkstore.backup.restore import RestoreReport, restore
-from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, check_roots, list_backups
+from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.survey import MissingChunk
 
@@ -40,12 +40,14 @@ __all__ = [
     "MissingChunk",
     "PendingImport",
     "Pins",
+    "Removed",
     "RestoreReport",
     "SegmentChange",
     "WriterChange",
     "adopt",
     "audit",
     "backup",
+    "backup_figures",
     "check_keep",
     "check_path",
     "check_roots",
@@ -59,6 +61,7 @@ __all__ = [
     "pending_imports",
     "read_export",
     "read_segments",
+    "remove",
     "restore",
     "restore_in_place",
     "verify",

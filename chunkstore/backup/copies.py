@@ -4,8 +4,10 @@ A chunk that does not grow any more has one content for ever (law 2), so a copy 
 may still grow its first ``length`` bytes are copied, and the length is part of the copy's name. Copies appear whole or not at all, so
 that what is there is right, whoever put it there.
 
-Promises: bytes are verified on the way, where their CRC32C is known; a hard link, on one file system, reads none. Memory: about 64 MiB
-and a few names. What failed is told at the end, with all else copied. Leaves out: which copies are there already (``rounds``).
+Promises: bytes are verified on the way, where their CRC32C is known; so are those that a server copies, before it does, unless that is
+switched off; a hard link, on one file system, reads none, and shares the fate of what it is a link to.
+Memory: about 64 MiB and a few names. What failed is told at the end, with all else copied.
+Leaves out: which copies are there already (``rounds``).
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ _BATCH_BYTES: Final = 64 * MIB
 _BATCH: Final = 256
 _LINKS: Final = 10_000
 _PIECE_BYTES: Final = 16 * MIB
+_SERVER_BYTES_MIN: Final = MIB
+"""Below, a read and a write are fewer requests than a copy on the server."""
+_SERVER_BYTES_MAX: Final = 4096 * MIB
 
 
 class Copy(NamedTuple):
@@ -62,9 +67,17 @@ def copies(rows: Iterable[tuple[bytes, bytes]], names: ContainerNames, epoch: in
 
 
 def named_copies(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Iterator[Copy]:
-    """The copies that the export of a run names. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
-    found = open_stored_export(storage, names.stored(lsn, run))
-    return copies(found.of_kind(CHUNK), ContainerNames(names.container), found.header.position.epoch)
+    """The copies that the export of a run names. Raises ``Damaged`` (it is not there, too), and what the storage raises."""
+    name = names.stored(lsn, run)
+    try:
+        found = open_stored_export(storage, name)
+        yield from copies(found.of_kind(CHUNK), ContainerNames(names.container), found.header.position.epoch)
+    except (Damaged, ChunkNotFound) as error:
+        text = (
+            f"backup {run} cannot be read ({error}): bring its export back from a copy, or drop it with "
+            f"'chunkstore backup rm {storage.url} {run}'"
+        )
+        raise Damaged(text, object=name, position=getattr(error, "position", 0)) from error
 
 
 def without(wanted: Iterable[Copy], *others: Iterable[Copy]) -> Iterator[Copy]:
@@ -89,6 +102,8 @@ class Copier:
         pool: runtime.Pool,
         *,
         link: Callable[[list[tuple[str, str]]], list[bool]] | None,
+        server: Callable[[str, str], None] | None,
+        verify: bool,
         on_step: Callable[[int], object],
     ) -> None:
         self._source = source
@@ -97,6 +112,8 @@ class Copier:
         self._own = ContainerNames(names.container)
         self._pool = pool
         self._link = link
+        self._server = server
+        self._verify = verify
         self._on_step = on_step
         self._failure: ChunkstoreError | None = None
         self.failed = 0
@@ -118,8 +135,7 @@ class Copier:
 
     def _linked(self, step: list[Copy]) -> list[Copy]:
         """Link what does not grow; what is left to be copied."""
-        # A foreign chunk is a part of somebody else's object: its copy is made of its bytes.
-        closed = [item for item in step if item.growing < 0 and item.source == self._own.chunk(item.identity)]
+        closed = [item for item in step if self._is_whole(item)]
         assert self._link is not None
         try:
             pairs = [(item.source, item.name(self._names)) for item in closed]
@@ -132,6 +148,10 @@ class Copier:
         linked = {item.identity for item in closed}
         return [item for item in step if item.identity not in linked]
 
+    def _is_whole(self, item: Copy) -> bool:
+        """Whether its bytes are an object of ours that does not grow: a foreign chunk is a part of somebody else's."""
+        return item.growing < 0 and item.source == self._own.chunk(item.identity)
+
     def _run(self, calls: list[Callable[[], int]]) -> None:
         for call in self._pool.run_all([partial(_guarded, call) for call in calls]) if calls else ():
             if isinstance(call, ChunkstoreError):
@@ -142,8 +162,18 @@ class Copier:
                 self.copied_bytes += call
 
     def _stream(self, item: Copy) -> int:
-        """Copy one chunk through memory; its bytes, or -1 where it was there."""
+        """Copy one chunk, on the server or through memory; its bytes, or -1 where it was there."""
         name, target = item.source, item.name(self._names)
+        server = self._server
+        if server is not None and self._is_whole(item) and _SERVER_BYTES_MIN <= item.length <= _SERVER_BYTES_MAX:
+            if self._target.exists(target):
+                return self._check_length(item, new=False)
+            self._look_through(item, name)
+            try:
+                server(name, target)
+                return item.length
+            except Unsupported:
+                self._server = None
         if item.length > _BATCH_BYTES:
             return self._stream_pieces(item, name, target)
         data = self._source.read(ChunkHandle(name, False), 0, item.length)
@@ -151,6 +181,19 @@ class Copier:
         if self._target.create_if_absent(target, data):
             return item.length
         return self._check_length(item, new=False)
+
+    def _look_through(self, item: Copy, name: str) -> None:
+        """Compare a chunk with its record where it lies: what is copied without us must not be rotten."""
+        if not self._verify:
+            _check_long_enough(item, name, self._source.stat(name).length)
+            return
+        crc = position = 0
+        while position < item.length:
+            data = self._source.read(ChunkHandle(name, False), position, min(_PIECE_BYTES, item.length - position))
+            if not data:
+                break
+            crc, position = crc32c_extend(crc, data), position + len(data)
+        _check(item, name, position, crc)
 
     def _stream_pieces(self, item: Copy, name: str, target: str) -> int:
         if self._target.exists(target):
@@ -187,9 +230,13 @@ class Copier:
         return item.length if new else -1
 
 
-def _check(item: Copy, name: str, length: int, crc: int) -> None:
+def _check_long_enough(item: Copy, name: str, length: int) -> None:
     if length < item.length:
         raise Damaged(f"{length} bytes long, its record says {item.length}; run check", object=name, position=length)
+
+
+def _check(item: Copy, name: str, length: int, crc: int) -> None:
+    _check_long_enough(item, name, length)
     if item.crc32c is not None and crc != item.crc32c:
         raise Damaged("it does not have the recorded CRC32C; run scrub", object=name)
 

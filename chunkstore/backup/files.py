@@ -31,11 +31,13 @@ __all__ = [
     "ExportSink",
     "container_uuid",
     "delete_export",
+    "keep_private",
     "linker",
     "open_export",
     "open_stored_export",
     "put_once",
     "read_small",
+    "server_copier",
     "small_object",
     "stored_sink",
     "write_export",
@@ -211,15 +213,41 @@ def linker(source: ChunkStorage, target: ChunkStorage) -> Callable[[list[tuple[s
 
     It raises ``Unsupported`` (they lie on different file systems), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
     """
-    from chunkstore_bindings.filesystem import FilesystemChunkStorage
     from chunkstore_bindings.filesystem.linking import link_all
+
+    ends = [_file_systems(storage) for storage in (source, target)]
+    return partial(link_all, ends[0][0], ends[1][0]) if all(ends) else None
+
+
+def server_copier(source: ChunkStorage, target: ChunkStorage) -> Callable[[str, str], None] | None:
+    """What has a server copy a chunk of ``source`` into ``target`` (name, new name), where both lie on the same one that can.
+
+    It raises ``Unsupported`` (the server does not), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
+    """
+    if not source.url.startswith("s3:") or not target.url.startswith("s3:"):
+        return None  # the binding needs its extra
+    from chunkstore_bindings.s3.storage import S3ChunkStorage
     from chunkstore_bindings.wrappers.wrapping import layers
 
-    ends = [
-        [layer for layer in layers(storage) if isinstance(layer, FilesystemChunkStorage)]
-        for storage in (source, target)
-    ]
-    return partial(link_all, ends[0][0], ends[1][0]) if all(ends) else None
+    ends = [[layer for layer in layers(end) if isinstance(layer, S3ChunkStorage)] for end in (source, target)]
+    if not all(ends) or not ends[1][0].can_copy_from(ends[0][0]):
+        return None
+    return partial(ends[1][0].copy_from, ends[0][0])
+
+
+def keep_private(storage: ChunkStorage) -> None:
+    """Of what is made there from now on, files and folders are their owner's alone, where it is a file system."""
+    from chunkstore_bindings.filesystem.linking import keep_private as keep
+
+    for found in _file_systems(storage):
+        keep(found)
+
+
+def _file_systems(storage: ChunkStorage) -> list[Any]:
+    from chunkstore_bindings.filesystem import FilesystemChunkStorage
+    from chunkstore_bindings.wrappers.wrapping import layers
+
+    return [layer for layer in layers(storage) if isinstance(layer, FilesystemChunkStorage)]
 
 
 # ---- small objects

@@ -28,8 +28,10 @@ from chunkstore.backup.files import (
     ExportHeader,
     container_uuid,
     delete_export,
+    keep_private,
     linker,
     open_stored_export,
+    server_copier,
     stored_sink,
     write_export,
 )
@@ -45,7 +47,7 @@ from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
-__all__ = ["BackupPlan", "BackupReport", "backup", "check_roots", "list_backups"]
+__all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "check_roots", "list_backups"]
 
 _PIN_S: Final = 7 * 86_400.0
 """What a killed run leaves ends by itself."""
@@ -79,6 +81,7 @@ def backup(
     keep_days: float | None = None,
     pin: bool = True,
     pins: Pins | None = None,
+    verify: bool = True,
     audit: bool = False,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
@@ -87,8 +90,10 @@ def backup(
 
     ``backup_root``: a root of its own; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so
     many stay, and those that are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one
-    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``audit``: list all copies first, and copy anew
-    what the last backup names and is lost. ``before`` is told what it is going to cost, ``progress`` bytes.
+    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``verify``: what a server is to copy (from bucket to
+    bucket of one S3) is read first and compared with its CRC; else the server is trusted with it. What passes through here always is,
+    what is linked on one file system never. ``audit``: list all copies first, and copy anew what the last backup names and is lost.
+    ``before`` is told what it is going to cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
     backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this), ``Damaged`` (a
@@ -103,10 +108,15 @@ def backup(
     names, target = BackupNames(store.container), open_storage(backup_root, store.settings)
     pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
     try:
+        keep_private(target)
         runs.claim_root(target, names, uuid)
-        run = _Run(store, target, names, pool, maker, progress or (lambda _: None), audit)
+        run = _Run(store, target, names, pool, maker, progress or (lambda _: None), audit, verify=verify)
         made = run.make(before or (lambda _: None))
-        given = None if kept is None else give_up(target, names, kept, made)
+        try:
+            given = None if kept is None else give_up(target, names, kept, made, pool)
+        except Damaged as error:
+            text = f"the new backup counts, and no old ones were given up: {error.message}"
+            raise Damaged(text, object=error.object, position=error.position) from error
         return BackupReport(made, given)
     finally:
         pool.close()
@@ -139,6 +149,18 @@ def list_backups(
         storage.close()
 
 
+def backup_figures(
+    backup_root: str, *, container: str = "default", settings: Settings | None = None
+) -> dict[str, float]:
+    """The values of ``metrics.BACKUP_GAUGES``, as the backup root tells them: whoever made the backups, and whether they are there still.
+    Of an age below 0, where clocks differ, 0. Costs a LIST and two requests for each backup. Raises as ``list_backups``."""
+    made_ms = [
+        item.time_ms for item, complete in list_backups(backup_root, container=container, settings=settings) if complete
+    ]
+    figures: dict[str, float] = {"count": len(made_ms)}
+    return figures | ({"age_s": max(0, runtime.now_ms() - max(made_ms)) / 1000} if made_ms else {})
+
+
 class _Run:
     """One attempt; see the module."""
 
@@ -151,7 +173,10 @@ class _Run:
         maker: Pins | None,
         progress: Callable[[int], object],
         audits: bool,
+        *,
+        verify: bool,
     ) -> None:
+        self._verify = verify
         self._store = store
         self._target = target
         self._names = names
@@ -163,6 +188,7 @@ class _Run:
         self._run = runtime.token(16).hex()
         self._began_ms = runtime.now_ms()
         self._seen_s = runtime.monotonic_s()
+        self._has_copied = False
 
     def make(self, before: Callable[[BackupPlan], object]) -> BackupInfo:
         base = self._begin()
@@ -191,6 +217,8 @@ class _Run:
         except BaseException:
             with suppress(ChunkstoreError):
                 runs.void(self._target, self._names, self._run)
+                if not self._has_copied:
+                    runs.forget(self._target, self._names, self._run)
             raise
         self._end()
         return found
@@ -211,7 +239,7 @@ class _Run:
         """B6. A hint and a marker: nobody relies on them."""
         with suppress(ChunkstoreError):
             runs.note_newest(self._target, self._names, self._run)
-            self._target.delete(self._names.running(self._run))
+            runs.forget(self._target, self._names, self._run)
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
@@ -270,9 +298,17 @@ class _Run:
         before(BackupPlan(0 if base is None else base.lsn, header.position.lsn, chunks, size_bytes, requests))
         source = self._store.read_context.storage
         copier = Copier(
-            source, self._target, self._names, self._pool, link=linker(source, self._target), on_step=self._step
+            source,
+            self._target,
+            self._names,
+            self._pool,
+            link=linker(source, self._target),
+            server=server_copier(source, self._target),
+            verify=self._verify,
+            on_step=self._step,
         )
         if chunks:
+            self._has_copied = True
             try:
                 copier.copy(missing(), present or self._present())
             except ChunkNotFound as error:

@@ -26,6 +26,7 @@ __all__ = [
     "container_of",
     "decide",
     "find_done",
+    "forget",
     "iter_complete",
     "iter_running",
     "newest_complete",
@@ -117,11 +118,15 @@ def find_done(storage: ChunkStorage, names: BackupNames, run: str) -> BackupInfo
     return BackupInfo(run, lsn, identity, *numbers)
 
 
-def iter_complete(storage: ChunkStorage, names: BackupNames) -> Iterator[BackupInfo]:
-    """Every backup that counts, in no order. Raises as ``find_done``."""
+def iter_complete(storage: ChunkStorage, names: BackupNames, passed_over: str = "") -> Iterator[BackupInfo]:
+    """Every backup that counts, but for one run, in no order. Raises as ``find_done``."""
     for info in iter_listing(storage, names.done("")):
         run = parse_run(info.name, names.done(""))
-        found = None if run is None else find_done(storage, names, run)
+        try:
+            found = None if run in (None, passed_over) else find_done(storage, names, str(run))
+        except Damaged as error:
+            text = f"what became of backup {run} cannot be read: {error.message}. Drop it ('backup rm')"
+            raise Damaged(text, object=info.name, position=error.position) from error
         if found is not None:
             yield found
 
@@ -191,7 +196,11 @@ def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
 
 
 def void(storage: ChunkStorage, names: BackupNames, run: str) -> None:
-    """Say that a run will never count, unless it does already; then that nothing of it is under way. Raises as ``put_once``."""
+    """Say that a run will never count, unless it does already. Its mark stays for ``forget``. Raises as ``put_once``."""
     put_once(storage, names.done(run), small_object(DONE, (False,)), _DEADLINE_S)
+
+
+def forget(storage: ChunkStorage, names: BackupNames, run: str) -> None:
+    """Delete the mark of a run that has ended. Raises what deleting raises."""
     with suppress(ChunkNotFound):
         storage.delete(names.running(run))

@@ -111,10 +111,12 @@ class Selection:
     def _everything(self) -> Iterator[Pair]:
         view = self._view
         dead, ended = _garbage(view)
-        for pair in view.scan(CHUNK, _behind(CHUNK)):
-            if pair[0][1:] not in dead:
-                self.chunks += 1
-                yield pair
+        chunks = 0  # a million rows pass here: nothing is asked of each that need not be
+        rows = view.scan(CHUNK, _behind(CHUNK))
+        for pair in (row for row in rows if row[0][1:] not in dead) if dead else rows:
+            chunks += 1
+            yield pair
+        self.chunks = chunks
         for pair in view.scan(SEGMENT, _behind(SEGMENT)):
             self._count(decode_segment(pair[0][1:].decode("utf-8", "replace"), pair[1]))
             yield pair

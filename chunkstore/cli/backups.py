@@ -1,14 +1,15 @@
 """Verbs about backups: ``export``, ``backup``.
 
 Promises: both claim the container for their pin, or with ``--ask`` ask its live owner, and with ``--no-pin`` claim nothing; ``--list``,
-``--verify`` and ``backup ls`` only read. Arguments are looked at before anybody is fenced. Leaves out: what exports and backups are
-(``chunkstore.backup``).
+``--verify`` and ``backup ls`` only read, ``backup rm`` looks at the backup root alone. Arguments are looked at before anybody is fenced.
+Leaves out: what exports and backups are (``chunkstore.backup``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,12 +17,14 @@ import typer
 import chunkstore
 from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
+from chunkstore.backup.keeping import Given
 from chunkstore.backup.selection import check_choice
 from chunkstore.cli import access, options
 from chunkstore.cli.headers import export_headers
 from chunkstore.cli.output import Meter, human_bytes, human_time, meter, print_facts, print_json, print_table
 from chunkstore.errors import InvalidArgument
 from chunkstore.invariants import Finding
+from chunkstore.metrics import backup_collector, exposition
 
 __all__ = ["backup", "export"]
 
@@ -199,10 +202,15 @@ def _verify(path: str, root: str | None, deep: bool, cache_dir: str | None, as_j
 
 
 def backup(
-    root: Annotated[str, typer.Argument(metavar="ROOT|ls", help="As everywhere; 'ls' lists.", show_default=False)],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT|ls|rm", help="As everywhere; 'ls' lists, 'rm' drops one.", show_default=False)
+    ],
     backup_root: Annotated[
         str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.", show_default=False)
     ],
+    dropped: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.", show_default=False)
+    ] = None,
     *,
     keep: Annotated[
         int | None, typer.Option(metavar="N", help="Afterwards keep the newest N.", show_default="all")
@@ -215,6 +223,13 @@ def backup(
         bool, typer.Option("--audit", help="Copy anew what was lost there; then compare all copies with what is named.")
     ] = False,
     no_pin: NoPin = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not read what the server copies from bucket to bucket.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With rm: only look.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="With ls: age and number of backups, as Prometheus reads them.")
+    ] = False,
     container: options.Container = "default",
     ask: options.Ask = False,
     take_over: options.TakeOver = False,
@@ -224,10 +239,18 @@ def backup(
 ) -> None:
     """Back a container up into another root: what is new is copied. 'backup ls BACKUPROOT' lists what is there.
 
-    A backup root is read like a root: ls, cat, check, open_replica. Exit code 1: no backup was made, or the audit found damage.
+    'backup rm BACKUPROOT NAME' drops one backup, also one that cannot be read. A backup root is read like a root: ls, cat, check,
+    open_replica. Exit code 1: no backup was made, old ones were not given up, or the audit found damage.
     """
+    if (dropped is None) == (root == "rm") or (dry_run and root != "rm"):
+        raise InvalidArgument("'rm' takes the NAME of a backup, and --dry-run; nothing else does", argument="NAME")
+    if metrics and root != "ls":
+        raise InvalidArgument("--metrics is about 'backup ls'", argument="--metrics")
+    if root == "rm":
+        _remove(backup_root, str(dropped), container, cache_dir, dry_run=dry_run, as_json=as_json)
+        return
     if root == "ls":
-        _list_backups(backup_root, container, cache_dir, as_json=as_json)
+        (_tell_age if metrics else partial(_list_backups, as_json=as_json))(backup_root, container, cache_dir)
         return
     backups.check_keep(keep, keep_days)
     settings = access.settings_for(cache_dir)
@@ -239,8 +262,8 @@ def backup(
         _progress(as_json=as_json) as (before, progress),
     ):  # fmt: skip
         report = backups.backup(
-            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, audit=audit, before=before,
-            progress=progress,
+            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, verify=not no_verify, audit=audit,
+            before=before, progress=progress,
         )  # fmt: skip
     found = backups.audit(backup_root, container=container, settings=settings) if audit else None
     if as_json:
@@ -283,17 +306,45 @@ def _print_backup(report: backups.BackupReport, found: backups.Audit | None) -> 
         "copied": f"{made.copied_chunks} chunks, {human_bytes(made.copied_bytes)}",
     }
     if given is not None:
-        facts["given up"] = f"{given.backups} backups, {given.chunks} chunks, {human_bytes(given.size_bytes)}"
-        if given.put_off or given.refused:
-            facts["left"] = (
-                f"{given.put_off} backups that a run relies on, {given.refused} chunks that cannot be deleted"
-            )
+        facts |= _given(given)
     if found is not None:
         facts["audit"] = f"{'sound' if found.ok else 'DAMAGED'}: {found.backups} backups, {found.chunks} copies"
         facts["unnamed"] = f"{found.unnamed} copies, {human_bytes(found.unnamed_bytes)}"
     print_facts(facts)
     if found is not None and found.findings:
         print_table(Finding._fields, found.findings)
+
+
+def _given(given: Given) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "given up": f"{given.backups} backups, {given.chunks} chunks, {human_bytes(given.size_bytes)}"
+    }
+    if given.swept:
+        facts["swept"] = f"{given.swept} copies of runs that never counted, {human_bytes(given.swept_bytes)}"
+    if given.put_off:
+        facts["put off"] = f"{given.put_off} backups that a run under way relies on"
+    if given.refused:
+        until = "" if given.locked_until_ms is None else f", locked until {human_time(given.locked_until_ms)}"
+        facts["refused"] = f"{given.refused} objects that the storage does not let go{until}"
+    return facts
+
+
+def _remove(backup_root: str, run: str, container: str, cache_dir: str | None, *, dry_run: bool, as_json: bool) -> None:
+    settings = access.settings_for(cache_dir)
+    done = backups.remove(backup_root, run, container=container, settings=settings, dry_run=dry_run)
+    if as_json:
+        print_json(done)
+        return
+    state = "its metadata can be read" if done.readable else "it CANNOT be read"
+    print_facts(
+        {"would drop" if dry_run else "dropped": f"{run}; {state}", **({} if dry_run else _given(done.given_up))}
+    )
+
+
+def _tell_age(backup_root: str, container: str, cache_dir: str | None) -> None:
+    settings = access.settings_for(cache_dir)
+    figures = partial(backups.backup_figures, backup_root, container=container, settings=settings)
+    typer.echo(exposition([backup_collector(container, figures)]), nl=False)
 
 
 def _list_backups(backup_root: str, container: str, cache_dir: str | None, *, as_json: bool) -> None:

@@ -122,15 +122,19 @@ def _copy(
     segment_id: int,
     chunk: ForeignChunk,
 ) -> Brought:
+    if not chunk.length:
+        return Brought([], chunk.created_ms)
     windows = _windows(container, source, segment, chunk)
     storage, made = container.storage, list[NewChunk]()
     if owned.appendable:
         identity, total = owned.new_chunk(segment_id), _Sum()
         handle = ChunkHandle(container.names.chunk(identity), True)
-        storage.create(handle.name)
         for data in windows:
             with container.bounded(container.deadline()):
-                storage.write(handle, total.length, data)
+                if total.length:
+                    storage.write(handle, total.length, data)
+                else:
+                    storage.create(handle.name, data)
             total.add(data)
         # Here, many at a time: in the commit it would be one after the other, and hold up everybody's.
         storage.sync((handle.name,))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,20 @@ from chunkstore_bindings.memory import MemoryChunkStorage
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=100)
 
 
-class Place(NamedTuple):
-    """``target()`` opens the backup root, of which ``url`` is the address."""
+@dataclass
+class Place:
+    """``target()`` opens the backup root, of which ``url`` is the address; ``opened`` makes an owner of the container."""
 
     store: Any
     url: str
     target: Callable[[], ChunkStorage]
     settings: chunkstore.Settings
+    opened: Callable[[], Any]
+
+    def reopen(self) -> None:
+        """A later epoch."""
+        self.store.close()
+        self.store = self.opened()
 
     def backup(self, **more: Any) -> backup.BackupReport:
         return backup.backup(self.store, self.url, **more)
@@ -67,10 +75,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
     for module in (rounds, keeping):
         monkeypatch.setattr(module, "open_storage", opened)
-    with open_store_on(opened(urls[0]), settings=settings, close_storage=True) as store:
-        for name in ("a", "b", "c"):
-            store.create(name, rolling=SMALL)
-            store.append(name, name.encode() * 250, writer_id="w", event_number=7)
-        store.truncate("a", 120)
-        store.seal("b")
-        yield Place(store, urls[1], lambda: opened(urls[1]), settings)
+
+    def owned() -> Any:
+        return open_store_on(opened(urls[0]), settings=settings, close_storage=True)
+
+    found = Place(owned(), urls[1], lambda: opened(urls[1]), settings, owned)
+    for name in ("a", "b", "c"):
+        found.store.create(name, rolling=SMALL)
+        found.store.append(name, name.encode() * 250, writer_id="w", event_number=7)
+    found.store.truncate("a", 120)
+    found.store.seal("b")
+    yield found
+    found.store.close()

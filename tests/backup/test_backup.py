@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
 from chunkstore.names import BackupNames
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
-from tests.backup.conftest import Place
+from tests.backup.conftest import SMALL, Place
 from tests.support.forwarding import Hook, Hooked
 
 NAMES = BackupNames("default")
@@ -159,6 +160,25 @@ def test_links_on_one_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(errors.Damaged, match="5 bytes"):
             backup.backup(store, (tmp_path / "other").as_uri())
         assert list(backup.list_backups((tmp_path / "other").as_uri())) == [] and store.pins() == []
+
+
+def test_nobody_else_reads_a_backup_on_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
+    mask = os.umask(0o022)
+    try:
+        with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
+            store.create("a", rolling=SMALL)
+            store.append("a", bytes(250))
+            backup.backup(store, (tmp_path / "backups").as_uri())
+            backup.export(store, tmp_path / "x.cks")
+    finally:
+        os.umask(mask)
+    found = [tmp_path / "backups", *(tmp_path / "backups").rglob("*"), tmp_path / "x.cks"]
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {0o700}
+    # What is closed may be read-only besides.
+    assert {path.stat().st_mode & 0o577 for path in found if path.is_file()} == {0o400}
+    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755, "the container's own modes stay"
 
 
 _link = os.link
@@ -402,14 +422,142 @@ def test_what_cannot_be_deleted_is_told_and_tried_again(place: Place, monkeypatc
 
     def hook(operation: str, names: Any) -> None:
         if locked and operation == "delete" and "/d/" in names[0]:
-            raise errors.StorageUnavailable("object lock", object=names[0])
+            raise errors.AccessDenied("object lock", object=names[0], until_ms=len(names[0]))
 
     monkeypatch.setattr(rounds, "open_storage", lambda url, settings: hooked(place.target(), hook))
     given = place.backup(keep=1).given_up
-    assert given is not None and given.refused > 0
+    assert given is not None and given.refused > 0 and given.locked_until_ms
     locked = False
     assert place.backup(keep=1).given_up.chunks >= given.refused  # type: ignore[union-attr]
     assert backup.audit(place.url, settings=place.settings).unnamed == 0
+
+
+def copies_of(place: Place) -> set[str]:
+    return {name for name in place.names() if name.startswith(("d/", "o/"))}
+
+
+def spoil(place: Place, name: str) -> None:
+    """Somebody else's bytes lie there."""
+    target = place.target()
+    with contextlib.suppress(errors.ChunkNotFound):
+        target.delete(name)
+    target.put(name, b"rotten")
+    target.close()
+
+
+@pytest.mark.parametrize("what", ["export", "done"])
+def test_a_kept_backup_that_cannot_be_read_is_dropped_by_name(place: Place, what: str) -> None:
+    first = place.backup().backup
+    place.store.delete("a")
+    place.store.append("c", b"new" * 100)
+    second = place.backup().backup
+    place.store.append("c", b"newer" * 100)
+    spoil(place, second.stored(NAMES) if what == "export" else NAMES.done(second.run))
+    if what == "export":
+        # As base, and as one that stays.
+        with pytest.raises(errors.Damaged, match=f"backup rm .* {second.run}"):
+            place.backup()
+    else:
+        with pytest.raises(errors.Damaged, match=f"{second.run} cannot be read.*backup rm"):
+            list(backup.list_backups(place.url, settings=place.settings))
+    there = place.names()
+    look = backup.remove(place.url, second.run, settings=place.settings, dry_run=True)
+    assert not look.readable and look.dry_run and place.names() == there
+    done = backup.remove(place.url, second.run, settings=place.settings)
+    assert done.given_up.backups == 0, "the newest's copies stay for now"
+    place.assert_sound()
+    third = place.backup(keep=2)
+    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == [
+        first.run,
+        third.backup.run,
+    ]
+    with pytest.raises(errors.InvalidArgument, match="no backup"):
+        backup.remove(place.url, second.run, settings=place.settings)
+    with pytest.raises(errors.InvalidArgument, match="32 hex"):
+        backup.remove(place.url, "x", settings=place.settings)
+    with place.replica() as replica:
+        assert place.content(replica) == place.content()
+    place.assert_sound()
+
+
+def test_one_that_cannot_be_read_stops_giving_up_and_is_dropped_beside_others(place: Place) -> None:
+    place.backup()
+    place.store.delete("a")
+    second = place.backup().backup
+    third = place.backup().backup
+    spoil(place, second.stored(NAMES))
+    with pytest.raises(errors.Damaged, match=f"the new backup counts.*backup rm .* {second.run}"):
+        place.backup(keep=3)
+    assert not backup.remove(place.url, second.run, settings=place.settings).readable
+    found = [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
+    assert second.run not in found and third.run in found and len(found) == 2
+    place.assert_sound()
+    assert place.backup(keep=1).given_up is not None
+    assert len(copies_of(place)) == place.store.usage().chunks
+
+
+def test_a_backup_that_a_run_relies_on_is_not_dropped(place: Place) -> None:
+    first = place.backup().backup
+    target = place.target()
+    runs.note_running(target, NAMES, "ab" * 16, first.lsn)
+    before = place.names()
+    with pytest.raises(errors.Conflict, match="relies on it"):
+        backup.remove(place.url, first.run, settings=place.settings)
+    assert place.names() == before
+    target.delete(NAMES.running("ab" * 16))
+    target.close()
+    assert backup.remove(place.url, first.run, settings=place.settings).readable
+    assert list(backup.list_backups(place.url, settings=place.settings)) == []
+    place.assert_sound()
+
+
+def failed_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What a run leaves that failed behind its copies."""
+    before = copies_of(place)
+
+    def full(*_: Any) -> None:
+        raise errors.StorageFull("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds, "write_export", full)
+        with pytest.raises(errors.StorageFull):
+            place.backup()
+    return copies_of(place) - before
+
+
+def test_leftovers_whose_chunks_are_gone_are_swept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while their epoch may bring them back, not while a run is under way, and not while they are young."""
+    place.backup()
+    place.store.append("c", b"left" * 100)
+    place.store.create("d", rolling=SMALL)
+    place.store.append("d", b"d" * 300)
+    left = failed_run(place, monkeypatch)
+    assert left
+    place.store.delete("d")
+    place.store.truncate("c", place.store.info("c").length)
+    now_ms = runtime.now_ms()
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * 86_400_000)
+    assert place.backup(keep=1).given_up.swept == 0 and left & copies_of(place), "of the present epoch"  # type: ignore[union-attr]
+    place.reopen()
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms)
+    assert place.backup(keep=1).given_up.swept == 0 and left & copies_of(place), "young"  # type: ignore[union-attr]
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * 86_400_000)
+    target = place.target()
+    newest = list(backup.list_backups(place.url, settings=place.settings))[-1][0]
+    runs.note_running(target, NAMES, "ab" * 16, newest.lsn)
+    target.put(NAMES.temporary("cd" * 16), b"a piece")
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "_SILENT_MS", 10 * 86_400_000)  # a storage's own clock does not go along
+        assert place.backup(keep=1).given_up.swept == 0 and left & copies_of(place), "beside a run"  # type: ignore[union-attr]
+    target.delete(NAMES.running("ab" * 16))
+    target.close()
+    given = place.backup(keep=1).given_up
+    assert given is not None and given.swept and given.swept_bytes
+    assert backup.audit(place.url, settings=place.settings).unnamed == 0
+    assert not any(name.startswith("running/") for name in place.names())
+    with place.replica() as replica:
+        assert place.content(replica) == place.content()
+    place.assert_sound()
 
 
 def test_audit_finds_what_is_missing_and_short(place: Place) -> None:

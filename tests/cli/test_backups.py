@@ -115,3 +115,34 @@ def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path
     [export, *_] = (tmp_path / "backups" / "default" / "backups").iterdir()
     export.unlink()
     assert b"DAMAGED" in call("backup", filled, target, "--audit", code=1).out
+
+
+def test_a_backup_is_dropped_by_its_name(call: Call, filled: str, tmp_path: Path) -> None:
+    target = (tmp_path / "backups").as_uri()
+    first, second = (call("backup", filled, target, "--json").document["run"] for _ in range(2))
+    look = call("backup", "rm", target, first, "--dry-run", "--json").document
+    assert (look["run"], look["readable"], look["dry_run"]) == (first, True, True)
+    assert len(call("backup", "ls", target, "--json").lines) == 2
+    assert b"can be read" in call("backup", "rm", target, first).out
+    assert [line["run"] for line in call("backup", "ls", target, "--json").lines] == [second]
+    for arguments in (["rm", target], ["rm", target, "x"], ["rm", target, first], ["ls", target, first]):
+        assert call("backup", *arguments, "--json", code=2).error["error"] == "InvalidArgument"
+    assert call("backup", filled, target, "--dry-run", "--json", code=2).error["error"] == "InvalidArgument"
+    assert call("cat", target, "a").out == b"12345"
+
+
+def test_the_age_of_the_newest_backup_for_an_alert(call: Call, filled: str, tmp_path: Path) -> None:
+    def figures() -> dict[str, float]:
+        lines = call("backup", "ls", target, "--metrics").out.decode().splitlines()
+        return {name: float(value) for name, value in (line.split() for line in lines if not line.startswith("#"))}
+
+    target = (tmp_path / "backups").as_uri()
+    run = call("backup", filled, target, "--json").document["run"]
+    first = figures()
+    assert first.pop('chunkstore_backup_age_s{container="default"}') >= 0
+    assert first == {'chunkstore_backup_count{container="default"}': 1}
+    [stored] = (tmp_path / "backups" / "default" / "backups").glob(f"*{run}*")
+    stored.unlink()
+    assert figures() == {'chunkstore_backup_count{container="default"}': 0}, "what cannot be restored has no age"
+    error = call("backup", filled, target, "--metrics", "--json", code=2).error
+    assert error["error"] == "InvalidArgument"

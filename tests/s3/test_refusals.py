@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 import traceback
 
@@ -11,6 +12,7 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 
 from chunkstore.errors import (
+    AccessDenied,
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
@@ -24,7 +26,7 @@ from chunkstore_bindings.s3.lifecycle import expiring_rule
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import Kind, Refusal, refusal_of
 from chunkstore_bindings.s3.session import sdk_client
-from tests.s3.conftest import Answers, At
+from tests.s3.conftest import Answers, At, Serve
 from tests.support.servers.answering import ABSENT, http
 
 
@@ -244,3 +246,18 @@ def test_rules_that_nobody_was_asked_about_are_not_unseen(
 def test_rules_that_expire_keys(rule: dict[str, object], hits: bool) -> None:
     found = expiring_rule([{"ID": "harmless", "Status": "Enabled"}, {"ID": "x", "Status": "Enabled", **rule}], "logs/")
     assert found == ("x" if hits else None)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_an_object_that_is_not_let_go_says_until_when(serve: Serve, locked: bool) -> None:
+    lock = ["x-amz-object-lock-mode: COMPLIANCE", "x-amz-object-lock-retain-until-date: 2030-01-02T03:04:05Z"]
+    here = ["Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT", "x-amz-request-id: tx0", *(lock if locked else [])]
+    refused = b"<Error><Code>AccessDenied</Code><Message>WORM</Message></Error>"
+
+    def answer(line: str) -> bytes:
+        return http("403 Forbidden", refused) if line.startswith("DELETE") else http("200 OK", b"", *here)
+
+    with pytest.raises(AccessDenied, match="WORM") as caught:
+        serve(answer).delete("default/d/00/x")
+    assert caught.value.until_ms == (1_893_553_445_000 if locked else None)
+    assert pickle.loads(pickle.dumps(caught.value)).to_fields() == caught.value.to_fields()

@@ -41,7 +41,8 @@ class ChunkFiles:
 
     def open_fd(self, held: Held, rest: str, flags: int) -> int:
         """A new descriptor; out of descriptors, what is idle gives way. Raises ``OSError``."""
-        return posix.with_room(partial(os.open, rest, flags | _FLAGS, 0o666, dir_fd=held.fd), self._make_room)
+        mode = self._folders.file_mode
+        return posix.with_room(partial(os.open, rest, flags | _FLAGS, mode, dir_fd=held.fd), self._make_room)
 
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""

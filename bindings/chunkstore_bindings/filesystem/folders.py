@@ -65,6 +65,11 @@ class Folders:
         self._make_root = make_root
         self._verified: set[str] = {""}
         self._durable: set[str] = set()
+        self._folder_mode, self.file_mode = 0o777, 0o666
+
+    def keep_private(self) -> None:
+        """What is made from now on may be read by its owner alone."""
+        self._folder_mode, self.file_mode = 0o700, 0o600
 
     def place(self, name: str) -> tuple[Held, str]:
         """The directory to look for chunk ``name`` in, and its path there, on which no folder is a symbolic link.
@@ -182,7 +187,7 @@ class Folders:
             try:
                 if not (is_first and self.held.was_held(folder)):
                     held, rest = self.directory(folder)
-                    os.mkdir(rest, dir_fd=held.fd)
+                    os.mkdir(rest, self._folder_mode, dir_fd=held.fd)
             except FileExistsError:
                 kind = self.kind_of(folder)
                 if kind == "link":
@@ -220,7 +225,7 @@ class Folders:
             place = os.path.dirname(place)
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(path)
+                os.mkdir(path, self._folder_mode if path == self._root else 0o777)
             posix.sync_directory(os.path.dirname(path), self._make_room)
         return bool(missing)
 

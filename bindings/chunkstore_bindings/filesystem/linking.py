@@ -1,4 +1,4 @@
-"""Second names for chunks of one storage in another one on the same file system: hard links.
+"""What backups ask of a file system: hard links, second names for chunks of one storage in another one; and that nobody else may read.
 
 Promises: a name is never replaced; what was linked is durable when ``link_all`` returns. Both names mean the same bytes on the disk: a link
 saves a chunk from deletion, and from nothing else. Leaves out: other file systems (``Unsupported``).
@@ -14,9 +14,14 @@ from chunkstore.errors import ChunkNotFound, Unsupported
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.storage import FilesystemChunkStorage
 
-__all__ = ["link_all"]
+__all__ = ["keep_private", "link_all"]
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+
+def keep_private(storage: FilesystemChunkStorage) -> None:
+    """From now on files and folders that it makes, its root included, are their owner's alone (0600, 0700)."""
+    storage._folders.keep_private()  # noqa: SLF001
 
 
 def link_all(

@@ -38,6 +38,7 @@ _VERBS: Final = {
     "put_object": "PUT",
     "upload_part": "PUT",
     "upload_part_copy": "COPY",
+    "copy_object": "COPY",
     "get_object": "GET",
     "head_object": "HEAD",
     "delete_object": "DELETE",

@@ -20,7 +20,14 @@ from typing import Final, TypeVar
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import until
-from chunkstore.errors import ChunkExists, ChunkstoreError, Unsupported
+from chunkstore.errors import (
+    AccessDenied,
+    ChunkExists,
+    ChunkstoreError,
+    InvalidArgument,
+    StorageUnavailable,
+    Unsupported,
+)
 from chunkstore.storage import (
     BaseChunkStorage,
     Capabilities,
@@ -33,14 +40,14 @@ from chunkstore.storage import (
 )
 from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
-from chunkstore_bindings.s3.joining import join
+from chunkstore_bindings.s3.joining import copy_whole, join
 from chunkstore_bindings.s3.lifecycle import check_lifecycle
 from chunkstore_bindings.s3.listing import list_page
 from chunkstore_bindings.s3.multipart import sweep, upload
 from chunkstore_bindings.s3.observe import observe
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.reading import exists, head, read_into, read_range
-from chunkstore_bindings.s3.refusals import Refusal
+from chunkstore_bindings.s3.refusals import Kind, Refusal
 from chunkstore_bindings.s3.sending import put_if_absent, put_object
 
 __all__ = ["S3ChunkStorage"]
@@ -112,6 +119,26 @@ class S3ChunkStorage(BaseChunkStorage):
         return self._do(
             "", lambda: sweep(self._client, self.options.stale_upload_s if older_than_s is None else older_than_s)
         )
+
+    def can_copy_from(self, source: S3ChunkStorage) -> bool:
+        """Whether ``source`` is a root on the same server, as far as the options say."""
+        ours, theirs = self.options, source.options
+        return (ours.endpoint_url, ours.region, ours.profile) == (theirs.endpoint_url, theirs.region, theirs.profile)
+
+    def copy_from(self, source: S3ChunkStorage, name: str, new: str) -> None:
+        """Have the server copy chunk ``name`` of ``source`` to ``new``, which is replaced where it exists; whole or not at all, durable.
+
+        Raises ``Unsupported`` (the server will not, or may not: copy through memory), ``ChunkNotFound``, ``StorageFull``,
+        ``StorageUnavailable``. Retry: safe.
+        """
+        self._check_open()
+        try:
+            self._do(name, lambda: copy_whole(self._client, source.options, name, new))
+        except (StorageUnavailable, InvalidArgument, Unsupported) as error:
+            cause = error.__cause__
+            if isinstance(cause, Refusal) and cause.kind in (Kind.DENIED, Kind.UNSUPPORTED, Kind.INVALID):
+                raise Unsupported(f"not copied on the server: {error.message}", feature="copy") from error
+            raise
 
     # For the probe (chunkstore_bindings.probe)
 
@@ -190,7 +217,21 @@ class S3ChunkStorage(BaseChunkStorage):
         """Nothing to do: what can be seen is durable."""
 
     def do_delete(self, name: str) -> None:
-        self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
+        try:
+            self._do(name, lambda: self._client.repeat("delete_object", Key=self.options.key(name)))
+        except StorageUnavailable as error:
+            if not isinstance(error.__cause__, Refusal) or error.__cause__.kind is not Kind.DENIED:
+                raise
+            until_ms, text = self._locked_until_ms(name), error.message
+            if until_ms is not None:
+                text += f"; it is locked until {until_ms} ms since 1970"
+            raise AccessDenied(text, object=name, until_ms=until_ms) from error
+
+    def _locked_until_ms(self, name: str) -> int | None:
+        """When an object's lock ends, as far as we may know."""
+        with suppress(ChunkstoreError):
+            return self._do(name, lambda: head(self._client, name)).locked_until_ms
+        return None
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         return self._do(prefix, lambda: list_page(self._client, prefix, after, limit))

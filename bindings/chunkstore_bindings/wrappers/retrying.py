@@ -30,6 +30,7 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB
 from chunkstore.deadline import left_s
 from chunkstore.errors import (
+    AccessDenied,
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
@@ -130,6 +131,8 @@ class RetryingChunkStorage(WrappingChunkStorage):
         while True:
             try:
                 answer = attempt(patience is not None)
+            except AccessDenied:
+                raise  # waiting mends nothing
             except _TRANSIENT:
                 if patience is None:
                     patience = _Patience(self._policy)
