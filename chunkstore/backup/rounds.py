@@ -45,7 +45,7 @@ from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
-__all__ = ["BackupPlan", "BackupReport", "backup", "check_roots", "list_backups"]
+__all__ = ["BackupPlan", "BackupReport", "backup", "backup_on", "check_roots", "list_backups"]
 
 _PIN_S: Final = 7 * 86_400.0
 """What a killed run leaves ends by itself."""
@@ -95,11 +95,29 @@ def backup(
     collected), ``OutcomeUnknown`` (it may count), ``StorageFull``, ``StorageUnavailable``, ``Unsupported``, and what pinning and reading
     raise. Retry: safe.
     """
+    check_keep(keep, keep_days)
+    with closing(open_storage(backup_root, store.settings)) as target:
+        return backup_on(
+            store, target, keep=keep, keep_days=keep_days, pin=pin, pins=pins, before=before, progress=progress
+        )
+
+
+def backup_on(
+    store: ChunkedSegmentStorage | Replica,
+    target: ChunkStorage,
+    *,
+    keep: int | None = None,
+    keep_days: float | None = None,
+    pin: bool = True,
+    pins: Pins | None = None,
+    before: Callable[[BackupPlan], object] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> BackupReport:
+    """As ``backup``, into a storage of the caller's own."""
     kept = check_keep(keep, keep_days)
     maker = pins_of(store, pins) if pin else None
     context = store.read_context
-    uuid = container_uuid(context.storage, context.names)
-    names, target = BackupNames(store.container), open_storage(backup_root, store.settings)
+    names, uuid = BackupNames(store.container), container_uuid(context.storage, context.names)
     pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
     try:
         runs.claim_root(target, names, uuid)
@@ -109,7 +127,6 @@ def backup(
         return BackupReport(made, given)
     finally:
         pool.close()
-        target.close()
 
 
 def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
