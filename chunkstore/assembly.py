@@ -290,7 +290,7 @@ def open_replica_on(
             close_storage=storage.close if close_storage else None,
         )
         try:
-            parts.require_import(follower.store, names, None)
+            parts.require_import(follower.store, names, None, format_.mark)
         except BaseException:
             replica.close()
             raise

@@ -3,16 +3,17 @@
     K1  list exports, then runs that are under way, then what counts; runs that have not been heard of for a day are given up
     K2  an export stays if its backup is wanted, or if it is at or above the base of a run that is under way, whatever it counts; the
         newest always stays
-    K3  of what goes first ``done/<run>`` is deleted; then runs are listed again, then what counts: that stays, and what a run relies on
-        now
-    K4  copies that only exports name which go; at last these exports
+    K3  of what goes first ``done/<run>`` says that it counts no more; then runs are listed again, then what counts: that stays, and what
+        a run relies on now
+    K4  copies that only exports name which go; at last these exports. What is said of them is deleted 90 days later
 
 Why no copy goes that is needed: a chunk that was live at a backup's lsn and not at a later one's was removed in between, and is never
 live again; so no backup of a still later state names it. A run that began before relies on its base, and names nothing else that lies
-below it. An export without ``done/<run>`` is one of which K4 did not come to its end, and is gone on with.
+below it. An export that does not count is one of which K4 did not come to its end, and is gone on with.
 (Histories that were cut by a repair may bring chunks back: stop backups before one, as all who work on the container.)
 
-Promises: what is deleted is named by no backup that counts, now or later, however late a deletion comes. Leaves out: making backups.
+Promises: what is deleted is named by no backup that counts, now or later, however late a deletion comes. Assumes that a LIST shows what
+was put before it (S3, HDFS and disks do): it is the only thing that knows of others. Leaves out: making backups.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = ["Audit", "Given", "Keep", "audit", "check_keep", "give_up"]
 _DAY_MS: Final = 86_400_000
 _SILENT_MS: Final = _DAY_MS
 """A run that has said nothing for so long is given up. One that was only slow notices, and fails."""
+_FORGOTTEN_MS: Final = 90 * _DAY_MS
 
 
 class Keep(NamedTuple):
@@ -109,10 +111,8 @@ def give_up(storage: ChunkStorage, names: BackupNames, keep: Keep, own: BackupIn
     stays = [item for item in stored if item not in goes]
     put_off = sum(item.run in counts - wanted for item in stays)
     for item in goes:
-        # That a run was given up stays said: it may still be alive.
         if item.run in counts:
-            with suppress(ChunkNotFound):
-                storage.delete(names.done(item.run))
+            runs.withdraw(storage, names, item.run)
     low = min((other.base_lsn for other in _under_way(storage, names, own)), default=newest.lsn)
     relied = [item for item in goes if item.lsn >= low]
     goes = [item for item in goes if item.lsn < low]
@@ -122,7 +122,10 @@ def give_up(storage: ChunkStorage, names: BackupNames, keep: Keep, own: BackupIn
     stays = list({*stays, *relied, *late})
     # One that is not whole is of a run that did not come to its end; but if it counts, nothing goes that it may name.
     stays = [item for item in stays if item.run in counts or _is_whole(storage, names, item)]
-    return _delete(storage, names, goes, stays)._replace(put_off=put_off + len(relied))
+    given = _delete(storage, names, goes, stays)._replace(put_off=put_off + len(relied))
+    # No request that put one of them is on its way any more.
+    runs.forget(storage, names, now_ms - _FORGOTTEN_MS)
+    return given
 
 
 def _delete(storage: ChunkStorage, names: BackupNames, goes: list[_Stored], stays: list[_Stored]) -> Given:

@@ -111,9 +111,9 @@ def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
 
 
 def create_container(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, *, probe: Probe | None = None
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, *, probe: Probe | None = None, mark: bytes = b""
 ) -> ContainerFormat:
-    """Make the container, or return the FORMAT of the first creator. Atomic, durable, safe to repeat.
+    """Make the container, or return the FORMAT of the first creator. Atomic, durable, safe to repeat. ``mark``: as in FORMAT.
 
     Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
     ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also where only FORMAT is gone).
@@ -135,6 +135,7 @@ def create_container(
         probe=seen,
         created_ms=runtime.now_ms(),
         name=names.container,
+        mark=mark,
     )
     data = encode_format(wanted)
     try:

@@ -73,6 +73,8 @@ class ContainerFormat(NamedTuple):
     probe: Mapping[str, Plain]
     created_ms: int
     name: str
+    mark: bytes = b""
+    """Of the import that makes this container, which its first OPEN takes in, whoever writes that; empty: it begins with nothing."""
 
 
 class Claim(NamedTuple):
@@ -156,7 +158,8 @@ def encode_format(value: ContainerFormat) -> bytes:
         raise InvalidArgument(f"mode must be 'slot' or 'append', not {value.mode!r}", argument="mode")
     mode = MODE_NUMBERS[value.mode]
     probe = _canonical(value.probe)
-    raw = _seal(ObjectKind.FORMAT, (value.uuid, value.version, mode, value.medium, probe, value.created_ms, value.name))
+    body = (value.uuid, value.version, mode, value.medium, probe, value.created_ms, value.name)
+    raw = _seal(ObjectKind.FORMAT, (*body, value.mark) if value.mark else body)
     with must_be_readable("FORMAT"):
         decode_format(raw, object="FORMAT")
     return raw
@@ -171,7 +174,9 @@ def decode_format(data: BytesLike, *, object: str) -> ContainerFormat:
     medium, probe = fields.text(_TEXT_MAX), _plain(fields.take(), object)
     if not isinstance(probe, Mapping):
         fields.wrong("a map of probe results")
-    return ContainerFormat(uuid, version, mode, medium, probe, fields.whole(), fields.text(_TEXT_MAX))
+    created_ms, name = fields.whole(), fields.text(_TEXT_MAX)
+    mark = b"" if fields.is_at_end else fields.raw()
+    return ContainerFormat(uuid, version, mode, medium, probe, created_ms, name, mark)
 
 
 def encode_claim(value: Claim) -> bytes:

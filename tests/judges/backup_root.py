@@ -57,7 +57,9 @@ class BackupRoot:
         if run is None or data is None:
             return
         counts, *fields = unpack(data[FRAME_HEADER_BYTES:], name, 0)  # type: ignore[misc]
-        if counts and run not in self.counting:
+        if not counts:
+            self.counting.pop(run, None)
+        elif run not in self.counting:
             needed = frozenset(self._needed(int(fields[0]), run, f"backup {run} of lsn {fields[0]} counts"))
             self.counting[run] = int(fields[0]), needed
 

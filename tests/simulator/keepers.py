@@ -16,10 +16,8 @@ from typing import Final
 from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
 from chunkstore.backup.restore import restore_on
 from chunkstore.errors import (
-    ChunkNotFound,
     ChunksMissing,
     ChunkstoreError,
-    Damaged,
     InvalidArgument,
     PastCollected,
     Unsupported,
@@ -85,9 +83,7 @@ class _Life:
             except ChunkstoreError as error:
                 # A backup that is given up under its reader may be told of in any way; one that no LIST shows is not there.
                 given_up = not before <= self._keeping.root.counting.keys()
-                unseen = (
-                    run.plan.weather.stale_list and isinstance(error, InvalidArgument) and error.argument == "at_lsn"
-                )
+                unseen = run.plan.weather.stale_list and _is_no_such_backup(error)
                 if not run.world.scheduler.killing and not given_up and not unseen:
                     run.recorder.judge(f"keeping ({verb})", "", error, since)
             run.world.runtime.sleep_s(run.plan.latency_s * 30 * random.random())
@@ -172,8 +168,10 @@ class _Life:
             if target.of_backup:
                 raise
         except InvalidArgument as error:
-            if error.argument != "new_root":
-                raise  # else it is whole already, which the end finds out
+            # Else it is whole already, which the end finds out, or its backup was given up long ago.
+            known = {lsn for lsn, _ in self._keeping.root.counting.values()}
+            if error.argument != "new_root" and not (_is_no_such_backup(error) and target.lsn not in known):
+                raise
 
     def _target(self) -> Target | None:
         targets, random = self._keeping.targets, self._random
@@ -226,3 +224,7 @@ class _Life:
         shown = shown_state(opened, f"what was restored in {target.folder}", self._writers, point=(target.lsn, b""))
         target.whole = True
         self._keeping.shown.append(Observation(shown, versions=False))
+
+
+def _is_no_such_backup(error: ChunkstoreError) -> bool:
+    return isinstance(error, InvalidArgument) and error.argument == "at_lsn" and error.message.startswith("no backup")

@@ -60,6 +60,7 @@ class Keeping:
         self.targets: list[Target] = []
         self.readers: set[Process] = set()
         """Who may change nothing of the container."""
+        self._stale = bool(world.faults.weather.stale_list)
         self._local = tempfile.mkdtemp(prefix="chunkstore-kept-", dir=fast_folder())
         content = world.backend.content
         self.root = BackupRoot(world.container, lambda name: content(BACKUPS + name), content, self._wrong)
@@ -87,7 +88,7 @@ class Keeping:
             name = call.name.removeprefix(BACKUPS)
             (self.root.deleted if call.step in _DELETING else self.root.put)(name)
         elif call.process in self.readers and call.name.startswith(f"{self.world.container}/"):
-            if not call.name.startswith(f"{self.world.container}/ask"):
+            if not call.name.startswith((f"{self.world.container}/ask", f"{self.world.container}/.chunkstore-tmp")):
                 self.world.fail(f"history changed-source: {call!r} of somebody who only keeps what is there")
 
     # What anybody does
@@ -96,8 +97,9 @@ class Keeping:
         self, store: ChunkedSegmentStorage | Replica, random: Random, *, pin: bool = True, pins: Pins | None = None
     ) -> None:
         """One more backup. Raises as ``backup``."""
-        target = _process_of(self.world).at(BACKUPS)
-        backup_on(store, target, keep=random.choice((None, 1, 1, 2)), pin=pin, pins=pins)
+        target, keep = _process_of(self.world).at(BACKUPS), random.choice((None, 1, 1, 2))
+        # What is kept rests on LISTs that show what there is.
+        backup_on(store, target, keep=None if self._stale else keep, pin=pin, pins=pins)
 
     def export(self, store: ChunkedSegmentStorage, random: Random, segment: str) -> None:
         """One more export, of everything or of some, under a pin. Raises as ``export``."""
