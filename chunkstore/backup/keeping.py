@@ -19,7 +19,6 @@ was put before it (S3, HDFS and disks do): it is the only thing that knows of ot
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from heapq import merge
 from typing import Final, NamedTuple
 

@@ -15,7 +15,7 @@ from chunkstore.backup.exporting import ExportReport, read_export
 from chunkstore.backup.restore import restore_on
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunksMissing, Damaged, InvalidArgument, PastCollected, Unsupported
+from chunkstore.errors import ChunksMissing, ChunkstoreError, Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.names import BackupNames
 from chunkstore.replica import Replica
@@ -209,9 +209,13 @@ class _End:
             backend.overwrite(name, whole)
 
     def _spoiled(self, process: Process, target: Target, name: str) -> None:
-        with suppress(Damaged, ChunksMissing):
+        try:
             self._restore(process, target, target.folder)
             self._world.fail(f"history broken-restore: {name} was spoiled, and is taken in")
+        except (Damaged, ChunksMissing):
+            pass
+        except ChunkstoreError as error:
+            self._world.fail(f"history wrong-refusal: {name} was spoiled, and restoring it was answered {error!r}")
         self._refused(process, target)
 
     # Beside history

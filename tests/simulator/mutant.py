@@ -29,7 +29,7 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", "askers", "keepers", or "machines" (more than one). ``bound``: it is in a binding, so only runs over it can show it;
+    fault classes, "replicas", "askers", "keepers", or "machines" (more than one). ``bound``: it is in a binding;
     ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of upkeep, or only what others have.
     """
 
