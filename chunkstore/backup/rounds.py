@@ -38,7 +38,15 @@ from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, OutcomeUnknown, RolledBack
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Conflict,
+    Damaged,
+    OutcomeUnknown,
+    RolledBack,
+    StorageUnavailable,
+)
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.registry import open_storage
@@ -90,8 +98,8 @@ def backup(
     ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
-    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this), ``Damaged`` (a
-    chunk, or a copy, is not what it should be: all else is copied), ``Conflict`` (somebody gave this run up; without a pin: a chunk was
+    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this;
+    of a replica, which may not see it yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all else is copied), ``Conflict`` (somebody gave this run up; without a pin: a chunk was
     collected), ``OutcomeUnknown`` (it may count), ``StorageFull``, ``StorageUnavailable``, ``Unsupported``, and what pinning and reading
     raise. Retry: safe.
     """
@@ -251,6 +259,13 @@ class _Run:
 
     def _check_order(self, header: ExportHeader, base: BackupInfo | None) -> None:
         lsn, identity = header.position[:2]
+        if base is not None and lsn < base.lsn and isinstance(self._store, Replica):
+            # What an owner has acknowledged a replica may not be able to believe yet.
+            raise StorageUnavailable(
+                f"its backup {base.run} is of lsn {base.lsn}, and this replica shows lsn {lsn}: run it again. If that stays so, the root "
+                "was rolled back, or is another's copy: begin another root for its backups",
+                object=base.stored(self._names),
+            )
         if base is not None and (lsn < base.lsn or (lsn == base.lsn and identity != base.hash)):
             raise RolledBack(
                 f"its backup {base.run} is of lsn {base.lsn}, this state of lsn {lsn}: it was rolled back, or is another's copy. Begin "

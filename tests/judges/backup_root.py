@@ -8,7 +8,7 @@ its chunk is, and whatever is deleted under a backup that counts. Leaves out: wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chunkstore.backup.files import Export
 from chunkstore.errors import ChunkNotFound, Damaged
@@ -56,12 +56,12 @@ class BackupRoot:
         data = self._content(name) if run is not None else None
         if run is None or data is None:
             return
-        counts, *fields = unpack(data[FRAME_HEADER_BYTES:], name, 0)  # type: ignore[misc]
-        if not counts:
+        fields: Any = unpack(data[FRAME_HEADER_BYTES:], name, 0)
+        if not fields[0]:
             self.counting.pop(run, None)
         elif run not in self.counting:
-            needed = frozenset(self._needed(int(fields[0]), run, f"backup {run} of lsn {fields[0]} counts"))
-            self.counting[run] = int(fields[0]), needed
+            needed = frozenset(self._needed(fields[1], run, f"backup {run} of lsn {fields[1]} counts"))
+            self.counting[run] = fields[1], needed
 
     def deleted(self, name: str) -> None:
         """An object has gone."""

@@ -9,6 +9,7 @@ from chunkstore.backup.restore import restore_on
 from chunkstore.backup.rounds import backup_on
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.replica import Replica
 from tests.simulator import Process, World
 from tests.simulator.keeping import BACKUPS, Keeping, fresh_cache
 from tests.simulator.world import StorageKind
@@ -73,13 +74,20 @@ def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: Stor
         restorer.until(op="create_if_absent", name="n/c/epoch/*")
         restorer.crash()
         new = other.at("n/")
-        common = {"container": "c", "settings": world.settings}
+
+        def opened() -> ChunkedSegmentStorage:
+            cache = fresh_cache(new, "owner")
+            return open_store_on(new, container="c", settings=world.settings, cache=cache, create=False)
+
+        def followed() -> Replica:
+            return open_replica_on(new, container="c", settings=world.settings, cache=fresh_cache(new, "replica"))
+
         with pytest.raises(Unsupported, match="is being made of"):
-            other.run(lambda: open_replica_on(new, cache=fresh_cache(new, "replica"), **common))
+            other.run(followed)
         with pytest.raises(Unsupported, match="is being made of"):
-            other.run(lambda: open_store_on(new, cache=fresh_cache(new, "owner"), create=False, **common))
+            other.run(opened)
         other.run(lambda: restore(other))
-        restored = other.run(lambda: open_store_on(new, cache=fresh_cache(new, "owner"), create=False, **common))
+        restored = other.run(opened)
         assert other.run(lambda: restored.read("goes", 0, 99)) == b"g" * 40
         assert owner.run(lambda: store.read("stays", 0, 99)) == b"s" * 40
 

@@ -87,9 +87,11 @@ class Keeping:
         if call.name.startswith(BACKUPS):
             name = call.name.removeprefix(BACKUPS)
             (self.root.deleted if call.step in _DELETING else self.root.put)(name)
-        elif call.process in self.readers and call.name.startswith(f"{self.world.container}/"):
-            if not call.name.startswith((f"{self.world.container}/ask", f"{self.world.container}/.chunkstore-tmp")):
-                self.world.fail(f"history changed-source: {call!r} of somebody who only keeps what is there")
+            return
+        folder, _, rest = call.name.partition("/")
+        own = folder == self.world.container and not rest.startswith(("ask", ".chunkstore-tmp"))
+        if own and call.process in self.readers:
+            self.world.fail(f"history changed-source: {call!r} of somebody who only keeps what is there")
 
     # What anybody does
 

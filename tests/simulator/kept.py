@@ -99,7 +99,6 @@ class _End:
             calmly(self._world, lambda: self._reopen(other, target), other)
 
     def _finish(self, process: Process, target: Target) -> None:
-        new = process.at(target.folder)
         told = target.whole
         try:
             self._restore(process, target, target.folder)
@@ -114,12 +113,17 @@ class _End:
         except (PastCollected, ChunksMissing):
             if target.of_backup and target.lsn in {lsn for lsn, _ in self._keeping.root.counting.values()}:
                 raise
-        if not target.whole:
-            self._refused(process, target)
+        if self._world.backend.content(f"{target.folder}{self._container}/FORMAT") is None:
             return
-        with open_store_on(
-            new, container=self._container, create=False, settings=self._settings, cache=fresh_cache(new, "owner")
-        ) as store:
+        try:
+            store = self._open(process, target.folder)
+        except Unsupported as error:
+            # What it was made of is gone, and nobody opens it.
+            if target.whole or error.feature != "unfinished_import":
+                raise
+            return
+        target.whole = True  # perhaps nobody was told so
+        with store:
             what = f"what was restored in {target.folder}"
             shown = shown_state(store, what, self._writers, point=(target.lsn, b""))
             self._keeping.shown.append(Observation(shown, versions=False))
@@ -138,16 +142,9 @@ class _End:
             caches=lambda role: fresh_cache(new if role == "owner" else old, role),
         )
 
-    def _refused(self, process: Process, target: Target) -> None:
-        """What it was made of is gone: what there is is opened by nobody."""
-        new = process.at(target.folder)
-        if target.whole or self._world.backend.content(f"{target.folder}{self._container}/FORMAT") is None:
-            return
-        with suppress(Unsupported):
-            open_store_on(
-                new, container=self._container, create=False, settings=self._settings, cache=fresh_cache(new, "owner")
-            )
-            self._world.fail(f"history half-restored: {target.folder} was never whole, and is served")
+    def _open(self, process: Process, folder: str) -> ChunkedSegmentStorage:
+        new, cache = process.at(folder), fresh_cache(process.at(folder), "owner")
+        return open_store_on(new, container=self._container, create=False, settings=self._settings, cache=cache)
 
     def _sound(self, store: ChunkedSegmentStorage, target: Target) -> None:
         for finding in store.check("deep"):
@@ -216,7 +213,10 @@ class _End:
             pass
         except ChunkstoreError as error:
             self._world.fail(f"history wrong-refusal: {name} was spoiled, and restoring it was answered {error!r}")
-        self._refused(process, target)
+        if self._world.backend.content(f"{target.folder}{self._container}/FORMAT") is not None:
+            with suppress(Unsupported):
+                self._open(process, target.folder)
+                self._world.fail(f"history half-restored: {target.folder} was refused, and is served")
 
     # Beside history
 

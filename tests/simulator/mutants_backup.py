@@ -18,9 +18,14 @@ _TAKE_IN: Final = "chunkstore.operations.take_in"
 
 
 def _mutant(
-    name: str, what: str, *patches: Patch, kinds: tuple[str, ...] = EVERYWHERE, needs: tuple[str, ...] = ()
+    name: str,
+    what: str,
+    *patches: Patch,
+    kinds: tuple[str, ...] = EVERYWHERE,
+    needs: tuple[str, ...] = (),
+    tests: tuple[str, ...] = (),
 ) -> Mutant:
-    return Mutant(name, what, kinds, patches, needs=("keepers", *needs))
+    return Mutant(name, what, kinds, patches, needs=("keepers", *needs), tests=tests)
 
 
 BACKUP_MUTANTS: Final = (
@@ -82,6 +87,7 @@ BACKUP_MUTANTS: Final = (
             "low = min((other.base_lsn for other in _under_way(storage, names, own)), default=newest.lsn)",
             "low = newest.lsn",
         ),
+        tests=("tests/backup/test_backup.py",),
     ),
     _mutant(
         "keep-undone",
@@ -128,6 +134,7 @@ BACKUP_MUTANTS: Final = (
         "restore-empty-first",
         "a container that is about to be restored can be opened empty",
         Patch("chunkstore.backup.target:open_target", "mark=parts.first_mark(origin)", 'mark=b""'),
+        tests=("tests/simulation/test_kept.py",),
     ),
     _mutant(
         "promote-own-state",
