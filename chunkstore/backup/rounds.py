@@ -98,10 +98,10 @@ def backup(
     ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
-    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this;
-    of a replica, which may not see it yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all else is copied), ``Conflict`` (somebody gave this run up; without a pin: a chunk was
-    collected), ``OutcomeUnknown`` (it may count), ``StorageFull``, ``StorageUnavailable``, ``Unsupported``, and what pinning and reading
-    raise. Retry: safe.
+    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
+    which may not see that yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all else is copied),
+    ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
+    ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
     check_keep(keep, keep_days)
     with closing(open_storage(backup_root, store.settings)) as target:

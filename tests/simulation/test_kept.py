@@ -115,3 +115,19 @@ def test_what_the_next_owner_has_to_decide_does_not_lie_in_the_future() -> None:
         assert reader.run(lambda: look(lsn)) == lsn
         with pytest.raises(InvalidArgument, match="lies in the future"):
             reader.run(lambda: look(lsn + 9))
+
+
+def test_a_replica_that_cannot_believe_the_last_record_yet_was_not_rolled_back() -> None:
+    """The last backup, the owner's, is of that record."""
+    with World(1, "posix") as world:
+        owner, reader, heir = world.process("owner"), world.process("reader"), world.process("heir")
+        store = _filled(owner)
+        owner.run(lambda: backup_on(store, owner.at(BACKUPS), pin=False))
+        heir.start(heir.opening())
+        held = heir.until(op="create_if_absent", name="*/j/*", stage="send")
+        replica = reader.replica()
+        with pytest.raises(StorageUnavailable, match="run it again"):
+            reader.run(lambda: backup_on(replica, reader.at(BACKUPS), pin=False))
+        held.release()
+        world.advance(5)
+        reader.run(lambda: backup_on(replica, reader.at(BACKUPS), pin=False))

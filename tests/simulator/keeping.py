@@ -82,7 +82,7 @@ class Keeping:
         )
 
     def _observe(self, call: Call, result: Any, late: bool) -> None:
-        if isinstance(result, BaseException) or not call.changes or call.op in ("harden", "sync"):
+        if isinstance(result, BaseException) or not call.changes or call.step.startswith("fsync"):
             return
         if call.name.startswith(BACKUPS):
             name = call.name.removeprefix(BACKUPS)
