@@ -44,6 +44,9 @@ _FIRST = (
     "s3/",
     "faults/test_lost_replies_s3.py",
 )
+# Their tests ask for full collections.
+_COLLECTING = {"faults", "simulation"}
+_frozen_for: set[Path] = set()
 _IN_MEMORY = {"engine", "faults", "hdfs", "journal", "offload", "regressions", "s3", "spark"}
 # Of these, the share that meets a real disk: its syncs take long enough for others to come between.
 _ON_DISK = {
@@ -76,13 +79,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of collected tests live to the end: out of the sight of the full collections that some tests ask for.
-
-    The simulator collects at the end of each world, and crash points after each case: over this heap that took most of a second.
-    """
+def _freeze() -> None:
+    """What lives by now lives to the end (thousands of collected tests, their reports, libraries): out of the sight of the full
+    collections that some tests ask for. The simulator collects at the end of each world, and crash points after each case: over this
+    heap that took most of a second, and in a worker with Spark behind it several."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    _freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path not in _frozen_for and item.path.parent.name in _COLLECTING:
+        _frozen_for.clear()
+        _frozen_for.add(item.path)
+        _freeze()
 
 
 @pytest.hookimpl(wrapper=True)

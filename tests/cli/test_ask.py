@@ -60,15 +60,15 @@ def test_an_owner_without_an_application_does_it_and_is_not_idle_meanwhile(
 ) -> None:
     with chunkstore.open(root) as store:
         store.create("a")
-    serving = start("serve", root, "--idle-s", "4", "--json")
+    serving = start("serve", root, "--idle-s", "6", "--json")
     assert serving.stdout is not None
     assert json.loads(serving.stdout.readline())["event"] == "serving"
     began_s = time.monotonic()
     with chunkstore.open_asker(root) as asker:
         for number in range(3):
-            time.sleep(2)
+            time.sleep(2.5)
             asker.commit((Create(f"asked {number}"),), TablePut("sink", b"%d" % number, b"1", 0))
     out, _ = serving.communicate(timeout=60)
     assert json.loads(out.splitlines()[-1])["reason"] == "idle"
-    assert time.monotonic() - began_s > 9
+    assert time.monotonic() - began_s > 12
     assert [item["name"] for item in call("ls", root, "--json").lines] == ["a", *(f"asked {n}" for n in range(3))]

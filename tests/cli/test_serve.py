@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,9 +163,15 @@ def test_standing_by_it_is_warm(filled: str, tmp_path: Path, capsys: pytest.Capt
 
 def test_standing_by_it_ends_at_once(call: Call, filled: str) -> None:
     with chunkstore.open(filled):
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
-        timer.start()
+        before = signal.getsignal(signal.SIGTERM)
+
+        def end() -> None:
+            wait_for(lambda: signal.getsignal(signal.SIGTERM) is not before)  # else it would end the tests
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        thread, _ = in_thread(end)
         [said] = call("serve", filled, "--stand-by", "--json").lines
+        thread.join()
         assert (said["event"], said["reason"]) == ("ended", "signal")
 
 

@@ -14,6 +14,7 @@ from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+from tests.support.alone import alone
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first
 
@@ -25,7 +26,7 @@ def opened() -> Iterator[tuple[ChunkedSegmentStorage, MeteredChunkStorage, Hooke
     metered = MeteredChunkStorage(gate)
     settings = Settings(lease_s=0, default_rolling=RollingPolicy(chunk_size_bytes_max=10))
     with open_store_on(metered, settings=settings) as store:
-        store._maintenance.stopping.set()  # else the keeper's looks for a newer claim would count on a slow day
+        alone(store)
         yield store, metered, gate
     forget_memory(url)
 

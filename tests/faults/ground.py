@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.keys import SESSION
 from chunkstore.records import AttributeValue
+from tests.support.alone import alone
 from tests.support.disk import Disk, DiskStorage
 from tests.support.faulty import FaultyChunkStorage, Outcome
 from tests.support.worlds import VARIANTS, Kind, Mode, World
@@ -151,10 +152,7 @@ class Ground:
 
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """What the end of a process does: no call, no write, but threads end and the cache is let go, not marked clean."""
-        maintenance = store._maintenance
-        maintenance.stopping.set()
-        if maintenance._keeper is not None:
-            maintenance._keeper.join(5)
+        alone(store, 5)
         store._container.pool.close()
         store._container.closed = True
         for item in (store._container.current.store, *(retired for _, retired in store._container._retired)):

@@ -27,6 +27,7 @@ from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, Storag
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.storage import ChunkStorage
 from tests.faults.ground import State, observe, work
+from tests.support.alone import alone
 from tests.support.data import problems
 from tests.support.worlds import ShelfCache
 
@@ -107,10 +108,8 @@ class Loss:
 
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """The process ends: nothing is closed or written."""
-        maintenance, container = store._maintenance, store._container
-        maintenance.stopping.set()
-        if maintenance._keeper is not None:
-            maintenance._keeper.join(30)
+        alone(store)
+        container = store._container
         container.pool.close()
         container.closed = True
         self._stores.remove(store)
@@ -251,10 +250,7 @@ class LostReplies:
         if kind.name == "first-open":
             return None
         store = loss.open()
-        # Else its looks for a newer claim count among the requests on a slow day.
-        store._maintenance.stopping.set()
-        assert store._maintenance._keeper is not None
-        store._maintenance._keeper.join(30)
+        alone(store)
         kind.prepare(loss, store)
         return store
 

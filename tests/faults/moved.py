@@ -38,6 +38,7 @@ from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.ground import fast_folder
 from tests.hdfs.moving import WAYS as HDFS_WAYS
 from tests.hdfs.moving import Tree
+from tests.support.alone import alone
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.forwarding import Hooked
 from tests.support.servers.hdfs import shared_cluster
@@ -232,8 +233,7 @@ def _open(storage: ChunkStorage, deadline_s: float, mode: Mode) -> ChunkedSegmen
     settings = Settings(journal_mode=mode, op_deadline_s=deadline_s, resolve_s=0.0, lease_s=0.0)
     cache = ShelfCache(storage, CONTAINER, "owner", MemoryShelf())
     store = open_store_on(storage, container=CONTAINER, settings=settings, cache=cache, close_storage=True)
-    # Heartbeats of a keeper would come whenever the machine is slow.
-    store._maintenance.stopping.set()
+    alone(store)
     return store
 
 

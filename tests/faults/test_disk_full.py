@@ -23,6 +23,7 @@ from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import FileSystem, SmallDisk, SplitStorage, small_disk
+from tests.support.alone import alone
 from tests.support.data import problems
 from tests.support.worlds import Mode
 
@@ -141,10 +142,7 @@ class Shop:
 
     def kill(self) -> None:
         """End the store's threads without a word to the storage."""
-        self.store._maintenance.stopping.set()
-        keeper = self.store._maintenance._keeper
-        assert keeper is not None
-        keeper.join(10)
+        alone(self.store)
         self.store._container.closed = True
         self.store._container.current.store.close(clean=False)
 

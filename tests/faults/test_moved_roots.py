@@ -24,6 +24,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.ground import FULL_RUN, fast_folder
 from tests.faults.moved import CONTAINER, WAYS, Disk, Moment, Place, can_mount, files_of, is_refused
+from tests.support.alone import alone
 from tests.support.worlds import Mode
 
 ROUNDS = 500 if FULL_RUN else 50
@@ -54,8 +55,7 @@ class Bench:
             lmdb_map_bytes=1 << 26,
         )
         store = open_store_on(storage if wrap is None else wrap(storage), container=CONTAINER, settings=settings)
-        # Heartbeats of a keeper would come whenever the machine is slow.
-        store._maintenance.stopping.set()
+        alone(store)
         self.stores.append(store)
         return store
 

@@ -20,6 +20,7 @@ from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.claim import new_attempt
 from chunkstore_journal.container import read_format
 from chunkstore_journal.service import ContainerJournal
+from tests.support.alone import alone
 
 Mode = Literal["slot", "append"]
 T = TypeVar("T")
@@ -88,10 +89,7 @@ def objects_of(storage: MemoryChunkStorage) -> dict[str, bytes]:
 
 def abandon(store: ChunkedSegmentStorage) -> None:
     """End the threads of a store that is not closed."""
-    store._maintenance.stopping.set()
-    keeper = store._maintenance._keeper
-    if keeper is not None:
-        keeper.join(5)
+    alone(store, 5)
     store._container.pool.close()
 
 

@@ -24,6 +24,7 @@ from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.faults.test_two_owners import Duel
+from tests.support.alone import alone
 from tests.support.data import fails_in_time, pattern
 from tests.support.hdfs_wire import HdfsWire
 from tests.support.real_servers import Writer, check_command_line, check_demonstration, finish, until_all_have
@@ -213,15 +214,11 @@ def test_a_group_commit_costs_one_record_and_its_data(hdfs: HdfsCluster, tmp_pat
     for name in names:
         store.create(name)
         store.append(name, b"first")
+    alone(store)
     with storage.counting() as cost:
         store.commit([changes.Append(name, b"second") for name in names])
-    # D + 1 and one look at our own claim; nothing is listed and nothing is read. (Once a second, beside all commits, an owner looks
-    # for a newer claim.)
-    assert cost.requests["identity"] >= 1
-    assert {name: count for name, count in cost.requests.items() if name not in ("exists", "identity")} == {
-        "create": 6,
-        "create_if_absent": 1,
-    }
+    # D + 1 and one look at our own claim; nothing is listed and nothing is read.
+    assert cost.requests == {"create": 6, "create_if_absent": 1, "identity": 1}
     store.close()
     storage.close()
 

@@ -157,6 +157,7 @@ def test_a_forked_child_cannot_touch_its_parents_store(world: World) -> None:
     store = world.open()
     store.create("s")
     store.append("s", b"parent;")
+    world.still(store)
     before = world.objects()
     sizes = [world.content(name) for name in before]
 

@@ -16,6 +16,7 @@ from chunkstore.storage import ChunkHandle, ChunkRange, Composed
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect
+from tests.support.alone import alone
 from tests.support.epochs import age
 from tests.support.requests_spent import Requests
 from tests.support.servers.s3server import S3Server
@@ -25,14 +26,6 @@ EPOCHS = 1000 if FULL_RUN else 200
 
 def settings(path: Path, **more: Any) -> Settings:
     return Settings(cache_dir=str(path), lease_s=0, **more)
-
-
-def alone(store: chunkstore.ChunkedSegmentStorage) -> None:
-    """End the background work, which looks after the container now and then: what is counted from here on is the caller's."""
-    maintenance = store._maintenance
-    maintenance.stopping.set()
-    assert maintenance._keeper is not None
-    maintenance._keeper.join(30)
 
 
 @pytest.mark.parametrize("segments", [1, 8])

@@ -33,6 +33,7 @@ def test_a_flipped_bit_is_found_in_every_range_that_touches_it(
         content = pattern(0, 1000)
         store.append("a", content)
         [chunk] = store.layout("a")
+        world.still(store)
         for low, high in ((0, 1000), (1, 999), (64, 128), (63, 129), (70, 71), (500, 1000)):
             with meter.counting() as cost:
                 assert store.read("a", low, high - low) == content[low:high]

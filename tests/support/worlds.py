@@ -29,6 +29,7 @@ from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import read_format
+from tests.support.alone import alone
 
 Kind = Literal["memory", "filesystem", "hdfs", "s3"]
 Mode = Literal["slot", "append"]
@@ -227,12 +228,11 @@ class World:
 
     def crash(self, store: ChunkedSegmentStorage) -> None:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
-        self.still(store)
+        store._maintenance.stopping.set()
 
     def still(self, store: ChunkedSegmentStorage) -> None:
-        """For tests that count: from now on only the test itself writes records, and asks the storage. (Its keeper would look for a
-        newer claim, or write a heartbeat, wherever the test is held up for a second.)"""
-        store._maintenance.stopping.set()
+        """For tests that count: from now on only the test itself writes records, and asks the storage."""
+        alone(store)
 
     # Behind the engine's back
 
