@@ -144,8 +144,15 @@ def _batch(
     count = 0
     while not count or time.monotonic() - wall < _BATCH_S:
         seed = first + count * step
-        forced = {"upkeep": upkeep or None, "asks": asks or None, "keeps": keeps or None}
-        run = run_seed(seed, claims=claims, level=level, distrust=distrust, **forced)
+        run = run_seed(
+            seed,
+            claims=claims,
+            level=level,
+            distrust=distrust,
+            upkeep=upkeep or None,
+            asks=asks or None,
+            keeps=keeps or None,
+        )
         tally.add(run, " --upkeep" * upkeep + " --asks" * asks + " --keeps" * keeps)
         count += 1
     tally.cpu_s = time.process_time() - began

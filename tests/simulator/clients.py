@@ -227,7 +227,9 @@ class Client(UpkeepVerbs):
         self._call(store, "concat", target, (offset, source), lambda: store.concat(target, offset, source))
 
     def _create(self, store: ChunkedSegmentStorage, name: str, size: int) -> int:
-        attributes = {"size": size, "by": self.name} if self._keeping is not None else None
+        attributes: dict[str, int | str | bytes] | None = (
+            {"size": size, "by": self.name} if self._keeping is not None else None
+        )
         return store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size), attributes=attributes).segment_id
 
     def do_commit(self, store: ChunkedSegmentStorage) -> None:

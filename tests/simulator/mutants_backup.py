@@ -64,6 +64,7 @@ BACKUP_MUTANTS: Final = (
         Patch(f"{_COPIES}:Copier._check_length", "if not new:", "if False:"),
         kinds=POSIX,
         needs=("power_cut",),
+        tests=("tests/simulation/test_kept.py",),
     ),
     _mutant(
         "keep-shared",
@@ -99,6 +100,7 @@ BACKUP_MUTANTS: Final = (
         ),
         kinds=POSIX,
         needs=("power_cut",),
+        tests=("tests/simulation/test_kept.py",),
     ),
     _mutant(
         "past-too-far",
