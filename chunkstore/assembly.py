@@ -249,8 +249,7 @@ def open_replica_on(
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
 
-    chosen = parts.checked_settings(settings)
-    names = ContainerNames(container)
+    chosen, names = parts.checked_settings(settings), ContainerNames(container)
     asked = Asked(*check_moment(at_lsn, at_time))
     past = asked != (None, None)
     storage = guarded(storage)
@@ -290,7 +289,8 @@ def open_replica_on(
             close_storage=storage.close if close_storage else None,
         )
         try:
-            parts.require_import(follower.store, names, None, format_.mark)
+            streams.require_begun(follower.store.head().position)
+            parts.require_import(follower.store, names, None)
         except BaseException:
             replica.close()
             raise
@@ -319,12 +319,15 @@ def _open_backup(
     role = "replica" if moment == (None, None) else "past"
     made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
     try:
+        follower = BackupFollower(storage, names, made, moment)
         return Replica(
             storage=storage,
             names=names,
             settings=settings,
-            follower=BackupFollower(storage, names, made, moment),
+            follower=follower,
+            journal_findings=follower.findings,
             uuid=uuid,
+            why_absent=None if moment == (None, None) else follower.why_absent,
             close_cache=made.close if cache is None else None,
             close_storage=storage.close if close_storage else None,
         )

@@ -89,9 +89,7 @@ class Claim(NamedTuple):
             seeded = None if warm is None else cache.seed(warm)
             service = ContainerJournal(storage, names, format_, cache, settings)
             ownership = service.take_over(
-                own=None,
-                accept_rollback=accept_rollback,
-                first_rows=parts.rows_of_import(format_.mark or parts.first_mark(origin)),
+                own=None, accept_rollback=accept_rollback, first_rows=parts.rows_of_import(origin)
             )
             store = serve(
                 service,

@@ -14,9 +14,9 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.invariants import PINNED
 from chunkstore.metadata.codec import encode_table
-from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, decode_mark, encode_import, find_import
+from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, encode_import, find_import
 from chunkstore.metadata.keys import IMPORT_KEY
-from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
 from chunkstore.names import ContainerNames
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.operations.snapshots import SnapshotWriter
@@ -29,7 +29,6 @@ from chunkstore.upkeep.usage import StoredSizes
 __all__ = [
     "cache_of",
     "checked_settings",
-    "first_mark",
     "memory_of_owner",
     "require_import",
     "rows_of_import",
@@ -133,27 +132,22 @@ def why_absent(
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
 
 
-def first_mark(origin: Origin | None) -> bytes:
-    """The mark with which an import begins; empty: there is none."""
-    return b"" if origin is None else encode_import(ImportMark(origin, ImportPhase.SEGMENTS, b""))
-
-
-def rows_of_import(mark: bytes) -> list[RowChange]:
+def rows_of_import(origin: Origin | None) -> list[RowChange]:
     """What the first OPEN of a container puts there that is made of another's state."""
-    return [(IMPORT_KEY, encode_table(TableRecord(1, mark)))] if mark else []
+    if origin is None:
+        return []
+    mark = encode_import(ImportMark(origin, ImportPhase.SEGMENTS, b""))
+    return [(IMPORT_KEY, encode_table(TableRecord(1, mark)))]
 
 
-def require_import(store: MetadataStore, names: ContainerNames, origin: Origin | None, first: bytes = b"") -> None:
-    """Raise ``Unsupported`` or ``InvalidArgument`` unless the container is being made of ``origin``; of None: unless it is whole.
-    ``first``: the mark in its FORMAT, which counts as long as it was never opened."""
+def require_import(store: MetadataStore, names: ContainerNames, origin: Origin | None) -> None:
+    """Raise ``Unsupported`` or ``InvalidArgument`` unless the container is being made of ``origin``; of None: unless it is whole."""
     with store.view() as view:
         mark = find_import(view)
-        if mark is None and first and view.head.position == GENESIS:
-            mark = decode_mark(first)
     if (None if mark is None else mark.origin) == origin:
         return
     if mark is None:
-        text = f"there is a container {names.container!r} already: name another one, or another root"
+        text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
         raise InvalidArgument(text, argument="new_root")
     what = f"lsn {mark.origin.lsn} of container {mark.origin.container.hex()}"
     if origin is not None:

@@ -189,7 +189,7 @@ class Replica(ReadableContainer):
             what = (
                 "a state of the past is none to go on from: restore it"
                 if self._is_past
-                else "this replica has no cache for an owner"
+                else "this replica has no cache for an owner; one of a backup never has: restore it"
             )
             raise Unsupported(what, feature="promote")
         held = runtime.interruptible_lock(self._lock)

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import open_stored_export
-from chunkstore.backup.runs import BackupInfo, complete_at, container_of, newest_complete
+from chunkstore.backup.runs import BackupInfo, complete_at, container_of, find_done, newest_complete
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
-from chunkstore.errors import ContainerNotFound, Damaged
+from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
+from chunkstore.invariants import Finding
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.operations.check import CheckLevel
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["BackupFollower"]
@@ -70,7 +72,12 @@ class BackupFollower:
         if known is not None and known.head().position[:2] != (found.lsn, found.hash):
             known.close(clean=True)
             known = None
-        store = known or self._loaded(found)
+        try:
+            store = known or self._loaded(found)
+        except (ChunkNotFound, Damaged) as error:
+            text = f"the backup of lsn {found.lsn} cannot be read ({error}): name another one by its lsn ('backup ls')"
+            position = getattr(error, "position", 0)
+            raise Damaged(text, object=found.stored(self._names), position=position) from error
         with store.view() as view:
             head = view.head
             rows = copies(view.scan(CHUNK, b"D"), ContainerNames(self._names.container), head.position.epoch)
@@ -111,6 +118,23 @@ class BackupFollower:
             raise
         self._cache.make_current(store)
         return store
+
+    def findings(self, level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
+        """Damage of the backup's export as it is stored: what is shown may come from the cache. Raises what the storage raises."""
+        name = self._names.stored(self.store.head().position.lsn, self._shown)
+        try:
+            for _ in open_stored_export(self._storage, name):
+                pass
+        except (ChunkNotFound, Damaged) as error:
+            return [Finding(0, "damage", "", "", name, getattr(error, "position", 0), str(error))]
+        return []
+
+    def why_absent(self, chunk: str) -> PastCollected | None:
+        """Why a copy is absent: the backup that is shown was given up since; None: it is lost. Raises as ``find_done``."""
+        if find_done(self._storage, self._names, self._shown) is not None:
+            return None
+        lsn = self.store.head().position.lsn
+        return PastCollected(f"the backup of lsn {lsn} was given up, and {chunk} deleted", lsn=lsn, chunk=chunk)
 
     def close(self) -> None:
         """Release the stores."""

@@ -87,6 +87,7 @@ def backup(
     keep_days: float | None = None,
     pin: bool = True,
     pins: Pins | None = None,
+    audit: bool = False,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> BackupReport:
@@ -94,8 +95,8 @@ def backup(
 
     ``backup_root``: a root of its own; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so
     many stay, and those that are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one
-    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``before`` is told what it is going to cost,
-    ``progress`` bytes.
+    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``audit``: list all copies first, and copy anew
+    what the last backup names and is lost. ``before`` is told what it is going to cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
     backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
@@ -106,7 +107,15 @@ def backup(
     check_keep(keep, keep_days)
     with closing(open_storage(backup_root, store.settings)) as target:
         return backup_on(
-            store, target, keep=keep, keep_days=keep_days, pin=pin, pins=pins, before=before, progress=progress
+            store,
+            target,
+            keep=keep,
+            keep_days=keep_days,
+            pin=pin,
+            pins=pins,
+            audit=audit,
+            before=before,
+            progress=progress,
         )
 
 
@@ -118,6 +127,7 @@ def backup_on(
     keep_days: float | None = None,
     pin: bool = True,
     pins: Pins | None = None,
+    audit: bool = False,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> BackupReport:
@@ -129,7 +139,7 @@ def backup_on(
     pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
     try:
         runs.claim_root(target, names, uuid)
-        run = _Run(store, target, names, pool, maker, progress or (lambda _: None))
+        run = _Run(store, target, names, pool, maker, progress or (lambda _: None), audit)
         made = run.make(before or (lambda _: None))
         given = None if kept is None else give_up(target, names, kept, made)
         return BackupReport(made, given)
@@ -174,6 +184,7 @@ class _Run:
         pool: runtime.Pool,
         maker: Pins | None,
         progress: Callable[[int], object],
+        audits: bool,
     ) -> None:
         self._store = store
         self._target = target
@@ -182,6 +193,7 @@ class _Run:
         self._pool = pool
         self._maker = maker
         self._progress = progress
+        self._audits = audits
         self._run = runtime.token(16).hex()
         self._began_ms = runtime.now_ms()
         self._seen_s = runtime.monotonic_s()
@@ -258,18 +270,24 @@ class _Run:
                     self._maker.unpin(name)
 
     def _check_order(self, header: ExportHeader, base: BackupInfo | None) -> None:
-        lsn, identity = header.position[:2]
-        if base is not None and lsn < base.lsn and isinstance(self._store, Replica):
+        lsn, identity, epoch = header.position[:3]
+        if base is None:
+            return
+        if lsn < base.lsn and isinstance(self._store, Replica):
             # What an owner has acknowledged a replica may not be able to believe yet.
             raise StorageUnavailable(
                 f"its backup {base.run} is of lsn {base.lsn}, and this replica shows lsn {lsn}: run it again. If that stays so, the root "
                 "was rolled back, or is another's copy: begin another root for its backups",
                 object=base.stored(self._names),
             )
-        if base is not None and (lsn < base.lsn or (lsn == base.lsn and identity != base.hash)):
+        seen_epoch = 0
+        with suppress(Damaged, ChunkNotFound):  # copying says so
+            seen_epoch = open_stored_export(self._target, base.stored(self._names)).header.position.epoch
+        # A history that goes on behind a rollback may have outrun the base's lsn, but hardly its epoch.
+        if lsn < base.lsn or epoch < seen_epoch or (lsn == base.lsn and identity != base.hash):
             raise RolledBack(
-                f"its backup {base.run} is of lsn {base.lsn}, this state of lsn {lsn}: it was rolled back, or is another's copy. Begin "
-                "another root for its backups",
+                f"its backup {base.run} is of lsn {base.lsn} and epoch {seen_epoch}, this state of lsn {lsn} and epoch {epoch}: it was "
+                "rolled back, or is another's copy. Begin another root for its backups",
                 object=base.stored(self._names),
                 lsn_seen=base.lsn,
                 lsn_now=lsn,
@@ -279,11 +297,12 @@ class _Run:
         self, path: str, header: ExportHeader, base: BackupInfo | None, before: Callable[[BackupPlan], object]
     ) -> Copier:
         """B3."""
+        present = self._present() if self._audits else None
 
         def missing() -> Iterator[Copy]:
             wanted = copies(read_export(path).of_kind(CHUNK), self._own, header.position.epoch)
-            there = () if base is None else named_copies(self._target, self._names, base.lsn, base.run)
-            return without(wanted, there)
+            there = iter(()) if base is None else named_copies(self._target, self._names, base.lsn, base.run)
+            return without(wanted, there if present is None else filter(present, there))
 
         chunks = size_bytes = requests = 0
         for item in missing():
@@ -296,7 +315,7 @@ class _Run:
         )
         if chunks:
             try:
-                copier.copy(missing(), self._present())
+                copier.copy(missing(), present or self._present())
             except ChunkNotFound as error:
                 raise self._gone(error) from error
         return copier
@@ -309,15 +328,15 @@ class _Run:
         )
 
     def _present(self) -> Callable[[Copy], bool]:
-        """What a run that did not end has left is there already; without such a run nobody lists anything."""
+        """What a run that did not end has left is there already; without such a run, or an audit, nobody lists anything."""
         others = [other for other in runs.iter_running(self._target, self._names) if other.run != self._run]
-        there = set[tuple[bytes, int]]()
-        for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others else ():
+        there = dict[tuple[bytes, int], int]()
+        for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others or self._audits else ():
             for info in iter_listing(self._target, prefix):
                 found = self._names.parse_copy(info.name)
-                if found is not None and (found[1] is None or found[1] <= info.length):
-                    there.add((found[0], -1 if found[1] is None else found[1]))
-        return lambda item: item[:2] in there
+                if found is not None:
+                    there[found[0], -1 if found[1] is None else found[1]] = info.length
+        return lambda item: there.get(item[:2], -1) >= item.length
 
     def _step(self, size_bytes: int) -> None:
         self._progress(size_bytes)

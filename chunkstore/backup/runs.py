@@ -134,9 +134,11 @@ def newest_complete(storage: ChunkStorage, names: BackupNames) -> BackupInfo | N
 
 
 def complete_at(storage: ChunkStorage, names: BackupNames, lsn: int | None, time_ms: int | None) -> BackupInfo:
-    """The backup of this very lsn, or the newest that was made by that time. Raises ``InvalidArgument`` (there is none), and as
-    ``find_done``."""
+    """The backup of this very lsn, or the newest that was made by that time. Raises ``InvalidArgument`` (there is none; a time in the
+    future), and as ``find_done``."""
     found = sorted(iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms))
+    if time_ms is not None and time_ms > max(runtime.now_ms(), *(info.time_ms for info in found), 0):
+        raise InvalidArgument(f"{time_ms} ms since 1970 lies in the future", argument="at_time")
     for info in reversed(found):
         if info.lsn == lsn or (time_ms is not None and info.time_ms <= time_ms):
             return info
@@ -176,7 +178,9 @@ def iter_running(storage: ChunkStorage, names: BackupNames) -> Iterator[Running]
         try:
             fields = read_small(storage, info.name, RUNNING)
             if fields is not None:
-                yield Running(run, fields.whole(), fields.whole())
+                base_lsn, seen_ms = fields.whole(), fields.whole()
+                # A clock that ran ahead must not keep the mark of a dead run alive for years.
+                yield Running(run, base_lsn, min(seen_ms, info.modified_ms or seen_ms))
         except Damaged:
             yield Running(run, 0, info.modified_ms or 0)
 

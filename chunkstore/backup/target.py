@@ -42,16 +42,15 @@ def open_target(
     try:
         format_ = read_format(storage, names)
     except ContainerNotFound:
-        # From its first byte it says what it is made of, so that whoever opens it before us does not find it empty.
-        format_ = create_container(storage, names, settings, probe=probe_storage, mark=parts.first_mark(origin))
+        format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
         created = True
     else:
         room = parts.scratch_of(storage, format_.uuid, settings, cache)()
         present = Follower(storage, names, format_, room, settings)
         try:
             # One that nobody ever opened holds nothing: somebody, perhaps we, died while making it.
-            if present.catch_up().position != GENESIS or format_.mark:
-                parts.require_import(present.store, names, origin, format_.mark)
+            if present.catch_up().position != GENESIS:
+                parts.require_import(present.store, names, origin)
         finally:
             present.close()
             room.close()

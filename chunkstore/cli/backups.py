@@ -183,7 +183,7 @@ def backup(
         typer.Option(metavar="D", help="Afterwards keep those of the last D days.", show_default="all"),
     ] = None,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Afterwards list all copies and compare them with what backups name.")
+        bool, typer.Option("--audit", help="Copy anew what was lost there; then compare all copies with what is named.")
     ] = False,
     no_pin: NoPin = False,
     container: options.Container = "default",
@@ -210,7 +210,8 @@ def backup(
         _progress(as_json=as_json) as (before, progress),
     ):  # fmt: skip
         report = backups.backup(
-            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, before=before, progress=progress
+            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, audit=audit, before=before,
+            progress=progress,
         )  # fmt: skip
     found = backups.audit(backup_root, container=container, settings=settings) if audit else None
     if as_json:

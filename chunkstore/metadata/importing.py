@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import IMPORT_KEY
 from chunkstore.metadata.port import MetadataView
 
-__all__ = ["ImportMark", "ImportPhase", "Origin", "decode_import", "decode_mark", "encode_import", "find_import"]
+__all__ = ["ImportMark", "ImportPhase", "Origin", "decode_import", "encode_import", "find_import"]
 
 _HEADER = Struct(">B16sQ16sB")
 _VERSION: Final = 1
@@ -51,11 +51,7 @@ def encode_import(mark: ImportMark) -> bytes:
 
 def decode_import(raw: bytes) -> ImportMark:
     """What the row says. Raises ``Damaged``."""
-    return decode_mark(decode_table(IMPORT_KEY, raw).value)
-
-
-def decode_mark(value: bytes) -> ImportMark:
-    """Inverse of ``encode_import``. Raises ``Damaged``."""
+    value = decode_table(IMPORT_KEY, raw).value
     if _HEADER.size <= len(value) <= _HEADER.size + _AFTER_BYTES_MAX:
         version, container, lsn, identity, phase = _HEADER.unpack_from(value)
         if version == _VERSION and phase in tuple(ImportPhase):

@@ -111,9 +111,14 @@ def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
 
 
 def create_container(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, *, probe: Probe | None = None, mark: bytes = b""
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    *,
+    probe: Probe | None = None,
+    imports: bool = False,
 ) -> ContainerFormat:
-    """Make the container, or return the FORMAT of the first creator. Atomic, durable, safe to repeat. ``mark``: as in FORMAT.
+    """Make the container, or return the FORMAT of the first creator. ``imports``: for an import. Atomic, durable, safe to repeat.
 
     Raises: ``Unsupported`` (no working put-if-absent here, or ``journal_mode="append"`` without append),
     ``StorageFull``, ``StorageUnavailable`` (it may have been made), ``Damaged`` (also where only FORMAT is gone).
@@ -135,7 +140,7 @@ def create_container(
         probe=seen,
         created_ms=runtime.now_ms(),
         name=names.container,
-        mark=mark,
+        imports=imports,
     )
     data = encode_format(wanted)
     try:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from chunkstore.config import KIB
-from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.port import GENESIS, Position
 from chunkstore.names import ContainerNames
 from chunkstore.runtime import Pool
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -142,7 +142,14 @@ class Streams:
         self.names = names
         self.container = container.uuid
         self.mode = container.mode
+        self._imports = container.imports
         self._opened: dict[int, Opened | Sealed] = {}
+
+    def require_begun(self, at: Position) -> None:
+        """Raise ``Unsupported`` where no record is there ``at`` the end of history, and the first one belongs to an import."""
+        if self._imports and at == GENESIS:
+            text = f"an import into container {self.names.container!r} ended before it began: run it again, or delete what is there"
+            raise Unsupported(text, feature="unfinished_import")
 
     def is_ours(self, link: SnapshotLink) -> bool:
         """Whether a link, which may say anything, names a snapshot of this container, at its lsn."""

@@ -64,7 +64,8 @@ class ObjectKind(IntEnum):
 
 
 class ContainerFormat(NamedTuple):
-    """FORMAT: written once when a container is made. ``probe`` is what the storage was seen to do, not promised to."""
+    """FORMAT: written once when a container is made. ``probe`` is what the storage was seen to do, not promised to. ``imports``: its
+    first OPEN begins an import; without one nobody else opens it."""
 
     uuid: bytes
     version: int
@@ -73,8 +74,7 @@ class ContainerFormat(NamedTuple):
     probe: Mapping[str, Plain]
     created_ms: int
     name: str
-    mark: bytes = b""
-    """Of the import that makes this container, which its first OPEN takes in, whoever writes that; empty: it begins with nothing."""
+    imports: bool = False
 
 
 class Claim(NamedTuple):
@@ -159,7 +159,7 @@ def encode_format(value: ContainerFormat) -> bytes:
     mode = MODE_NUMBERS[value.mode]
     probe = _canonical(value.probe)
     body = (value.uuid, value.version, mode, value.medium, probe, value.created_ms, value.name)
-    raw = _seal(ObjectKind.FORMAT, (*body, value.mark) if value.mark else body)
+    raw = _seal(ObjectKind.FORMAT, (*body, True) if value.imports else body)
     with must_be_readable("FORMAT"):
         decode_format(raw, object="FORMAT")
     return raw
@@ -175,8 +175,9 @@ def decode_format(data: BytesLike, *, object: str) -> ContainerFormat:
     if not isinstance(probe, Mapping):
         fields.wrong("a map of probe results")
     created_ms, name = fields.whole(), fields.text(_TEXT_MAX)
-    mark = b"" if fields.is_at_end else fields.raw()
-    return ContainerFormat(uuid, version, mode, medium, probe, created_ms, name, mark)
+    return ContainerFormat(
+        uuid, version, mode, medium, probe, created_ms, name, not fields.is_at_end and fields.take() is True
+    )
 
 
 def encode_claim(value: Claim) -> bytes:

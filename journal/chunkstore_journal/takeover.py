@@ -172,6 +172,8 @@ class TakeOver:
         self._store = found.store
         if not attempt.open_data:
             rows = self._first_rows if previous is None else ()
+            if not rows:
+                streams.require_begun(found.store.head().position)
             attempt.open_data = self._build_open(attempt, previous, closed, found, 0, rows)
         return self._serve(attempt, previous, closed, found)
 

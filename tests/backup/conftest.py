@@ -31,9 +31,9 @@ class Place(NamedTuple):
     def backup(self, **more: Any) -> backup.BackupReport:
         return backup.backup(self.store, self.url, **more)
 
-    def replica(self) -> chunkstore.Replica:
+    def replica(self, **moment: Any) -> chunkstore.Replica:
         cache = MemoryMetadataCache(bytes(16), "test", "replica", shelf=MemoryShelf())
-        return open_replica_on(self.target(), settings=self.settings, cache=cache, close_storage=True)
+        return open_replica_on(self.target(), settings=self.settings, cache=cache, close_storage=True, **moment)
 
     def names(self) -> set[str]:
         target = self.target()

@@ -130,6 +130,7 @@ class ObjectSample(NamedTuple):
 _FORMAT = objects.ContainerFormat(
     CONTAINER, 1, "slot", "s3", {"if_none_match": True, "winners": (1, 1), "server": {"name": "x"}}, 5, "orders"
 )
+_IMPORTED = _FORMAT._replace(imports=True)
 _CLAIM = objects.Claim(4, TOKEN, "host-a", 77, "boot-1", 1_700_000_000_000)
 _VOIDED = objects.VoidedHint(3, 7)
 _LATEST = objects.LatestHint(LINK, 4)
@@ -138,6 +139,7 @@ _RELEASED = LeaseInfo(4, 13, "host-a", 77, "boot-1", True, 40, bytes(range(16)))
 
 OBJECTS: dict[str, ObjectSample] = {
     "format": ObjectSample(_FORMAT, objects.encode_format(_FORMAT), objects.decode_format),
+    "format_of_import": ObjectSample(_IMPORTED, objects.encode_format(_IMPORTED), objects.decode_format),
     "claim": ObjectSample(_CLAIM, objects.encode_claim(_CLAIM), objects.decode_claim),
     "voided": ObjectSample(_VOIDED, objects.encode_voided(_VOIDED), objects.decode_voided),
     "latest": ObjectSample(_LATEST, objects.encode_latest(_LATEST), objects.decode_latest),

@@ -135,7 +135,7 @@ BACKUP_MUTANTS: Final = (
     _mutant(
         "restore-empty-first",
         "a container that is about to be restored can be opened empty",
-        Patch("chunkstore.backup.target:open_target", "mark=parts.first_mark(origin)", 'mark=b""'),
+        Patch("chunkstore.backup.target:open_target", "imports=True", "imports=False"),
         tests=("tests/simulation/test_kept.py",),
     ),
     _mutant(

@@ -1,0 +1,20 @@
+"""Ending a store's background work, for tests that count what is asked or written, and for those that abandon a store."""
+
+from __future__ import annotations
+
+from chunkstore.engine import ChunkedSegmentStorage
+
+__all__ = ["alone"]
+
+
+def alone(store: ChunkedSegmentStorage, wait_s: float = 60.0) -> None:
+    """End the background work of ``store`` and wait for what of it is under way: what is asked or written from here on is the
+    caller's. (The keeper looks for a newer claim and the asked look for a bell now and then, which a slow machine lets happen in
+    the middle of anything.)"""
+    maintenance = store._maintenance
+    maintenance.stopping.set()
+    if maintenance._keeper is not None:
+        maintenance._keeper.join(wait_s)
+    for beside in maintenance.beside:
+        beside.stop()
+        beside.join(wait_s)
