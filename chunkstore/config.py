@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from chunkstore.errors import InvalidArgument
 
 __all__ = [
     "GIB",
     "KIB",
+    "LAYOUTS",
     "LIMITS",
     "MIB",
     "DefragPolicy",
     "JournalMode",
+    "Layout",
     "Limits",
     "OptimiserPolicy",
     "RetentionPolicy",
@@ -32,6 +34,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 JournalMode = Literal["auto", "slot", "append"]
+Layout = Literal["NO_UPGRADE", "CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE", "INSTALL_NEW"]
+LAYOUTS = get_args(Layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +181,10 @@ class Settings:
     Attributes (units last):
       cache_dir: local directory of the LMDB cache; deleting it is always safe.
       journal_mode: "auto" takes APPEND where the file system is on the allow-list, else SLOT (protocol.md A13).
-      lengths: "exact", every append is journaled; the former "lazy" is refused (decision 0012).
+      layout: what to do with header files of PDP-34's old layout (docs/guide-old-layout.md). "NO_UPGRADE": read them, write nothing.
+        "CODE_ONLY_UPGRADE": import segments from them, and let them follow the journal. "LAYOUT_UPGRADE": import, and write none any more;
+        irreversible. "INSTALL_NEW": where a container is created there are none; one that is there goes on as it was told to.
+      header_s: under CODE_ONLY_UPGRADE, how often headers follow at most where storages do not append; elsewhere it is at once.
       read_fence: "fenced" checks the fence on every owner read (linearizable); "none" may serve a deposed owner's view.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
@@ -214,7 +221,8 @@ class Settings:
 
     cache_dir: str | None = None
     journal_mode: JournalMode = "auto"
-    lengths: Literal["exact"] = "exact"
+    layout: Layout = "INSTALL_NEW"
+    header_s: float = 60.0
     read_fence: Literal["fenced", "none"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
@@ -253,7 +261,7 @@ class Settings:
         _require(
             self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode
         )
-        _require(self.lengths == "exact", "lengths", _EXACT, self.lengths)
+        _require(self.layout in LAYOUTS, "layout", ", ".join(LAYOUTS), self.layout)
         _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
         _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
         if self.cache_dir is not None:
@@ -290,6 +298,7 @@ class OptimiserPolicy:
     ``retention``: apply the policies of ``set_retention``. ``sweep_s``: delete orphans that are a day old so often (0: never).
     ``defrag``: merge small chunks so (None: never). ``defrag_inline``: begin within a second, not within ``interval_s``, when a segment has
     got ``fanout`` new chunks. ``scrub_bytes_s``: read and compare so much of what is stored, once a day at most (0: never).
+    ``import_headers``: import every segment of the old layout whose header file lies at the root, where ``Settings.layout`` imports.
     """
 
     interval_s: float = 60.0
@@ -301,6 +310,7 @@ class OptimiserPolicy:
     defrag: DefragPolicy | None = None
     defrag_inline: bool = False
     scrub_bytes_s: float = 0.0
+    import_headers: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in _POLICY_RANGES:
@@ -308,7 +318,7 @@ class OptimiserPolicy:
             if type(value) not in (int, float) or not low <= value <= high:
                 text = f"OptimiserPolicy.{name} must be a number from {low:g} to {high:g}, not {value!r}"
                 raise InvalidArgument(text, argument=name)
-        for name in ("retention", "defrag_inline"):
+        for name in ("retention", "defrag_inline", "import_headers"):
             if type(getattr(self, name)) is not bool:
                 text = f"OptimiserPolicy.{name} must be a bool, not {getattr(self, name)!r}"
                 raise InvalidArgument(text, argument=name)
@@ -320,13 +330,10 @@ class OptimiserPolicy:
             raise InvalidArgument(text, argument="defrag")
 
 
-_EXACT = (
-    "'exact', the default ('lazy' was removed: a part of an unacknowledged append could survive a crash, and threads took turns; "
-    "the next open measures and closes chunks that it left)"
-)
 _YEAR_S = 366 * 86_400.0
 _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("linger_s", 0, 10),
+    ("header_s", 0.01, _YEAR_S),
     ("op_deadline_s", 0.001, _YEAR_S),
     ("resolve_s", 0, 3600),
     ("undecided_s_max", 0, 86_400),

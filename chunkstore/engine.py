@@ -23,7 +23,7 @@ from typing import Self
 from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
 from chunkstore.asks import AskBox
-from chunkstore.changes import Change, added_bytes, check_changes, concerns_tables, segment_names
+from chunkstore.changes import Change, Create, added_bytes, check_changes, concerns_tables, segment_names
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -59,6 +59,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.old_layout import OldLayout
 from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter, check_buffering
@@ -87,6 +88,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
+        old_layout: Callable[[ChunkedSegmentStorage, OwnedContainer], OldLayout] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         self._on_close = tuple(on_close)
@@ -127,6 +129,10 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             rebuild=container.rebuild,
         )
         self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
+        self.old_layout = None if old_layout is None else old_layout(self, container)
+        if self.old_layout is not None:
+            container.fetch, container.before_deleting = self.old_layout.fetch, self.old_layout.flush
+            self._context = self._context._replace(fetch=self.old_layout.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
             self._maintenance.beside.append(
@@ -184,6 +190,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``SegmentExists`` if it had happened).
         """
         check_segment_name(name, "name")
+        self._container.fetch(name)  # one of the old layout is there
         if rolling is not None and not isinstance(rolling, RollingPolicy):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._container.settings.default_rolling
@@ -336,6 +343,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
+        for change in changes:
+            if type(change) is Create:
+                self._container.fetch(change.name)
         names = [name for change in changes for name in segment_names(change)]
         tables = any(map(concerns_tables, changes))
         plan = partial(plan_changes, self._container, changes=changes)
@@ -417,6 +427,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if not self._released:
+                if self.old_layout is not None and not self._container.closed:
+                    self.old_layout.finish()
                 self._maintenance.close(self._on_close)
                 self._released = True
 

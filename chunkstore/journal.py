@@ -36,7 +36,7 @@ class OpCode(IntEnum):
     """First element of an operation's header. Zero is never valid. The rest of each header is named behind it."""
 
     CREATE = 1
-    """(segment id, name)"""
+    """(segment id, name): of an id that is there, another name (an import gives its segments theirs)"""
     APPEND = 2
     """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...))"""
     SEAL = 3

@@ -30,7 +30,7 @@ __all__ = [
     "upkeep_collector",
 ]
 
-UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "ask")
+UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "headers", "import", "ask")
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
     "runs": "Runs, and steps of the optimiser, that ended, also in an error; no dry runs",

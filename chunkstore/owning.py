@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from chunkstore import parts
-from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.config import Layout, OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.importing import Origin
+from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
@@ -25,7 +26,7 @@ from chunkstore.registry import open_copy
 from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Claim", "Seen", "check_ownership", "promote", "serve"]
+__all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote", "serve"]
 
 
 def check_ownership(observer: object, optimiser: object, wait_s: object) -> None:
@@ -40,6 +41,13 @@ def check_ownership(observer: object, optimiser: object, wait_s: object) -> None
         )
     if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
         raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+
+
+def check_layout(settings: Settings) -> None:
+    """Raise ``InvalidArgument`` for settings by which nothing is written."""
+    if settings.layout == "NO_UPGRADE":
+        text = "layout='NO_UPGRADE' writes nothing, so nobody can own a container with it: read with open_replica, or choose another layout"
+        raise InvalidArgument(text, argument="layout")
 
 
 class Claim(NamedTuple):
@@ -74,6 +82,7 @@ class Claim(NamedTuple):
         from chunkstore_journal.service import ContainerJournal
 
         storage, names, format_, settings = self.storage, self.names, self.format, self.settings
+        check_layout(settings)
         if not created:
             Reserve(storage, names, settings).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
@@ -89,7 +98,7 @@ class Claim(NamedTuple):
             seeded = None if warm is None else cache.seed(warm)
             service = ContainerJournal(storage, names, format_, cache, settings)
             ownership = service.take_over(
-                own=None, accept_rollback=accept_rollback, first_rows=parts.rows_of_import(origin)
+                own=None, accept_rollback=accept_rollback, first_rows=parts.first_rows(origin, settings)
             )
             store = serve(
                 service,
@@ -173,13 +182,16 @@ def serve(
     origin: Origin | None = None,
 ) -> ChunkedSegmentStorage:
     """The store of a fresh ownership, which is given up if that fails."""
+    from chunkstore.backup.header_keeper import HeaderKeeper
     from chunkstore_journal.asks import StoredAsks
     from chunkstore_journal.findings import journal_findings
 
     try:
         parts.require_import(ownership.store, names, origin)
+        layout = _layout(storage, names, settings, ownership, origin)
+        keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
         close_lazy_chunks(storage, names, ownership)
-        return ChunkedSegmentStorage(
+        store = ChunkedSegmentStorage(
             storage=storage,
             names=names,
             settings=settings,
@@ -195,9 +207,31 @@ def serve(
             sweep_unfinished=partial(parts.sweep_unfinished, storage),
             open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
             asks=StoredAsks(storage, names, uuid),
+            old_layout=partial(HeaderKeeper, layout=layout, uuid=uuid) if keeps else None,
             on_close=closing,
         )
     except BaseException:
         ownership.journal.close()
         ownership.store.close(clean=False)
         raise
+    try:
+        if isinstance(store.old_layout, HeaderKeeper):
+            store.old_layout.begin()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _layout(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership, origin: Origin | None
+) -> Layout:
+    """What this owner does with header files. Raises ``InvalidArgument``."""
+    with ownership.store.view() as view:
+        layout = choose_layout(view, settings)
+    if origin is not None:
+        return "INSTALL_NEW"  # it is made of another's state
+    if ownership.report.previous_epoch == 0 and layout == "INSTALL_NEW":
+        # Whoever made it may have chosen, and not have come as far as the first OPEN, which says so.
+        parts.require_no_headers(storage, names, settings)
+    return layout

@@ -15,7 +15,8 @@ from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupport
 from chunkstore.invariants import PINNED
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, encode_import, find_import
-from chunkstore.metadata.keys import IMPORT_KEY
+from chunkstore.metadata.keys import IMPORT_KEY, LAYOUT_KEY
+from chunkstore.metadata.layouts import encode_layout
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
 from chunkstore.names import ContainerNames
 from chunkstore.operations.garbage_range import is_removed
@@ -29,9 +30,10 @@ from chunkstore.upkeep.usage import StoredSizes
 __all__ = [
     "cache_of",
     "checked_settings",
+    "first_rows",
     "memory_of_owner",
     "require_import",
-    "rows_of_import",
+    "require_no_headers",
     "scratch_of",
     "snapshot_worker",
     "storage_of",
@@ -132,10 +134,12 @@ def why_absent(
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
 
 
-def rows_of_import(origin: Origin | None) -> list[RowChange]:
-    """What the first OPEN of a container puts there that is made of another's state."""
+def first_rows(origin: Origin | None, settings: Settings) -> list[RowChange]:
+    """What the first OPEN of a container puts there: that it is made of another's state, or what becomes of header files."""
     if origin is None:
-        return []
+        if settings.layout not in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"):
+            return []
+        return [(LAYOUT_KEY, encode_table(TableRecord(1, encode_layout(settings.layout))))]
     mark = encode_import(ImportMark(origin, ImportPhase.SEGMENTS, b""))
     return [(IMPORT_KEY, encode_table(TableRecord(1, mark)))]
 
@@ -159,6 +163,20 @@ def require_import(store: MetadataStore, names: ContainerNames, origin: Origin |
         f"container {names.container!r} is being made of {what}, and that has not ended: run it again, or delete what is there",
         feature="unfinished_import",
     )
+
+
+def require_no_headers(storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
+    """Raise ``InvalidArgument`` where header files of the old layout lie, no other container does, and nothing was chosen."""
+    from chunkstore.backup.header_source import find_old_root
+
+    if settings.layout == "INSTALL_NEW" and (name := find_old_root(storage, names.container)):
+        raise InvalidArgument(
+            f"segments of the old layout lie at {storage.url} ({name!r} for one) and no container holds them. Choose what becomes of them "
+            "by Settings.layout: NO_UPGRADE: open_replica reads them, nothing is written; CODE_ONLY_UPGRADE: they are imported, and header "
+            "files go on being written, so that the old code can go back; LAYOUT_UPGRADE: they are imported, and no header is written any "
+            "more, irreversibly; INSTALL_NEW, the default: is for roots without such files, so name another root",
+            argument="layout",
+        )
 
 
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:

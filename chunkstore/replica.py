@@ -67,10 +67,11 @@ class Replica(ReadableContainer):
         uuid: bytes = b"",
         why_absent: Callable[[str], ChunkstoreError | None] | None = None,
         promote: Promote | None = None,
+        fetch: Callable[[str], bool] | None = None,
         close_cache: Callable[[], None] | None = None,
         close_storage: Callable[[], None] | None = None,
     ) -> None:
-        """``why_absent``: given for a state of the past, and only then."""
+        """``why_absent``: given for a state of the past, and only then. ``fetch``: asked about segments that are not there."""
         self._names = names
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
@@ -105,6 +106,7 @@ class Replica(ReadableContainer):
             recheck=self._refresh,
             rebuild=lambda _damage: self._refresh(),
         )
+        self._context = self._context._replace(fetch=fetch)
         if why_absent is not None:
             self._context = self._context._replace(why_absent=why_absent)
         try:

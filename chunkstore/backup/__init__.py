@@ -16,11 +16,13 @@ from chunkstore.backup.exporting import (
 )
 from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
-from chunkstore.backup.importing import MissingChunk
+from chunkstore.backup.imports import drop_import, import_file, merge_file
 from chunkstore.backup.keeping import Audit, audit, check_keep
+from chunkstore.backup.merging import PendingImport, pending_imports
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
+from chunkstore.backup.survey import MissingChunk
 
 __all__ = [
     "Audit",
@@ -32,6 +34,7 @@ __all__ = [
     "HeaderImport",
     "HeadersReport",
     "MissingChunk",
+    "PendingImport",
     "Pins",
     "RestoreReport",
     "audit",
@@ -39,10 +42,14 @@ __all__ = [
     "check_keep",
     "check_path",
     "check_roots",
+    "drop_import",
     "export",
     "export_headers",
+    "import_file",
     "import_headers",
     "list_backups",
+    "merge_file",
+    "pending_imports",
     "read_export",
     "read_segments",
     "restore",

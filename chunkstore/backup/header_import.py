@@ -8,37 +8,30 @@ Leaves out: CRCs, which the old layout does not have: bytes are taken as they ar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
 
-from chunkstore import runtime
-from chunkstore.backup.header_plan import ImportPlan, plan_import, rolling_of
-from chunkstore.backup.headers import PIECE_BYTES, folder_url
-from chunkstore.changes import Append, Change, Concat, Create, Seal, UpdateAttributes
-from chunkstore.codec.rolling_header import HEADER_BYTES_MAX, HEADER_SUFFIX, ChunkEntry, Header, decode_header
+from chunkstore.backup.header_plan import ImportPlan
+from chunkstore.backup.header_segment import import_segment, plan_again
+from chunkstore.backup.header_source import HeaderSource
+from chunkstore.backup.headers import folder_url
+from chunkstore.codec.rolling_header import HEADER_SUFFIX
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
-    ChunkNotFound,
-    ChunkstoreError,
     Conflict,
     Damaged,
     InvalidArgument,
     SegmentExists,
-    SegmentNotFound,
 )
 from chunkstore.invariants import Finding
+from chunkstore.metadata.keys import segment_key
 from chunkstore.names import check_segment_name
 from chunkstore.parts import checked_settings
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 
-__all__ = ["HeaderImport", "HeaderSource", "hidden_name", "import_headers"]
-
-_IMPORTING: Final = "importing"
-"""Attribute of a segment that an import is filling: by it the last commit knows that it is its own."""
+__all__ = ["HeaderImport", "import_headers"]
 
 
 class HeaderImport(NamedTuple):
@@ -101,82 +94,6 @@ def import_headers(
         return _import_all(store, source, names, findings, resume)
 
 
-class HeaderSource:
-    """Files of the old layout: headers in ``directory``, chunks there or in ``chunks``."""
-
-    def __init__(self, directory: ChunkStorage, chunks: ChunkStorage) -> None:
-        self._directory = directory
-        self._chunks = chunks
-
-    def names(self) -> list[str]:
-        """The segments that have a header. Raises ``InvalidArgument`` where its name is none of a segment, or there is none."""
-        ends = HEADER_SUFFIX
-        found = [item.name[: -len(ends)] for item in iter_listing(self._directory) if item.name.endswith(ends)]
-        for name in found:
-            check_segment_name(name, "directory")
-        if not found:
-            text = f"no file in {self._directory.url} has a name that ends with {ends!r}: name segments that have no header"
-            raise InvalidArgument(text, argument="directory")
-        return found
-
-    def plan(self, segment: str, *, named: bool = True) -> ImportPlan | None:
-        """What is to be imported of a segment; None where its creation did not finish. Raises ``SegmentNotFound``, ``Damaged``."""
-        name = segment + HEADER_SUFFIX
-        try:
-            length = self._directory.stat(name).length
-        except ChunkNotFound:
-            name, length = segment, -1
-        if length < 0:
-            header = Header(None, (ChunkEntry(0, segment),))
-        elif length == 0 and not named:
-            return None
-        elif length == 0:
-            raise SegmentNotFound(segment, f"the creation of segment {segment!r} did not finish: {name!r} is empty")
-        elif length > HEADER_BYTES_MAX:
-            raise Damaged(f"{length} bytes; a header has at most {HEADER_BYTES_MAX}", object=name)
-        else:
-            header = decode_header(self._directory.read(ChunkHandle(name, False), 0, length), object=name)
-        found = {entry.name: have for entry in header.chunks if (have := self._length(entry.name)) is not None}
-        if length < 0 and not found:
-            raise SegmentNotFound(
-                segment, f"neither {segment + HEADER_SUFFIX!r} nor {segment!r} is in {self._directory.url}"
-            )
-        sealed = not self._of(name).open_write(name).writable
-        return plan_import(segment, header, found, sealed=sealed)
-
-    def read(self, plan: ImportPlan) -> Iterator[tuple[int, list[bytes]]]:
-        """The bytes of a segment: offsets, and buffers of ``PIECE_BYTES`` together at most. Raises ``Damaged``, ``ChunkNotFound``."""
-        held: list[bytes] = []
-        size, offset = 0, plan.start_offset
-        for chunk in plan.chunks:
-            handle, done = ChunkHandle(chunk.name, False), 0
-            storage = self._of(chunk.name)
-            while done < chunk.length:
-                wanted = min(PIECE_BYTES - size, chunk.length - done)
-                data = storage.read(handle, done, wanted)
-                done += len(data)
-                if len(data) != wanted:
-                    raise Damaged(f"it ends here; {chunk.length} bytes belong to it", object=chunk.name, position=done)
-                held.append(data)
-                size += wanted
-                if size == PIECE_BYTES:
-                    yield offset, held
-                    offset, held, size = offset + size, [], 0
-        if held:
-            yield offset, held
-
-    def _length(self, name: str) -> int | None:
-        for storage in (self._directory, self._chunks):
-            with suppress(ChunkNotFound):
-                return storage.stat(name).length
-        return None
-
-    def _of(self, name: str) -> ChunkStorage:
-        if self._directory is self._chunks or self._directory.exists(name):
-            return self._directory
-        return self._chunks
-
-
 def _survey(source: HeaderSource, segments: list[str]) -> tuple[list[str], list[Finding]]:
     """The segments that are to be imported, and all findings. One plan at a time is held."""
     names: list[str] = []
@@ -200,72 +117,25 @@ def _survey(source: HeaderSource, segments: list[str]) -> tuple[list[str], list[
 def _import_all(
     store: ChunkedSegmentStorage, source: HeaderSource, names: list[str], findings: list[Finding], resume: bool
 ) -> HeaderImport:
-    there = [name for name in names if store.exists(name)]
+    there = [name for name in names if _is_there(store, name)]
     if there and not resume:
         raise SegmentExists(there[0])
     done: list[str] = []
     length = 0
     for name in names:
-        plan = _planned(source, name)
-        if store.exists(name):
+        plan = plan_again(source, name)
+        if _is_there(store, name):
             _compare(store, source, plan)
         else:
-            _import(store, source, plan)
+            import_segment(store, source, plan)
             done.append(name)
             length += plan.length - plan.start_offset
     return HeaderImport(tuple(done), tuple(there), length, tuple(findings))
 
 
-def _planned(source: HeaderSource, name: str, *former: ImportPlan) -> ImportPlan:
-    """The plan of a segment that had one. Raises ``Conflict`` where it changes, ``Damaged``."""
-    plan = source.plan(name, named=False)
-    if plan is None or (former and plan != former[0]):
-        raise Conflict(
-            f"the files of segment {name!r}", expected="no change while it is imported", found="another state"
-        )
-    if plan.damage is not None:
-        raise Damaged(plan.damage.message, object=plan.damage.object, position=plan.damage.position)
-    return plan
-
-
-def hidden_name(segment: str) -> str:
-    """Under which name a segment is filled before it appears."""
-    return f"!import-{blake2b(segment.encode(), digest_size=16).hexdigest()}"
-
-
-def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan) -> None:
-    rolling = rolling_of(plan.size_bytes_max)
-    changes: list[Change] = [Create(plan.segment, rolling, start_offset=plan.start_offset)]
-    sealing: list[Change] = [Seal(plan.segment)] if plan.sealed else []
-    if plan.length - plan.start_offset <= PIECE_BYTES:
-        data = b"".join(buffer for _, buffers in source.read(plan) for buffer in buffers)
-        _planned(source, plan.segment, plan)
-        store.commit([*changes, *([Append(plan.segment, data)] if data else []), *sealing])
-        return
-    hidden, token = hidden_name(plan.segment), runtime.token(8)
-    _remove_left(store, hidden)
-    handle = store.create(hidden, rolling=rolling, attributes={_IMPORTING: token})
-    try:
-        for offset, buffers in source.read(plan):
-            store.append_many(handle, buffers, expected_offset=offset - plan.start_offset)
-        _planned(source, plan.segment, plan)
-        mine = UpdateAttributes(hidden, {_IMPORTING: None}, expected={_IMPORTING: token})
-        store.commit([mine, Seal(hidden), *changes, Concat(plan.segment, hidden), *sealing])
-    except BaseException:
-        with suppress(ChunkstoreError):
-            store.delete(handle)  # gone, if the commit has happened after all
-        raise
-
-
-def _remove_left(store: ChunkedSegmentStorage, hidden: str) -> None:
-    """Remove what an import left that was killed. Raises ``SegmentExists`` for a segment that is none of ours."""
-    try:
-        handle = store.open_write(hidden)
-    except SegmentNotFound:
-        return
-    if _IMPORTING not in store.info(handle).attributes:
-        raise SegmentExists(hidden)
-    store.delete(handle)
+def _is_there(store: ChunkedSegmentStorage, name: str) -> bool:
+    """Whether there is such a segment; what is asked of a store by other means imports what is not."""
+    return store.look(lambda view: view.get(segment_key(name)) is not None)
 
 
 def _compare(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan) -> None:

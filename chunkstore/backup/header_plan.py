@@ -7,6 +7,7 @@ bear out is a finding, and of severity "damage" wherever bytes would be missing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ __all__ = [
     "PlannedChunk",
     "check_file_name",
     "copy_prefix",
+    "is_copy",
     "plan_export",
     "plan_import",
     "rolling_of",
@@ -140,29 +142,47 @@ def rolling_of(size_bytes_max: int | None) -> RollingPolicy:
 
 
 def plan_export(
-    info: SegmentInfo, size_bytes_max: int, chunks: Sequence[LayoutChunk], last_length: int, token: str
+    info: SegmentInfo,
+    size_bytes_max: int,
+    chunks: Sequence[LayoutChunk],
+    last_length: int,
+    token: str,
+    *,
+    tag: int = 0,
+    heads: bool = True,
 ) -> HeaderPlan:
     """The header of a segment of ours, which lists its chunks by their own names. ``last_length``: how long the last one's object is.
 
     Copied is only what a header cannot say: the live part of a first chunk that begins below the start offset, a last chunk whose object
     is longer than its record, and no bytes at all where nothing else would say the start offset. Copies are named by ``token``.
+    ``tag``: as a second ``maxsize``, which counts for nothing, it says whose header this is. Without ``heads`` the first chunk is listed
+    whole: the old code did not keep start offsets inside a file here, either.
     Raises ``InvalidArgument`` for names that cannot be a header's (``check_file_name``).
     """
     check_file_name(info.name)
     size = NUMBER_MAX if size_bytes_max >= NO_LIMIT else size_bytes_max
-    entries: list[HeaderEntry] = [MaxSizeEntry(size)]
+    entries: list[HeaderEntry] = [MaxSizeEntry(size), *([MaxSizeEntry(tag)] if tag else [])]
     copies: list[ChunkCopy] = []
     ranges = [(chunk.name, chunk.offset, chunk.offset + chunk.length) for chunk in chunks]
     if not ranges and info.start_offset:
         ranges = [("", info.start_offset, info.start_offset)]
     for at, (name, offset, end) in enumerate(ranges):
-        begin = max(offset, info.start_offset)
         longer = at == len(chunks) - 1 and last_length > end - offset
+        begin = max(offset, info.start_offset) if heads or longer else offset
         if begin > offset or longer or not name:
             name = f"{copy_prefix(info.name)}{begin}.{token}"
             copies.append(ChunkCopy(name, begin, end - begin))
         entries.append(ChunkEntry(begin, name))
     return HeaderPlan(tuple(entries), tuple(copies))
+
+
+_COPY = re.compile(r"[0-9]{1,19}\.[0-9a-f]{8}")
+
+
+def is_copy(segment: str, name: str) -> bool:
+    """Whether only exports of this segment name files so."""
+    prefix = copy_prefix(segment)
+    return name.startswith(prefix) and _COPY.fullmatch(name, len(prefix)) is not None
 
 
 def copy_prefix(segment: str) -> str:

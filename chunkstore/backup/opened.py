@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chunkstore.backup.copies import copies
-from chunkstore.backup.files import open_stored_export
+from chunkstore.backup.files import Export, open_stored_export
 from chunkstore.backup.runs import BackupInfo, complete_at, container_of, find_done, newest_complete
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
@@ -23,7 +23,7 @@ from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.operations.check import CheckLevel
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["BackupFollower"]
+__all__ = ["BackupFollower", "load_export"]
 
 
 class BackupFollower:
@@ -97,25 +97,7 @@ class BackupFollower:
             found.hash,
         ):
             raise Damaged("the export is of another container, or of another state, than its backup", object=name)
-        store = self._cache.create()
-        digest = 0
-
-        def rows() -> Iterator[tuple[bytes, bytes]]:
-            nonlocal digest
-            for key, raw in export:
-                digest += row_digest(key, raw)
-                yield key, raw
-
-        try:
-            store.load(rows())
-            if not export.verified:
-                raise Damaged("the export was not read to its end", object=name)
-            with store.view() as view:
-                store.load(rebuild_index(view))
-            store.finish_load(Head(header.position, digest % DIGEST_MODULUS))
-        except BaseException:
-            self._cache.discard(store)
-            raise
+        store = load_export(export, self._cache, name)
         self._cache.make_current(store)
         return store
 
@@ -146,3 +128,28 @@ class BackupFollower:
         if self._retired is not None:
             self._cache.discard(self._retired)
             self._retired = None
+
+
+def load_export(export: Export, cache: MetadataCache, name: str) -> MetadataStore:
+    """A store of its own with the rows of an export, and their index. Raises ``Damaged`` (``name``: the export, or a list of chunks does
+    not add up), ``StorageFull``, and what reading it raises."""
+    store = cache.create()
+    digest = 0
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        nonlocal digest
+        for key, raw in export:
+            digest += row_digest(key, raw)
+            yield key, raw
+
+    try:
+        store.load(rows())
+        if not export.verified:
+            raise Damaged("the export was not read to its end", object=name)
+        with store.view() as view:
+            store.load(rebuild_index(view))
+        store.finish_load(Head(export.header.position, digest % DIGEST_MODULUS))
+    except BaseException:
+        cache.discard(store)
+        raise
+    return store

@@ -1,4 +1,4 @@
-"""Restoring a state of the past into a container of its own.
+"""Restoring: a state of the past as a container of its own.
 
 Promises: the old container is only read; the new one is whole or opened by nobody. Leaves out: going back in place.
 """
@@ -10,19 +10,16 @@ from datetime import datetime
 from typing import NamedTuple
 
 from chunkstore import parts
-from chunkstore.arguments import check_moment
-from chunkstore.assembly import open_replica_on
-from chunkstore.backup.importing import ImportReport, MissingChunk, Source, import_into, require_complete, survey
+from chunkstore.backup.importing import import_into
+from chunkstore.backup.sources import Caches, Moment, open_past
+from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
 from chunkstore.backup.target import open_target
 from chunkstore.config import Settings
-from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.names import ContainerNames, check_segment_name
-from chunkstore.replica import Replica
+from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreReport", "restore", "restore_on"]
+__all__ = ["RestoreReport", "into_new", "restore", "restore_on"]
 
 
 class RestoreReport(NamedTuple):
@@ -102,59 +99,44 @@ def restore_on(
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
     root: str | None = None,
-    caches: Callable[[str], MetadataCache] | None = None,
+    caches: Caches | None = None,
 ) -> RestoreReport:
     """As ``restore``, on storages of the caller's own. ``root``: the URL of the new one. ``caches`` makes the caller's own, by role."""
     chosen = parts.checked_settings(settings)
     target = ContainerNames(container if new_container is None else new_container).container
-    if sum(given is not None for given in (lsn, time, snapshot)) > 1:
-        raise InvalidArgument("give one of lsn, time and snapshot: a moment is named in one way", argument="snapshot")
-    check_moment(lsn, time)
-    if snapshot is not None:
-        check_segment_name(snapshot, "snapshot")
-    if time is None and lsn is None:
-        lsn = _lsn_of(old, container, snapshot, chosen, caches)
-    cache = None if caches is None else caches("past")
-    with open_replica_on(old, container=container, settings=chosen, cache=cache, at_lsn=lsn, at_time=time) as past:
-        source = _source_of(past)
-        found = survey(source)
-        if not dry_run:
-            require_complete(found)
-            with open_target(
-                new,
-                container=target,
-                origin=source.origin,
-                settings=chosen,
-                wait_s=wait_s,
-                cache=None if caches is None else caches("owner"),
-                root=root,
-            ) as store:
-                import_into(store, source, progress)
-        return _report(target, source.origin.lsn, found, dry_run=dry_run)
+    moment = Moment(lsn, time, snapshot)
+    with open_past(old, container=container, moment=moment, settings=chosen, caches=caches) as source:
+        return into_new(
+            source,
+            new,
+            container=target,
+            settings=chosen,
+            wait_s=wait_s,
+            dry_run=dry_run,
+            progress=progress,
+            root=root,
+            cache=None if caches is None or dry_run else caches("owner"),
+        )
 
 
-def _lsn_of(
-    storage: ChunkStorage,
+def into_new(
+    source: Source,
+    new: ChunkStorage,
+    *,
     container: str,
-    snapshot: str | None,
     settings: Settings,
-    caches: Callable[[str], MetadataCache] | None,
-) -> int:
-    cache = None if caches is None else caches("replica")
-    with open_replica_on(storage, container=container, settings=settings, cache=cache) as present:
-        if snapshot is None:
-            return present.lsn
-        for pin in present.pins():
-            if pin.name == snapshot:
-                return pin.lsn
-    raise InvalidArgument(f"nothing is pinned as {snapshot!r}; 'pins ls' shows what is", argument="snapshot")
-
-
-def _source_of(past: Replica) -> Source:
-    position = past.look(lambda view: view.head).position
-    origin = Origin(past.uuid, position.lsn, position.hash)
-    return Source(origin, past.look, past.read_context.names, past.storage)
-
-
-def _report(container: str, lsn: int, found: ImportReport, *, dry_run: bool) -> RestoreReport:
-    return RestoreReport(container, lsn, *found, dry_run=dry_run)
+    wait_s: float = 0,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+    root: str | None = None,
+    cache: MetadataCache | None = None,
+) -> RestoreReport:
+    """Look at every chunk of ``source``, then make the new container of it; see ``restore``."""
+    found = survey(source)
+    if not dry_run:
+        require_complete(found)
+        with open_target(
+            new, container=container, origin=source.origin, settings=settings, wait_s=wait_s, cache=cache, root=root
+        ) as store:
+            import_into(store, source, progress)
+    return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

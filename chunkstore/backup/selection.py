@@ -25,6 +25,7 @@ from chunkstore.metadata.keys import (
     SCRUB_KEY,
     SEGMENT,
     TABLE,
+    VISIBLE_SEGMENTS,
     WRITERS_NAMESPACE,
     block_range,
     chunk_key,
@@ -151,7 +152,8 @@ class Selection:
         found = dict[str, SegmentRecord]()
         for name in names:
             prefix = segment_key(name.removesuffix("*"))
-            rows = list(self._view.scan(prefix, prefix + (b"\xff" if name.endswith("*") else b"\0")))
+            stop = prefix + (b"\xff" if name.endswith("*") else b"\0")
+            rows = list(self._view.scan(max(prefix, VISIBLE_SEGMENTS), stop))
             if not rows:
                 raise SegmentNotFound(name)
             found |= {

@@ -13,7 +13,7 @@ from chunkstore.metadata.keys import segment_key, table_prefix
 from chunkstore.metadata.port import MetadataView
 from chunkstore.pulsar.contexts import NAMESPACE, Context, LedgerNotFound, check_topic, decode_context
 
-__all__ = ["NAMESPACE", "check_topic", "context_rows", "segments_of"]
+__all__ = ["NAMESPACE", "check_topic", "context_rows", "named_by", "segments_of"]
 
 
 def segments_of(view: MetadataView, topic: str) -> set[str]:
@@ -32,6 +32,11 @@ def context_rows(view: MetadataView, segments: AbstractSet[str]) -> Iterator[tup
         found = _contexts(view, topic)
         rows |= {key: raw for key, raw, context in found if segments >= _named_by(context)}
     yield from sorted(rows.items())
+
+
+def named_by(key: bytes, value: bytes) -> set[str]:
+    """The segments that a row speaks of. Raises ``Damaged``."""
+    return _named_by(decode_context(key, value))
 
 
 def _topic_of(name: str) -> str:

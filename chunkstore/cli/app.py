@@ -16,7 +16,20 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import backups, change, ledgers, look, pins, restore, retention, space, transfer, upkeep
+from chunkstore.cli import (
+    backups,
+    change,
+    headers,
+    imports,
+    ledgers,
+    look,
+    pins,
+    restore,
+    retention,
+    space,
+    transfer,
+    upkeep,
+)
 from chunkstore.cli.output import print_error
 from chunkstore.cli.serve import serve
 from chunkstore.cli.showcase import demo
@@ -72,13 +85,13 @@ _PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
     ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
     ("Ledgers", (ledgers.offload,)),
     ("Health and history", (upkeep.check, upkeep.scrub, upkeep.journal, upkeep.snapshot, upkeep.repair)),
-    ("Backup", (backups.backup, backups.export, restore.restore)),
+    ("Backup", (backups.backup, backups.export, imports.import_, headers.import_headers, restore.restore)),
     ("Space", (usage, space.gc, space.defrag, serve)),
     ("Try it", (demo,)),
 )
 for _panel, _verbs in _PANELS:
     for _verb in _verbs:
-        app.command(_verb.__name__, rich_help_panel=_panel)(_guarded(_verb))
+        app.command(_verb.__name__.strip("_").replace("_", "-"), rich_help_panel=_panel)(_guarded(_verb))
 
 _GROUPS: tuple[tuple[str, str, str, tuple[Callable[..., None], ...]], ...] = (
     ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", (ledgers.ls, ledgers.read)),

@@ -18,6 +18,7 @@ from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
 from chunkstore.backup.selection import check_choice
 from chunkstore.cli import access, options
+from chunkstore.cli.headers import export_headers
 from chunkstore.cli.output import Meter, human_bytes, human_time, meter, print_facts, print_json, print_table
 from chunkstore.errors import InvalidArgument
 from chunkstore.invariants import Finding
@@ -58,6 +59,10 @@ def export(
         str | None,
         typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.", show_default=False),
     ] = None,
+    as_headers: Annotated[
+        bool, typer.Option("--headers", help="FILE is a folder: write header files of the old layout there.")
+    ] = False,
+    replaces: Annotated[bool, typer.Option("--replace", help="With --headers: replace those that are there.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="With --verify: read every chunk and compare checksums.")
     ] = False,
@@ -70,14 +75,17 @@ def export(
 ) -> None:
     """Write the metadata of everything, or of some segments, into a file, under a pin that keeps its chunks.
 
-    With --list or --verify: look at such a file. Exit code 1: something is missing or damaged.
+    With --headers: header files of the old layout. With --list or --verify: look at such a file. Exit code 1: something is missing or
+    damaged.
     """
-    if deep and verified is None:
-        raise InvalidArgument("--deep is about --verify: say --verify FILE, too", argument="--deep")
-    if listed is not None or verified is not None:
-        if file is not None or (listed is not None and (root is not None or verified is not None)):
-            raise InvalidArgument("--list and --verify take the place of FILE", argument="FILE")
-        _list(listed, as_json=as_json) if listed is not None else _verify(str(verified), root, deep, cache_dir, as_json)
+    if _look_at(listed, verified, root, file, deep=deep, cache_dir=cache_dir, as_json=as_json):
+        return
+    if replaces and not as_headers:
+        raise InvalidArgument("--replace is about --headers", argument="--replace")
+    if as_headers and root is not None and file is not None:
+        if topic is not None or no_pin or expires_s is not None or ask:
+            raise InvalidArgument("--headers makes no pin ('pins add' does), and is of segments", argument="--headers")
+        export_headers(root, file, segments or (), replaces, container, take_over, accept_rollback, cache_dir, as_json)
         return
     if root is None or file is None:
         raise InvalidArgument("say ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
@@ -97,6 +105,27 @@ def export(
     pin = "none: what it names may be collected" if report.pin is None else report.pin.name
     facts = {"segments": report.segments, "names": size, "lsn": report.lsn, "pin": pin}
     print_facts({"file": report.path, **facts, "size": human_bytes(report.file_bytes)})
+
+
+def _look_at(
+    listed: str | None,
+    verified: str | None,
+    root: str | None,
+    file: str | None,
+    *,
+    deep: bool,
+    cache_dir: str | None,
+    as_json: bool,
+) -> bool:
+    """``--list`` and ``--verify``; whether that was asked for."""
+    if deep and verified is None:
+        raise InvalidArgument("--deep is about --verify: say --verify FILE, too", argument="--deep")
+    if listed is None and verified is None:
+        return False
+    if file is not None or (listed is not None and (root is not None or verified is not None)):
+        raise InvalidArgument("--list and --verify take the place of FILE", argument="FILE")
+    _list(listed, as_json=as_json) if listed is not None else _verify(str(verified), root, deep, cache_dir, as_json)
+    return True
 
 
 @contextmanager

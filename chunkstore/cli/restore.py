@@ -15,7 +15,7 @@ from chunkstore.backup import restore as restore_container
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table
 
-__all__ = ["restore"]
+__all__ = ["restore", "show_report"]
 
 
 def restore(
@@ -63,17 +63,22 @@ def restore(
             dry_run=dry_run,
             progress=progress.advance,
         )
+    show_report(report, "restored", as_json=as_json)
+
+
+def show_report(report: RestoreReport, done: str, *, as_json: bool) -> None:
+    """Print what was done, or would be; exit code 1 where chunks are missing."""
     if as_json:
         print_json({**report._asdict(), "missing": [item._asdict() for item in report.missing]})
     else:
-        _show(report)
+        _show(report, done)
     if report.missing:
         raise typer.Exit(1)
 
 
-def _show(report: RestoreReport) -> None:
+def _show(report: RestoreReport, done: str) -> None:
     facts = {
-        "would restore" if report.dry_run else "restored": report.container,
+        f"would be {done}" if report.dry_run else done: report.container,
         "lsn": report.lsn,
         "segments": report.segments,
         "chunks": report.chunks,

@@ -83,6 +83,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    import_headers: Annotated[
+        bool,
+        typer.Option("--import-headers", help="Also import every segment of the old layout that lies at the root."),
+    ] = False,
     container: options.Container = "default",
     take_over: options.TakeOver = False,
     accept_rollback: options.AcceptRollback = False,
@@ -94,7 +98,9 @@ def serve(
     if scrub_bytes_s is not None and scrub_bytes_s < 1:
         raise InvalidArgument(f"--scrub must be bytes a second above 0, not {scrub_bytes_s}", argument="--scrub")
     merging = DefragPolicy() if defrag else None
-    policy = OptimiserPolicy(retention=True, defrag=merging, scrub_bytes_s=scrub_bytes_s or 0)
+    policy = OptimiserPolicy(
+        retention=True, defrag=merging, scrub_bytes_s=scrub_bytes_s or 0, import_headers=import_headers
+    )
     if idle_s is not None:
         if not 0.1 <= idle_s <= 1e8:
             raise InvalidArgument(f"--idle-s must be from 0.1 to 1e8 seconds, not {idle_s!r}", argument="--idle-s")

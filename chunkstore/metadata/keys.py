@@ -24,6 +24,8 @@ __all__ = [
     "GARBAGE",
     "IMPORT_KEY",
     "IMPORT_NAMESPACE",
+    "LAYOUT_KEY",
+    "LAYOUT_NAMESPACE",
     "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
@@ -35,12 +37,14 @@ __all__ = [
     "SEGMENT",
     "SESSION",
     "TABLE",
+    "VISIBLE_SEGMENTS",
     "WRITERS_NAMESPACE",
     "all_blocks_range",
     "block_key",
     "block_range",
     "chunk_key",
     "garbage_key",
+    "imported_key",
     "is_row",
     "lazy_key",
     "lazy_range",
@@ -58,6 +62,8 @@ SESSION = b"E"
 GARBAGE = b"G"
 PIN = b"P"
 SEGMENT = b"S"
+VISIBLE_SEGMENTS = SEGMENT + b"\1"
+"""Where the keys of segments begin that have names. In front of them, behind a NUL, which no name has: what imports have not ended."""
 TABLE = b"T"
 RUN = b"r"
 EXTENT = b"x"
@@ -79,7 +85,11 @@ SCRUB_NAMESPACE = "!scrub"
 """Reserved table namespace: one row without a key, where scrubbing goes on."""
 
 IMPORT_NAMESPACE = "!import"
-"""Reserved table namespace: one row without a key, in a container that is being made of another's state."""
+"""Reserved table namespace: how far imports have come. The row without a key: the container itself is being made of another's state."""
+
+LAYOUT_NAMESPACE = "!layout"
+"""Reserved table namespace: what is done with header files of the old layout; and a row for each segment that was imported from one which
+still lies there."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")
@@ -153,6 +163,15 @@ SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 
 IMPORT_KEY = table_key(IMPORT_NAMESPACE, b"")
 """Key of the row that an import's first OPEN puts and its last record deletes: while it is there, nobody else uses the container."""
+
+
+LAYOUT_KEY = table_key(LAYOUT_NAMESPACE, b"")
+"""Key of the row that says what is done with header files."""
+
+
+def imported_key(name: str) -> bytes:
+    """Key of the row that says that the header file of this name is imported already."""
+    return table_key(LAYOUT_NAMESPACE, name.encode())
 
 
 def lazy_key(identity: bytes) -> bytes:

@@ -14,7 +14,7 @@ from struct import Struct
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import decode_table
-from chunkstore.metadata.keys import RETENTION_NAMESPACE, SEGMENT, table_key, table_prefix
+from chunkstore.metadata.keys import RETENTION_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, table_key, table_prefix
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import check_segment_name, utf8_bytes
 
@@ -116,7 +116,8 @@ class Policies:
 
     def _below(self, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
         base = SEGMENT + prefix
-        for key, _ in self._view.scan(base if after is None else max(base, SEGMENT + after + b"\0"), base + b"\xff"):
+        start = max(base, VISIBLE_SEGMENTS, b"" if after is None else SEGMENT + after + b"\0")
+        for key, _ in self._view.scan(start, base + b"\xff"):
             yield key[len(SEGMENT) :]
 
     def _outermost(self) -> Iterator[bytes]:

@@ -127,6 +127,7 @@ class Collection:
             self._after = key + b"\0"
         else:
             names = [container.names.chunk(identity) for identity in found.ids]
+            container.before_deleting()
             _delete_objects(container, names, garbage.lsn)
             commit_changes(container, (), partial(_forget, work=work))
         self.chunks += len(found.ids)

@@ -25,6 +25,7 @@ from chunkstore.errors import (
     Damaged,
     InvalidArgument,
     OutcomeUnknown,
+    SegmentNotFound,
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
@@ -83,8 +84,12 @@ class OwnedContainer:
         self.space = SpaceGuard(storage, names, settings, self.observer)
         self.changed = changed
         """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
-        self.reshaped: Callable[[PendingOp], None] = lambda _op: None
-        """Called with each committed operation that ``reshapes``, by its caller's thread."""
+        self.reshaped: list[Callable[[PendingOp], None]] = []
+        """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that nobody waits for any more."""
+        self.fetch: Callable[[str], bool] = lambda _name: False
+        """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
+        self.before_deleting: Callable[[], None] = lambda: None
+        """Called before chunks are deleted that were removed."""
         self.remote = storage.capabilities.remote
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
@@ -242,6 +247,7 @@ class OwnedContainer:
     ) -> T:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
         there was anything to do; return the result. ``adds``: bytes of chunks, as ``serving``."""
+        fetched: tuple[str, ...] = ()
         while True:
             owned = self.serving(deadline, adds)
             try:
@@ -253,6 +259,10 @@ class OwnedContainer:
             except Undecided as earlier:
                 if not owned.queue.wait_decided(earlier.op, deadline):
                     deadline.fail("waiting for an earlier operation")
+            except SegmentNotFound as missing:
+                if missing.segment in fetched or not self.fetch(missing.segment):
+                    raise
+                fetched += (missing.segment,)
             except CacheDamaged as damage:
                 self._rebuild_in_time(damage, deadline)
             except Damaged as damage:
@@ -274,11 +284,19 @@ class OwnedContainer:
                 try:
                     owned.queue.wait(op, deadline)
                     if op.reshapes:
-                        self.reshaped(op)
+                        self._reshaped(op)
                     return result
+                except OutcomeUnknown:
+                    if op.reshapes:
+                        self._reshaped(op)
+                    raise
                 except CacheDamaged as damage:
                     # It did not happen: its record was not built, or the batch before it failed.
                     self._rebuild_in_time(damage, deadline)
+
+    def _reshaped(self, op: PendingOp) -> None:
+        for call in self.reshaped:
+            call(op)
 
     def _rebuild_in_time(self, damage: CacheDamaged, deadline: Deadline) -> None:
         if deadline.left_s() == 0.0:

@@ -13,7 +13,7 @@ from chunkstore.blocks import Borders
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
-from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
@@ -44,7 +44,7 @@ def list_segments(context: ReadContext, prefix: str, after: str | None, limit: i
     """Segments in name order (UTF-8 bytes), page by page: each page is consistent, and no view stays open between them."""
     base = SEGMENT + prefix.encode()
     stop = base + b"\xff\xff\xff\xff\xff"
-    start = base if after is None else max(base, SEGMENT + after.encode() + b"\0")
+    start = max(base, VISIBLE_SEGMENTS, b"" if after is None else SEGMENT + after.encode() + b"\0")
     left = maxsize if limit is None else limit
     while left > 0:
         want = min(_PAGE, left)

@@ -71,8 +71,16 @@ class ReadContext(NamedTuple):
     why_absent: Callable[[str], ChunkstoreError | None] = lambda _chunk: None
     """Of a chunk that is absent and still named: why that is no damage; None: it is."""
 
+    fetch: Callable[[str], bool] | None = None
+    """Called for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
+
     def look(self, call: Callable[[MetadataView], T]) -> T:
         """What ``call`` makes of a view of the present rows; see ``looking``."""
+        try:
+            return look(self.store, self.rebuild, call)
+        except SegmentNotFound as missing:
+            if self.fetch is None or not self.fetch(missing.segment):
+                raise
         return look(self.store, self.rebuild, call)
 
     def look_through(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:

@@ -7,22 +7,25 @@ out: who calls them, and when.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from typing import Final
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
+from chunkstore.changes import Change, TablePut, added_bytes, segment_names
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import RETENTION_NAMESPACE
+from chunkstore.metadata.keys import LAYOUT_NAMESPACE, RETENTION_NAMESPACE
+from chunkstore.metadata.layouts import IMPORTED
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
+from chunkstore.operations.commit import plan_changes
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
@@ -34,6 +37,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
+from chunkstore.upkeep.old_layout import OldLayout
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
 from chunkstore.upkeep.scrub import ScrubReport, check_limits, scrub
@@ -55,6 +59,8 @@ class UpkeepCalls:
     _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
+    old_layout: OldLayout | None
+    """What deals with header files of PDP-34's old layout; None: nothing does (``Settings.layout``)."""
     optimiser: StorageOptimiser
     """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
 
@@ -73,8 +79,20 @@ class UpkeepCalls:
         if policy is not None and policy.scrub_bytes_s:
             bytes_pass = max(1, int(policy.scrub_bytes_s * SCRUB_INTERVAL_S))
             jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
+        if self.old_layout is not None:
+            jobs += self.old_layout.jobs(imports=policy is not None and policy.import_headers)
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._maintenance.beside.append(self.optimiser)
+
+    def commit_imported(self, name: str, changes: Sequence[Change], *, once: bool) -> None:
+        """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported.
+
+        Raises as ``commit``; with ``once`` also ``Conflict``, where that is recorded already. Retry: safe.
+        """
+        mark = TablePut(LAYOUT_NAMESPACE, name.encode(), IMPORTED, 0 if once else None)
+        names = [touched for change in changes for touched in segment_names(change)]
+        plan = partial(plan_changes, self._container, changes=[mark, *changes])
+        commit_changes(self._container, names, plan, tables=True, adds=added_bytes(changes))
 
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.

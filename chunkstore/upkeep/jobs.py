@@ -266,7 +266,7 @@ class DefragJob:
         self._policy = policy
         self._inline = inline
         self._changed = _Changed(policy.fanout)
-        container.reshaped = self._changed.note
+        container.reshaped.append(self._changed.note)
         self._scans_at_s = -math.inf
         self._scanning = False
         """Whether names of this pass are still to be listed, those above ``_after``."""

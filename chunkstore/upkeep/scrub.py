@@ -36,7 +36,7 @@ from chunkstore.errors import (
 from chunkstore.invariants import Finding
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, chunk_key
+from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_mark
 from chunkstore.names import ContainerNames
@@ -243,7 +243,8 @@ def _plan(names: ContainerNames, epoch: int, position: ScrubPosition, bytes_max:
     """What the next step reads. From one view, which is not needed any more then."""
     plan = _Plan([], [], BEGINNING)
     size_bytes = 0
-    for count, (key, raw) in enumerate(view.scan(SEGMENT + position.segment.encode(), bytes((SEGMENT[0] + 1,)))):
+    start = max(VISIBLE_SEGMENTS, SEGMENT + position.segment.encode())
+    for count, (key, raw) in enumerate(view.scan(start, bytes((SEGMENT[0] + 1,)))):
         name = key[1:].decode("utf-8", "replace")
         if count == _SEGMENTS_MAX:
             # Its bytes are still to be looked at; those before it have been.

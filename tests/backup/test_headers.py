@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.backup import export_headers, header_import, headers, import_headers
-from chunkstore.backup.header_import import hidden_name
+from chunkstore.backup import (
+    export_headers,
+    header_import,
+    header_segment,
+    header_source,
+    header_writer,
+    headers,
+    import_headers,
+)
+from chunkstore.backup.header_segment import hidden_name
 from chunkstore.changes import Append, Create
 from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry, decode_entries
 from chunkstore.config import Settings
@@ -145,7 +153,7 @@ def test_a_last_chunk_that_is_longer_than_its_record_is_copied(world: World, old
 
 
 def test_long_copies_go_by_pieces(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers, "PIECE_BYTES", 4)
+    monkeypatch.setattr(header_writer, "PIECE_BYTES", 4)
     with world.open() as store:
         store.create("s")
         store.append("s", DATA)
@@ -239,7 +247,8 @@ def test_segments_of_the_old_layout(world: World, old: Old) -> None:
 
 def long_segment(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not fit a single commit: pieces of 16 bytes, across files of 10."""
-    monkeypatch.setattr(header_import, "PIECE_BYTES", 16)
+    monkeypatch.setattr(header_segment, "PIECE_BYTES", 16)
+    monkeypatch.setattr(header_source, "PIECE_BYTES", 16)
     old.put(
         s_header=b"maxsize=10&0=gone&" + b"".join(b"%d=n%d&" % (at, at) for at in range(10, 60, 10)),
         **{f"n{at}": DATA[at : at + 10] for at in range(10, 60, 10)},
@@ -327,14 +336,15 @@ def test_another_import_of_the_same_segment_does_not_mix_in(
 def test_a_source_that_changes_is_refused(world: World, old: Old, monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
     long_segment(old, monkeypatch)
     if not long:
-        monkeypatch.setattr(header_import, "PIECE_BYTES", 100)
-    real = header_import.HeaderSource.read
+        monkeypatch.setattr(header_segment, "PIECE_BYTES", 100)
+        monkeypatch.setattr(header_source, "PIECE_BYTES", 100)
+    real = header_source.HeaderSource.read
 
     def changed(self: Any, plan: Any) -> Any:
         yield from real(self, plan)
         old.storage.put("n50", DATA[50:61])
 
-    monkeypatch.setattr(header_import.HeaderSource, "read", changed)
+    monkeypatch.setattr(header_source.HeaderSource, "read", changed)
     with world.open() as store:
         with pytest.raises(Conflict, match="while it is imported"):
             import_headers(store, old.url)
@@ -375,13 +385,13 @@ def test_damage_is_found_before_anything_happens(world: World, old: Old) -> None
 
 def test_a_file_that_shrinks_while_it_is_read(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
     old.put(a_header=b"0=x&", x=b"abc")
-    real = header_import.HeaderSource.read
+    real = header_source.HeaderSource.read
 
     def shrunk(self: Any, plan: Any) -> Any:
         old.put(x=b"ab")
         yield from real(self, plan)
 
-    monkeypatch.setattr(header_import.HeaderSource, "read", shrunk)
+    monkeypatch.setattr(header_source.HeaderSource, "read", shrunk)
     with world.open() as store:
         with pytest.raises(Damaged, match="3 bytes belong to it") as refused:
             import_headers(store, old.url)

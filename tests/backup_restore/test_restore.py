@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup import importing
+from chunkstore.backup import importing, survey
 from chunkstore.backup.restore import RestoreReport, restore_on
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -27,7 +27,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, decode_import, encode_import
-from chunkstore.operations import take_in
+from chunkstore.operations import bring_chunks
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -242,8 +242,8 @@ def test_it_goes_on_wherever_it_was_interrupted(
     """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
     monkeypatch.setattr(importing, "_CHUNKS", 3)
     monkeypatch.setattr(importing, "_ROWS", 1)
-    monkeypatch.setattr(take_in, "_WINDOW_BYTES", 70_000)
-    monkeypatch.setattr(take_in, "_HELD_BYTES", 100_000)
+    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 70_000)
+    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 100_000)
     store = filled(world)
     lsn = store.pin("before").lsn
     expected = {name: found[:7] for name, found in described(store).items()}
@@ -297,8 +297,8 @@ def test_a_dead_head_that_lies_in_a_piece_of_its_own_is_left_out(
 ) -> None:
     if target.appends:
         pytest.skip("chunks are cut where nothing appends")
-    monkeypatch.setattr(take_in, "_WINDOW_BYTES", 10)
-    monkeypatch.setattr(take_in, "_HELD_BYTES", 20)
+    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 10)
+    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 20)
     store = world.open()
     world.still(store)
     store.create("a")
@@ -347,7 +347,7 @@ def test_the_mark_is_bounded_and_versioned() -> None:
     raw = encode_import(mark)
     assert raw.hex() == "01" + "75" * 16 + "0000010000000000" + "68" * 16 + "02" + b"after".hex()
     assert decode_import(encode_table(TableRecord(1, raw))) == mark
-    for bad in (b"", raw[:41], b"\2" + raw[1:], raw[:41] + b"\3", raw + bytes(600)):
+    for bad in (b"", raw[:41], b"\2" + raw[1:], raw[:41] + b"\5", raw + bytes(600)):
         with pytest.raises(Damaged):
             decode_import(encode_table(TableRecord(1, bad)))
 
@@ -383,13 +383,13 @@ def test_rows_that_do_not_hold_together_never_become_a_container(
 ) -> None:
     store = filled(world)
     lsn = store.pin("before").lsn
-    chunks_of = importing._chunks_of
+    chunks_of = survey.chunks_of
 
     def shortened(*given: Any, **named: Any) -> Iterator[Any]:
         found = list(chunks_of(*given, **named))
         yield from found[: len(found) - (found[0].segment.name == "joined") if found else 0]
 
-    monkeypatch.setattr(importing, "_chunks_of", shortened)
+    monkeypatch.setattr(importing, "chunks_of", shortened)
     with pytest.raises(Conflict):
         restored(world, target, lsn=lsn)
     refused(Unsupported, target.open)

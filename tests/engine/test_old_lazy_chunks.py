@@ -13,7 +13,7 @@ import pytest
 import chunkstore
 from chunkstore.assembly import journal_records, open_replica, open_store_on
 from chunkstore.config import Settings
-from chunkstore.errors import InvalidArgument, StorageUnavailable
+from chunkstore.errors import StorageUnavailable
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.support.forwarding import Hooked
 from tests.support.packed import unpack
@@ -110,9 +110,3 @@ def test_what_an_old_zombie_writes_after_the_measure_is_not_read(place: Place) -
         store.append("one", b"!")
     with place.open() as store:
         assert contents(store) == ACKNOWLEDGED | {"one": ACKNOWLEDGED["one"] + b"!"}
-
-
-def test_the_setting_is_refused_with_its_reason() -> None:
-    with pytest.raises(InvalidArgument, match="removed") as refused:
-        Settings(lengths="lazy")  # type: ignore[arg-type]
-    assert refused.value.argument == "lengths"

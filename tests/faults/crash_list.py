@@ -1,4 +1,5 @@
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring."""
+"""Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring, importing."""
+"""Everything that is interrupted, by name: operations, take-overs, following, offloading, restoring, importing."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.crash_backups import BackupRun, ExportRun
+from tests.faults.crash_layouts import LAYOUT_OPENINGS, LAYOUT_OPERATIONS, LayoutOpeningRun, LayoutRun
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
-from tests.faults.crash_restore import RestoreRun
+from tests.faults.crash_restore import MergeRun, RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -32,12 +34,15 @@ class Subject(NamedTuple):
 SUBJECTS: tuple[Subject, ...] = (
     *(Subject(item.name, partial(OperationRun, item), item.first) for item in OPERATIONS),
     *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
+    *(Subject(item.name, partial(LayoutRun, item)) for item in LAYOUT_OPERATIONS),
+    *(Subject(f"open {item.name}", partial(LayoutOpeningRun, item)) for item in LAYOUT_OPENINGS),
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
     Subject("export", ExportRun),
     Subject("backup", partial(BackupRun, None)),
     Subject("backup --keep", partial(BackupRun, 1)),
+    Subject("import", MergeRun),
 )
 
 

@@ -1,21 +1,73 @@
-"""Interrupted: a restore into a new container (``crash_runs`` has the rest)."""
+"""Interrupted: a restore into a new container, an import into one that works (``crash_runs`` has the rest)."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from chunkstore.backup import pending_imports
+from chunkstore.backup.imports import merge_source
+from chunkstore.backup.renaming import plan_names
 from chunkstore.backup.restore import restore_on
+from chunkstore.backup.sources import Moment, open_past
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.storage import ChunkStorage
-from tests.faults.crash_runs import ACKNOWLEDGED, END, Case, Interrupted, perform
+from tests.faults.crash_runs import ACKNOWLEDGED, END, Case, Interrupted, OperationRun, perform
 from tests.faults.ground import WRITER, Ground, Place, State, observe, work
+from tests.faults.scenarios import Operation
 from tests.support.disk import POWER_CUTS
 from tests.support.faulty import Call
 from tests.support.worlds import Mode, ShelfCache, World
 
-__all__ = ["RestoreRun"]
+__all__ = ["MergeRun", "RestoreRun"]
+
+
+def fill(store: ChunkedSegmentStorage) -> None:
+    """One of everything that comes along."""
+    store.create("log", attributes={"a": 1})
+    store.append("log", b"a" * 70, writer_id=WRITER, event_number=4)
+    store.truncate("log", 40)
+    store.create("sealed")
+    store.append("sealed", b"b" * 20)
+    store.seal("sealed")
+    store.create("empty")
+    store.table("rows").put(b"key", b"value")
+
+
+class MergeRun(OperationRun):
+    """What is taken in appears at once, or nothing does."""
+
+    def __init__(self, kind: Place, mode: Mode, folder: Path) -> None:
+        self.source = World("memory", "append", folder / "old")
+        with self.source.open(rolling=32) as store:
+            fill(store)
+        super().__init__(Operation("import", self.merge, self.prepare), kind, mode, folder / "new")
+
+    def prepare(self, store: ChunkedSegmentStorage) -> None:
+        store.create("other")
+        store.append("other", b"here before")
+
+    def merge(self, store: ChunkedSegmentStorage, _: object) -> None:
+        """The call that is interrupted."""
+        old = self.source.raw_storage()
+        made = partial(ShelfCache, old, "default", shelf=self.source._shelf)
+        settings, plan = self.source.settings(), plan_names(rename={"log": "taken"})
+        with open_past(
+            old, container="default", moment=Moment(), settings=settings, caches=made, plan=plan, merges=True
+        ) as source:
+            merge_source(source, store)
+
+    def finish(self, store: ChunkedSegmentStorage, state: State, before: State, after: State) -> State:
+        found = super().finish(store, state, before, after)
+        assert pending_imports(store) == []
+        return found
+
+    def close(self) -> None:
+        super().close()
+        self.source.close()
 
 
 class RestoreRun(Interrupted):
@@ -25,14 +77,7 @@ class RestoreRun(Interrupted):
         self.ground = Ground(kind, mode, folder / "new")
         self.source = World("memory", "append", folder / "old")
         with self.source.open(rolling=32) as store:
-            store.create("log", attributes={"a": 1})
-            store.append("log", b"a" * 70, writer_id=WRITER, event_number=4)
-            store.truncate("log", 40)
-            store.create("sealed")
-            store.append("sealed", b"b" * 20)
-            store.seal("sealed")
-            store.create("empty")
-            store.table("rows").put(b"key", b"value")
+            fill(store)
             self.lsn = store.pin("before").lsn
             self.expected = observe(store)
             store.delete("log")

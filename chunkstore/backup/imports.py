@@ -1,0 +1,181 @@
+"""Imports: what an export, a backup or a container holds, or a part of it, as a new container or merged into one that works.
+
+Promises: everything that can be looked at is, before anybody is fenced and anything is changed: the source, the names, every chunk. The
+source is only read. Leaves out: the steps (``importing``), restoring (``restore``, which is the same with everything in it).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from typing import TypeAlias
+
+from chunkstore import parts
+from chunkstore.backup.importing import drop_merge, merge_into
+from chunkstore.backup.merging import merge_id, require_room
+from chunkstore.backup.renaming import NamePlan, plan_names
+from chunkstore.backup.restore import RestoreReport, into_new
+from chunkstore.backup.sources import Moment, is_export, open_export_source, open_past
+from chunkstore.backup.survey import Source, require_complete, survey
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import InvalidArgument
+from chunkstore.metadata.importing import IMPORT_ID_BYTES
+from chunkstore.names import ContainerNames
+from chunkstore.replica import Replica
+
+__all__ = ["Target", "drop_import", "import_file", "merge_file"]
+
+Target: TypeAlias = (
+    ChunkedSegmentStorage | Replica | Callable[[], AbstractContextManager[ChunkedSegmentStorage | Replica]]
+)
+"""A container that works: its owner, or what makes one, once the source was looked at; to look only, a replica, too."""
+
+
+def import_file(
+    new_root: str,
+    source: str | os.PathLike[str],
+    segments: Sequence[str] = (),
+    *,
+    rename: Mapping[str, str] | None = None,
+    prefix: str = "",
+    source_root: str | None = None,
+    source_container: str = "default",
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    container: str | None = None,
+    settings: Settings | None = None,
+    wait_s: float = 0,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> RestoreReport:
+    """Make a new container under ``new_root`` of what ``source`` holds, or of some segments of it. Chunks are copied.
+
+    ``source``: an export file, whose chunks lie at ``source_root``, or else where it says; or a root, of backups or of a container
+    (``source_container``), with the moment as in ``open_replica``: else the newest backup, or the present. ``segments``: names, or prefixes
+    with ``*`` behind them; none: all. ``rename``: old names and new ones; ``prefix``: in front of all others. ``container``: the name of
+    the new one; else that of the old one. Else as ``restore``: what comes along, how it goes on, what it raises. Of a part: the
+    retention policies of its segments and the rows of its ledgers come along, other tables do not.
+
+    Raises, too: ``SegmentNotFound`` (of ``segments``), ``InvalidArgument`` (names; another container at ``source_root``), ``Damaged`` (the
+    file). Retry: safe, and goes on where it was.
+    """
+    chosen, plan = parts.checked_settings(settings), plan_names(segments, rename, prefix)
+    if container is not None:
+        ContainerNames(container)
+    moment = Moment(lsn, time)
+    with (
+        _opened(source, source_root, source_container, moment, plan, chosen, merges=False) as found,
+        parts.storage_of(new_root, settings) as new,
+    ):
+        return into_new(
+            found,
+            new,
+            container=found.names.container if container is None else container,
+            settings=chosen,
+            wait_s=wait_s,
+            dry_run=dry_run,
+            progress=progress,
+            root=new_root,
+        )
+
+
+def merge_file(
+    target: Target,
+    source: str | os.PathLike[str],
+    segments: Sequence[str] = (),
+    *,
+    rename: Mapping[str, str] | None = None,
+    prefix: str = "",
+    source_root: str | None = None,
+    source_container: str = "default",
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    settings: Settings | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> RestoreReport:
+    """Take what ``source`` holds, or some segments of it, into a container that works, beside what it does meanwhile. Chunks are copied.
+
+    ``source`` and the choice are as in ``import_file``; ``settings`` are of the source. No segment is seen before it is whole; up to a
+    thousand appear in one commit, more in several. With them come attributes, seals, start offsets, labels of time and writers' last
+    events; their own retention policies, where the container has none for the name; rows of ledgers whose segments all come along. Other
+    tables come with everything. A row that is there already has to say the same. ``dry_run``: only look.
+
+    Durable. Not atomic: an import that was interrupted goes on with the same call, and is one of ``pending_imports`` until then;
+    ``drop_import`` ends it. Raises ``InvalidArgument`` (names that are taken, too long, or held by rows of ledgers; another container at
+    ``source_root``), ``SegmentNotFound``, ``ChunksMissing``, ``Conflict`` (a row of a table; the same import is under way), all before
+    anything is done, and what opening the source raises; then ``SegmentExists`` (a name was taken meanwhile: free it, or drop the import),
+    ``Conflict``, ``ChunkNotFound`` (a chunk was collected at the source meanwhile: pin it), ``Damaged`` (a chunk is not what its record
+    says), and the errors of commits. Retry: safe; after ``OutcomeUnknown`` look whether the segments are there.
+    """
+    chosen, plan = parts.checked_settings(settings), plan_names(segments, rename, prefix)
+    moment = Moment(lsn, time)
+    with _opened(source, source_root, source_container, moment, plan, chosen, merges=True) as found:
+        return merge_source(found, target, dry_run=dry_run, progress=progress)
+
+
+def merge_source(
+    source: Source, target: Target, *, dry_run: bool = False, progress: Callable[[int], object] | None = None
+) -> RestoreReport:
+    """As ``merge_file``, of what is open."""
+    report = survey(source)
+    identity = merge_id(source.origin)
+    if not dry_run:
+        require_complete(report)
+    opened = nullcontext(target) if isinstance(target, ChunkedSegmentStorage | Replica) else target()
+    with opened as store:
+        require_room(store, source, identity)
+        if not dry_run:
+            if isinstance(store, Replica):
+                raise InvalidArgument("a replica takes nothing in: give the container's owner", argument="target")
+            merge_into(store, source, identity, progress)
+        return RestoreReport(store.container, source.origin.lsn, *report, dry_run=dry_run)
+
+
+def drop_import(store: ChunkedSegmentStorage, identity: str) -> None:
+    """End an import that nobody shall go on with, by its id: what has no name yet becomes garbage. Segments that have theirs stay.
+
+    Durable. Raises ``InvalidArgument`` (there is none), ``Conflict`` (it goes on just now), and as ``commit``. Retry: safe.
+    """
+    try:
+        raw = bytes.fromhex(identity)
+    except (TypeError, ValueError):
+        raw = b""
+    if len(raw) != IMPORT_ID_BYTES or not drop_merge(store, raw):
+        text = f"no import {identity!r} is under way; 'import ls' shows which are"
+        raise InvalidArgument(text, argument="identity")
+
+
+@contextmanager
+def _opened(
+    source: str | os.PathLike[str],
+    source_root: str | None,
+    container: str,
+    moment: Moment,
+    plan: NamePlan,
+    settings: Settings,
+    *,
+    merges: bool,
+) -> Iterator[Source]:
+    moment.check()
+    if is_export(source):
+        if moment != Moment():
+            text = "an export is of one moment: lsn and time are for roots"
+            raise InvalidArgument(text, argument="time" if moment.lsn is None else "lsn")
+        with open_export_source(source, source_root, settings=settings, plan=plan, merges=merges) as found:
+            yield found
+        return
+    if source_root is not None:
+        text = f"{os.fspath(source)} is no file, so it is taken for the root itself: leave source_root out"
+        raise InvalidArgument(text, argument="source_root")
+    names = ContainerNames(container)
+    with (
+        parts.storage_of(os.fspath(source), settings) as storage,
+        open_past(
+            storage, container=names.container, moment=moment, settings=settings, plan=plan, merges=merges
+        ) as past,
+    ):
+        yield past

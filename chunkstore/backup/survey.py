@@ -1,0 +1,321 @@
+"""A state that can be taken in: its segments, the chunks of their lists, the rows of tables that go with them, as a plan of names chooses.
+
+Promises: everything is read from views that show one point of history, page by page, so that memory does not grow with the state; what its
+rows say is believed as far as it adds up. Nothing is changed, and no chunk is read. Rows of tables come along whole: what speaks of
+segments by name says the new names, or is refused. Leaves out: where states come from (``sources``), taking them in (``importing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from chunkstore import runtime
+from chunkstore.backup.renaming import AS_IT_IS, NamePlan
+from chunkstore.blocks import Borders, is_one_block
+from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument, Unsupported
+from chunkstore.metadata.blocks import find_borders
+from chunkstore.metadata.codec import decode_segment, decode_table
+from chunkstore.metadata.importing import Origin
+from chunkstore.metadata.keys import (
+    RETENTION_NAMESPACE,
+    SEGMENT,
+    TABLE,
+    VISIBLE_SEGMENTS,
+    chunk_key,
+    lazy_range,
+    segment_key,
+)
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.operations.bring_chunks import ForeignChunk
+from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.storage import ChunkStorage
+
+__all__ = [
+    "FoundChunk",
+    "ImportReport",
+    "Look",
+    "MissingChunk",
+    "Row",
+    "Source",
+    "chunks_of",
+    "require_complete",
+    "rows_behind",
+    "segments_behind",
+    "survey",
+]
+
+T = TypeVar("T")
+
+_PAGE: Final = 1_024
+_WORKERS: Final = 16
+_TOGETHER: Final = 16
+"""Chunks that a worker asks for in a row: what asking costs on a local storage is less than a worker."""
+_ROWS: Final = 2_000
+_ROW_BYTES: Final = 2 << 20
+_MISSING_MAX: Final = 1_000
+_OFFLOAD: Final = "offload"
+_ENDS: Final = bytes((SEGMENT[0] + 1,))
+
+
+class Look(Protocol):
+    """Something that can be asked about one point of history."""
+
+    def __call__(self, call: Callable[[MetadataView], T], /) -> T: ...
+
+
+class Source(NamedTuple):
+    """A state, where its chunks lie, and what of it is to be taken in. ``look`` always shows the same rows; ``origin`` tells states and
+    plans apart. ``merges``: into a container that works."""
+
+    origin: Origin
+    look: Look
+    names: ContainerNames
+    storage: ChunkStorage
+    plan: NamePlan = AS_IT_IS
+    merges: bool = False
+
+
+class Row(NamedTuple):
+    """A row of a table as it is to be; ``position``: its key where it comes from."""
+
+    position: bytes
+    namespace: str
+    key: bytes
+    value: bytes
+
+
+class MissingChunk(NamedTuple):
+    """A chunk that is absent, or shorter than its record: bytes ``[start, stop)`` of a segment."""
+
+    segment: str
+    chunk: str
+    start: int
+    stop: int
+    reason: str
+
+
+class ImportReport(NamedTuple):
+    """What a state consists of, or what an import took in by this call."""
+
+    segments: int
+    chunks: int
+    size_bytes: int
+    rows: int
+    """Of tables."""
+    missing: tuple[MissingChunk, ...]
+    """The first thousand of them."""
+    missing_chunks: int = 0
+
+
+class FoundChunk(NamedTuple):
+    """A chunk of a segment, which begins at segment offset ``offset``."""
+
+    segment: SegmentRecord
+    offset: int
+    chunk: ForeignChunk
+
+
+def survey(source: Source) -> ImportReport:
+    """Look at the plan, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
+
+    Raises as ``NamePlan.check``, ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a
+    version whose chunks grew without records), ``StorageUnavailable``. Retry: safe.
+    """
+    pool = runtime.pool("chunkstore-survey", _WORKERS)
+    segments = chunks = size_bytes = rows = count = 0
+    missing: list[MissingChunk] = []
+    place: _Place | None = _Place("", 0)
+    try:
+        source.look(_require_known_lengths)
+        if source.plan is not AS_IT_IS:
+            source.look(partial(_check_plan, source.plan))
+        while place is not None:
+            ended, found, place = source.look(partial(_chunks_behind, source, place))
+            calls = [
+                partial(_look_at, source.storage, found[at : at + _TOGETHER]) for at in range(0, len(found), _TOGETHER)
+            ]
+            gone = [item for group in pool.run_all(calls) for item in group]
+            missing, count = (missing + gone)[:_MISSING_MAX], count + len(gone)
+            segments, chunks = segments + ended, chunks + len(found)
+            size_bytes += sum(item.chunk.length for item in found)
+        key = b""
+        while batch := source.look(partial(rows_behind, source, key)):
+            rows, key = rows + len(batch), batch[-1].position
+    finally:
+        pool.close()
+    return ImportReport(segments, chunks, size_bytes, rows, tuple(missing), count)
+
+
+def _require_known_lengths(view: MetadataView) -> None:
+    if next(view.scan(*lazy_range()), None) is not None:
+        text = "this state is of a version whose chunks grew without records: their lengths are not in it. Take a later one"
+        raise Unsupported(text, feature="lazy_lengths")
+
+
+def _check_plan(plan: NamePlan, view: MetadataView) -> None:
+    names = (key[1:].decode("utf-8", "replace") for key, _ in view.scan(VISIBLE_SEGMENTS, _ENDS))
+    plan.check(names, lambda name: view.get(segment_key(name)) is not None)
+
+
+class _Place(NamedTuple):
+    """Behind the segment ``after``, and in the next one behind the segment offset ``offset``, if that is not 0."""
+
+    after: str
+    offset: int
+
+
+def _chunks_behind(source: Source, place: _Place, view: MetadataView) -> tuple[int, list[FoundChunk], _Place | None]:
+    """The next chunks, how many segments end with them, and where to go on; None: that was all."""
+    found: list[FoundChunk] = []
+    after, offset = place
+    ended = 0
+    for segment in segments_behind(view, after, source.plan):
+        if ended == _PAGE:
+            return ended, found, _Place(after, 0)
+        for item in chunks_of(view, source.names, segment, offset or segment.start_offset - segment.first_chunk_skip):
+            if len(found) == _PAGE:
+                return ended, found, _Place(after, item.offset)
+            found.append(item)
+        after, offset, ended = segment.name, 0, ended + 1
+    return ended, found, None
+
+
+def segments_behind(view: MetadataView, after: str, plan: NamePlan) -> Iterator[SegmentRecord]:
+    """The chosen segments with names above ``after``, in order. Raises ``Damaged``."""
+    start = SEGMENT + after.encode() + b"\0" if after else VISIBLE_SEGMENTS
+    for key, raw in view.scan(start, _ENDS):
+        name = key[1:].decode("utf-8", "replace")
+        if not plan.takes(name):
+            continue
+        segment = decode_segment(name, raw)
+        try:
+            check_segment_name(segment.name)
+        except InvalidArgument as error:
+            raise Damaged(error.message, object=f"metadata row {key!r}") from error
+        if segment.name != name:
+            raise Damaged(f"the row is that of segment {segment.name!r}", object=f"metadata row {key!r}")
+        if not segment.first_chunk_skip <= segment.start_offset <= segment.length:
+            raise Damaged("its offsets are none of a segment", object=f"metadata row {key!r}")
+        yield segment
+
+
+def chunks_of(
+    view: MetadataView, names: ContainerNames, segment: SegmentRecord, offset: int, borders: bool = False
+) -> Iterator[FoundChunk]:
+    """The chunks of a segment from the one that begins at ``offset`` on. Raises ``Damaged``."""
+    identity = segment.first_chunk
+    if offset > segment.start_offset:
+        located = view.locate(segment.id, offset) if offset < segment.length else None
+        identity = located[0] if located is not None else b""
+    while identity:
+        record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
+        if not record.length:
+            raise Damaged("a chunk without bytes", object=names.chunk(identity))
+        known = _borders_of(view, identity, record) if borders else None
+        yield FoundChunk(segment, offset, ForeignChunk(names.chunk(identity), record.length, known, record.created_ms))
+        offset, identity = offset + record.length, record.next
+        if offset > segment.length:
+            break
+    if offset != segment.length:
+        text = f"its list of chunks ends at {offset}, the segment at {segment.length}"
+        raise Damaged(text, object=f"segment {segment.name!r}", position=offset)
+
+
+def _borders_of(view: MetadataView, identity: bytes, record: ChunkRecord) -> Borders | None:
+    """What is known of a chunk; of one block it is enough to know that."""
+    if is_one_block(record.length) and record.crc32c is not None:
+        return Borders((0, record.length), (0, record.crc32c))
+    return find_borders(view, identity, record, 0, record.length)
+
+
+def _look_at(storage: ChunkStorage, items: list[FoundChunk]) -> list[MissingChunk]:
+    """Those that are not there in their length."""
+    found = []
+    for segment, offset, chunk in items:
+        reason = _why_missing(storage, chunk)
+        if reason:
+            found.append(MissingChunk(segment.name, chunk.name, offset, offset + chunk.length, reason))
+    return found
+
+
+def _why_missing(storage: ChunkStorage, chunk: ForeignChunk) -> str:
+    try:
+        length = storage.stat(chunk.name).length
+    except ChunkNotFound:
+        return "absent"
+    return "" if length >= chunk.length else f"{length} of {chunk.length} bytes"
+
+
+def rows_behind(source: Source, after: bytes, view: MetadataView, count: int = _ROWS) -> list[Row]:
+    """The next rows of tables that come along, those behind the position ``after``. Raises ``InvalidArgument`` (one holds a name that would
+    be another), ``Damaged``."""
+    found: list[Row] = []
+    size_bytes = 0
+    start = max(TABLE, after + b"\0")
+    while (first := next(view.scan(start, bytes((TABLE[0] + 1,))), None)) is not None:
+        namespace = first[0][2 : 2 + first[0][1]].decode("utf-8", "replace")
+        prefix = first[0][: 2 + first[0][1]]
+        if _comes(source.plan, namespace):
+            for key, raw in view.scan(max(start, prefix), _behind(prefix)):
+                value = decode_table(key, raw).value
+                new = _key(source, namespace, key[len(prefix) :], value, view)
+                if new is not None:
+                    found.append(Row(key, namespace, new, value))
+                    size_bytes += len(raw)
+                if len(found) == count or size_bytes >= _ROW_BYTES:
+                    return found
+        start = _behind(prefix)
+    return found
+
+
+def _behind(prefix: bytes) -> bytes:
+    """What is above all keys that begin so: a namespace does not end with the last of all bytes."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+def _comes(plan: NamePlan, namespace: str) -> bool:
+    """Whether rows of a table may come along. Of the reserved ones: what they say is true in the other container, too."""
+    if namespace.startswith("!"):
+        return namespace == RETENTION_NAMESPACE
+    return plan.is_everything or namespace == _OFFLOAD
+
+
+def _key(source: Source, namespace: str, key: bytes, value: bytes, view: MetadataView) -> bytes | None:
+    """The key of a row as it is to be; None: it stays behind."""
+    plan = source.plan
+    if namespace == RETENTION_NAMESPACE:
+        return _key_of_policy(source, key, view)
+    if namespace == _OFFLOAD and not (plan.is_everything and plan.keeps_names):
+        # Here, because with ledgers comes protobuf, which nobody else should wait for.
+        from chunkstore.backup.topics import named_by
+
+        named = named_by(key, value)
+        if not all(plan.takes(name) for name in named):
+            return None
+        for name in sorted(named):
+            if plan.target(name) != name:
+                text = f"segment {name!r} belongs to a ledger, whose rows hold its name: import it under that, or leave it out"
+                raise InvalidArgument(text, argument="rename" if name in plan.renames else "prefix")
+    return key
+
+
+def _key_of_policy(source: Source, key: bytes, view: MetadataView) -> bytes | None:
+    plan, is_whole = source.plan, source.plan.is_everything and not source.merges
+    if key[:1] == b"*":
+        # Of a prefix, under which other names may lie by then.
+        return key if is_whole and plan.keeps_names else None
+    name = key[1:].decode("utf-8", "replace")
+    if not plan.takes(name) or not (is_whole or view.get(segment_key(name)) is not None):
+        return None
+    return b"=" + plan.target(name).encode()
+
+
+def require_complete(report: ImportReport) -> None:
+    """Raise ``ChunksMissing`` unless every chunk is there."""
+    if report.missing:
+        missing = [item._asdict() for item in report.missing]
+        raise ChunksMissing(missing, count=report.missing_chunks, chunks=report.chunks)

@@ -1,0 +1,175 @@
+"""The verb ``import``: an export, a backup or a container, or a part of it, as a new container or into one that works.
+
+Promises: the source, its chunks and the names are looked at before anybody is fenced and anything is made; ``--dry-run`` and ``import ls``
+claim nothing. Leaves out: importing (``chunkstore.backup``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from chunkstore import ChunkedSegmentStorage, Replica
+from chunkstore import backup as backups
+from chunkstore.cli import access, options
+from chunkstore.cli.output import meter, print_facts, print_json, print_table
+from chunkstore.cli.restore import show_report
+from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
+
+__all__ = ["import_"]
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA|ls|drop",
+        help="An export file, or a root of backups or of a container; 'ls' lists imports that have not ended, 'drop' ends one.",
+        show_default=False,
+    ),
+]
+Into = Annotated[
+    str,
+    typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.", show_default=False),
+]
+Segments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
+]
+SourceRoot = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="SOURCEROOT", help="Of an export: where its container lies.", show_default="as it says"
+    ),
+]
+Renames = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="Another name; again for more.", show_default=False),
+]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="P", help="In front of all other names.", show_default=False)]
+Lsn = Annotated[
+    int | None, typer.Option("--lsn", metavar="N", help="Of a root: as of this record.", show_default="newest")
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        metavar="T",
+        help="Of a root: as it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
+        show_default=False,
+    ),
+]
+Merge = Annotated[bool, typer.Option("--merge", help="Only into a container that is there.")]
+New = Annotated[bool, typer.Option("--new", help="Only as a new container.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container"),
+]
+
+
+def import_(
+    source: Source,
+    root: Into,
+    segments: Segments = None,
+    *,
+    source_root: SourceRoot = None,
+    renames: Renames = None,
+    prefix: Prefix = "",
+    lsn: Lsn = None,
+    time: Time = None,
+    merge: Merge = False,
+    new: New = False,
+    name: Name = None,
+    dry_run: options.DryRun = False,
+    container: options.Container = "default",
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Copy segments from an export, a backup or a container: into the container at INTO, or, where there is none, as a new one.
+
+    Interrupted, the same command goes on.
+    """
+    target = container if name is None else name
+    looked_at = partial(access.replica, root, target, cache_dir)
+    owned = partial(
+        access.owner, root, target, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    )
+    if source == "ls":
+        with looked_at() as replica:
+            _show_pending(backups.pending_imports(replica), as_json=as_json)
+        return
+    if source == "drop":
+        _drop(owned, segments or [], as_json=as_json)
+        return
+    if merge and new:
+        raise InvalidArgument("--merge and --new say different things: say one of them", argument="--merge")
+    names, moment = _renames(renames or ()), options.moment_of(time, "--time")
+    settings = access.settings_for(cache_dir)
+    if merge or (not new and _is_whole(looked_at)):
+        do = partial(backups.merge_file, looked_at if dry_run else owned)
+    else:
+        waits_s = 0.0 if take_over else access.wait_s(settings)
+        do = partial(backups.import_file, root, container=target, wait_s=waits_s)
+    with meter(f"import {source}", None, as_json=as_json) as progress:
+        report = do(
+            source,
+            segments or (),
+            rename=names,
+            prefix=prefix,
+            source_root=source_root,
+            source_container=container,
+            lsn=lsn,
+            time=moment,
+            settings=settings,
+            dry_run=dry_run,
+            progress=progress.advance,
+        )
+    show_report(report, "imported", as_json=as_json)
+
+
+def _renames(given: Sequence[str]) -> dict[str, str]:
+    found = dict[str, str]()
+    for item in given:
+        old, equals, name = item.partition("=")
+        if not equals or old in found:
+            raise InvalidArgument(f"--rename takes OLD=NEW, once for each segment, not {item!r}", argument="--rename")
+        found[old] = name
+    return found
+
+
+def _is_whole(looked_at: Callable[[], AbstractContextManager[Replica]]) -> bool:
+    """Whether there is a container that works. One that an import is making is gone on with."""
+    try:
+        with looked_at():
+            return True
+    except ContainerNotFound:
+        return False
+    except Unsupported as error:
+        if error.feature != "unfinished_import":
+            raise
+        return False
+
+
+def _drop(owned: Callable[[], AbstractContextManager[ChunkedSegmentStorage]], ids: list[str], *, as_json: bool) -> None:
+    if len(ids) != 1:
+        raise InvalidArgument("say which import, as 'import ls INTO' does: import drop INTO ID", argument="ID")
+    with owned() as store:
+        backups.drop_import(store, ids[0])
+    if as_json:
+        print_json({"id": ids[0], "dropped": True})
+    else:
+        print_facts({"dropped": ids[0]})
+
+
+def _show_pending(found: list[backups.PendingImport], *, as_json: bool) -> None:
+    if as_json:
+        for item in found:
+            print_json({**item._asdict(), "container": item.container.hex()})
+        return
+    rows = ((item.id, item.container.hex(), item.lsn, item.phase) for item in found)
+    print_table(("import", "of container", "lsn", "phase"), rows, right=("lsn",))

@@ -1,0 +1,281 @@
+"""Imports of export files and of backup roots: what comes along, and which files are refused before anything is done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore import backup
+from chunkstore.backup import importing
+from chunkstore.backup.exporting import FileSink
+from chunkstore.backup.files import write_export
+from chunkstore.errors import (
+    ChunksMissing,
+    Conflict,
+    ContainerNotFound,
+    Damaged,
+    InvalidArgument,
+    SegmentNotFound,
+    Unsupported,
+)
+from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_chunk, encode_segment
+from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.pulsar import LedgerReader, OffloadWriter
+from chunkstore.pulsar.contexts import iter_contexts
+from tests.engine.test_repair import Place, broken, flip
+from tests.support.data import refused
+
+SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=100)
+TOPIC = "persistent://a/b"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> chunkstore.Settings:
+    return chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, collect_s=0, gc_grace_s=0)
+
+
+@pytest.fixture
+def root(tmp_path: Path, settings: chunkstore.Settings) -> str:
+    url = (tmp_path / "root").as_uri()
+    with chunkstore.open(url, settings=settings) as store:
+        for name in ("orders-0", "orders-1"):
+            store.create(name, rolling=SMALL, attributes={"k": name})
+            store.append(name, name.encode() * 40, writer_id="w", event_number=7)
+        store.truncate("orders-0", 120)
+        store.seal("orders-1")
+        store.table("mine").put(b"key", b"value")
+        with OffloadWriter(store, TOPIC) as writer:
+            for entry in range(3):
+                writer.append(1, entry, b"entry")
+    return url
+
+
+@pytest.fixture
+def file(root: str, tmp_path: Path, settings: chunkstore.Settings) -> Path:
+    with chunkstore.open(root, settings=settings) as store:
+        backup.export(store, tmp_path / "all.cks")
+    return tmp_path / "all.cks"
+
+
+def content(store: Any) -> dict[str, tuple[int, bytes, bool, dict[str, Any]]]:
+    return {
+        info.name: (
+            info.start_offset,
+            store.read(info.name, info.start_offset, 99_999),
+            info.sealed,
+            dict(info.attributes),
+        )
+        for info in store.segments()
+    }
+
+
+def entries(store: Any) -> list[bytes]:
+    return [bytes(entry.payload) for entry in LedgerReader(store).read(TOPIC, 1)]
+
+
+def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, settings: chunkstore.Settings) -> None:
+    other = (tmp_path / "other").as_uri()
+    with chunkstore.open(root, settings=settings) as store:
+        expected, read = content(store), entries(store)
+    report = backup.import_file(other, file, settings=settings)
+    assert report.segments == len(expected) and report.rows == 2
+    with chunkstore.open(other, settings=settings) as store:
+        assert content(store) == expected and entries(store) == read
+        assert store.table("mine").get(b"key").value == b"value"  # type: ignore[union-attr]
+        assert store.append("orders-0", b"x", writer_id="w", event_number=7) == 0
+        assert store.check("deep") == []
+        # A topic that was lost by mistake: its segments by their prefix, its rows with them.
+        for context in iter_contexts(store, TOPIC):
+            store.delete(context.data)
+            store.delete(context.index_segment)
+            store.table("offload").delete(f"{TOPIC}\0".encode() + context.sequence.to_bytes(8, "big"))
+        backup.merge_file(store, file, ["offload/*"], settings=settings)
+        assert content(store) == expected and entries(store) == read
+        for given in ({"prefix": "x/"}, {"rename": {iter_contexts(store, TOPIC)[0].data: "x"}}):
+            refused(InvalidArgument, partial(backup.merge_file, store, file, ["offload/*"], settings=settings, **given))
+        assert content(store) == expected and backup.pending_imports(store) == []
+
+
+def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
+    backups = (tmp_path / "backups").as_uri()
+    with chunkstore.open(root, settings=settings) as store:
+        store.append("orders-0", b"growing")
+        first = backup.backup(store, backups).backup
+        expected = content(store)
+        store.append("orders-0", b"later")
+        backup.backup(store, backups)
+        store.delete("orders-0")
+        backup.merge_file(store, backups, ["orders-0"], lsn=first.lsn, settings=settings)
+        assert content(store) == expected
+        refused(
+            InvalidArgument,
+            lambda: backup.merge_file(store, backups, ["orders-0"], lsn=1, settings=settings),
+            lambda: backup.merge_file(store, backups, source_root=root, settings=settings),
+            lambda: backup.merge_file(store, backups, lsn=1, time=1, settings=settings),
+        )
+        refused(SegmentNotFound, lambda: backup.merge_file(store, backups, ["orders-9"], settings=settings))
+        refused(InvalidArgument, lambda: backup.merge_file(store, tmp_path / "nothing", settings=settings))
+        with chunkstore.open_replica(root, settings=settings) as replica:
+            dry = partial(backup.merge_file, replica, backups, ["orders-*"], settings=settings, dry_run=True)
+            assert dry(prefix="x/").segments == 2
+            refused(InvalidArgument, dry)
+
+
+def rewritten(file: Path, change: Callable[[dict[bytes, bytes]], object], header: dict[str, Any] | None = None) -> Path:
+    """The same export with other rows: what somebody could write who knows the format."""
+    found = backup.read_export(file)
+    rows = dict(found)
+    change(rows)
+    path = file.with_name("hostile.cks")
+    path.unlink(missing_ok=True)
+    sink = FileSink(str(path))
+    write_export(sink, found.header._replace(**(header or {})), sorted(rows.items()), str(path))
+    sink.close()
+    return path
+
+
+def changed_segment(rows: dict[bytes, bytes], **fields: Any) -> None:
+    key = segment_key("orders-0")
+    rows[key] = encode_segment(decode_segment("orders-0", rows[key])._replace(**fields))
+
+
+def changed_chunk(rows: dict[bytes, bytes], **fields: Any) -> None:
+    segment = decode_segment("orders-0", rows[segment_key("orders-0")])
+    key = chunk_key(segment.first_chunk)
+    rows[key] = encode_chunk(decode_chunk("chunk", rows[key])._replace(**fields))
+
+
+def in_a_circle(rows: dict[bytes, bytes]) -> None:
+    segment = decode_segment("orders-0", rows[segment_key("orders-0")])
+    changed_chunk(rows, next=segment.first_chunk)
+
+
+HOSTILE: dict[str, Callable[[dict[bytes, bytes]], object]] = {
+    "circle": in_a_circle,
+    "length": lambda rows: changed_segment(rows, length=1 << 60),
+    "start": lambda rows: changed_segment(rows, start_offset=1 << 40),
+    "skip": lambda rows: changed_segment(rows, first_chunk_skip=1 << 40),
+    "name": lambda rows: changed_segment(rows, name="another"),
+    "count": lambda rows: changed_segment(rows, chunk_count=1),
+    "elsewhere": lambda rows: changed_chunk(rows, object="default/FORMAT"),
+    "state": lambda rows: changed_chunk(rows, kind=3),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_rows_that_do_not_add_up_change_nothing(
+    what: str, root: str, file: Path, tmp_path: Path, settings: chunkstore.Settings
+) -> None:
+    bad = rewritten(file, HOSTILE[what])
+    other = (tmp_path / "other").as_uri()
+    refused(Damaged, lambda: backup.import_file(other, bad, settings=settings))
+    assert not (tmp_path / "other" / "default").exists()
+    with chunkstore.open(root, settings=settings) as store:
+        before = content(store)
+        refused(Damaged, lambda: backup.merge_file(store, bad, prefix="x/", settings=settings))
+        assert content(store) == before and backup.pending_imports(store) == []
+        assert [item for item in store.check("quick") if item.severity == "damage"] == []
+
+
+def test_files_of_others_are_refused(root: str, file: Path, tmp_path: Path, settings: chunkstore.Settings) -> None:
+    other = (tmp_path / "other").as_uri()
+    call = partial(backup.import_file, other, settings=settings)
+    nothing: Callable[[dict[bytes, bytes]], object] = lambda rows: None  # noqa: E731
+    stranger = rewritten(file, nothing, {"container": bytes(16)})
+    refused(InvalidArgument, lambda: call(stranger), lambda: call(file, lsn=3), lambda: call(file, time=3))
+    moved = rewritten(file, nothing, {"root": (tmp_path / "moved").as_uri()})
+    refused(ContainerNotFound, lambda: call(moved))
+    newer = file.read_bytes().replace(b"CKSE\1", b"CKSE\2", 1)
+    (tmp_path / "newer.cks").write_bytes(newer)
+    refused(Damaged, lambda: call(tmp_path / "newer.cks"))
+    assert not (tmp_path / "other" / "default").exists()
+    assert call(moved, source_root=root).segments == 4
+
+
+def test_chunks_that_were_collected_since_are_listed(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
+    other = (tmp_path / "other").as_uri()
+    with chunkstore.open(root, settings=settings) as store:
+        backup.export(store, tmp_path / "all.cks", pin=False)
+        store.delete("orders-0")
+        store.collect()
+        with pytest.raises(ChunksMissing) as caught:
+            backup.import_file(other, tmp_path / "all.cks", settings=settings)
+        assert {item["segment"] for item in caught.value.missing} == {"orders-0"}
+        assert not (tmp_path / "other" / "default").exists()
+        refused(
+            ChunksMissing,
+            lambda: backup.merge_file(store, tmp_path / "all.cks", ["orders-*"], prefix="x/", settings=settings),
+        )
+        assert backup.pending_imports(store) == []
+
+
+def test_a_part_under_other_names_is_another_import(
+    file: Path, tmp_path: Path, settings: chunkstore.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new container that was begun by one plan is not gone on with by another."""
+    other = (tmp_path / "other").as_uri()
+
+    def stops(_: int) -> None:
+        raise KeyboardInterrupt
+
+    call = partial(backup.import_file, other, file, settings=settings)
+    with pytest.raises(KeyboardInterrupt):
+        call(["orders-*"], prefix="x/", progress=stops)
+    refused(Unsupported, lambda: chunkstore.open(other, settings=settings))
+    refused(InvalidArgument, call, lambda: call(["orders-*"]))
+    assert call(["orders-*"], prefix="x/").segments == 2
+    with chunkstore.open(other, settings=settings) as store:
+        assert [info.name for info in store.segments()] == ["x/orders-0", "x/orders-1"]
+        assert list(store.table("mine").scan()) == [] and store.check("deep") == []
+
+
+@pytest.mark.parametrize("mode", ["append", "slot"])
+def test_a_repair_anywhere_in_an_import_leaves_one_that_goes_on_or_is_dropped(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is damaged that begins it, or one in its middle, or its last; what it had acknowledged is there, or goes on."""
+    monkeypatch.setattr(importing, "_CHUNKS", 3)
+    old = (tmp_path / "old").as_uri()
+    cached = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, lmdb_map_bytes=1 << 26)
+    with chunkstore.open(old, settings=cached) as source:
+        for name in ("a", "b"):
+            source.create(name, rolling=SMALL)
+            source.append(name, name.encode() * 450)
+        expected = content(source)
+    for number in (1, 3, 5):
+        place = Place(mode, tmp_path / str(number))
+        with place.open() as store:
+            store.create("mine")
+            first = store.look(lambda view: view.head.position.lsn)
+            backup.merge_file(store, old, settings=cached)
+            for _ in range(3):
+                store.append("mine", b"more")
+        flip(place, first + number, random.Random(number))
+        report = place.repair()
+        with place.open() as store:
+            pending = backup.pending_imports(store)
+            if pending and pending[0].phase != "forgotten":
+                try:
+                    backup.merge_file(store, old, settings=cached)
+                    pending = []
+                except (Conflict, InvalidArgument):
+                    pass
+            for item in pending:
+                backup.drop_import(store, item.id)
+            assert backup.pending_imports(store) == [] and broken(store.check("deep")) == []
+            told = {item.segment for item in report.segments if item.lost}
+            for name in expected:
+                found = content(store)
+                if found.get(name) != expected[name]:
+                    if name in found:
+                        assert name in told, "what is there and not whole was told"
+                        store.delete(name)
+                    backup.merge_file(store, old, [name], settings=cached)
+            found = content(store)
+            assert found.pop("mine")[1] == b"moremoremore" and found == expected

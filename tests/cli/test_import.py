@@ -1,0 +1,155 @@
+"""``import`` as a command: one segment back from last night's backup, whole containers, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import chunkstore
+from chunkstore import backup
+from chunkstore.config import RollingPolicy
+from tests.cli.conftest import Call
+from tests.support.data import pattern, problems
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def filled(root: str) -> str:
+    with chunkstore.open(root) as store:
+        store.create("orders-7", rolling=RollingPolicy(chunk_size_bytes_max=1000))
+        store.append("orders-7", pattern(0, 10_000), writer_id="w", event_number=3)
+        store.create("orders-8")
+        store.append("orders-8", b"xyz")
+    return root
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    return (tmp_path / "other").as_uri()
+
+
+def test_one_segment_that_was_deleted_by_mistake_comes_back(call: Call, filled: str, other: str) -> None:
+    call("backup", filled, other)
+    call("rm", filled, "orders-7")
+    dry = call("import", other, filled, "orders-7", "--dry-run", "--json").document
+    assert dry["dry_run"] and (dry["segments"], dry["chunks"], dry["missing"]) == (1, 10, [])
+    done = call("import", other, filled, "orders-7", "--json").document
+    assert done == {**dry, "dry_run": False}
+    assert call("cat", filled, "orders-7").out == pattern(0, 10_000)
+    assert call("check", filled, "--deep", "--json").document["ok"]
+    said = call("import", other, filled, "orders-7", "--json", code=2).error
+    assert said["fields"] == {"argument": "rename"} and "'orders-7'" in said["message"]
+    assert b"imported" in call("import", other, filled, "--rename", "orders-7=seven", "--prefix", "old/").out
+    assert call("cat", filled, "seven").out == pattern(0, 10_000) and call("cat", filled, "old/orders-8").out == b"xyz"
+    assert call("import", "ls", filled, "--json").out == b""
+
+
+def test_an_export_into_a_new_container_and_into_one_that_is_there(
+    call: Call, filled: str, other: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.cks"
+    call("export", filled, file)
+    done = call("import", file, other, "--json").document
+    assert (done["container"], done["segments"], done["rows"]) == ("default", 2, 0)
+    with chunkstore.open(other) as store:
+        assert all(info.id >> 32 == 1 for info in store.segments())
+        assert store.read("orders-7", 0, 99_999) == pattern(0, 10_000)
+        assert store.append("orders-7", b"again", writer_id="w", event_number=3) == 0
+    call("import", file, other, "--new", code=2)
+    call("import", file, other, "orders-8", "--rename", "orders-8=8", "--merge")
+    assert call("cat", other, "8").out == b"xyz"
+    call("import", file, other, "orders-8", "--as", "second", "--new")
+    assert call("cat", other, "orders-8", "--container", "second").out == b"xyz"
+    assert call("import", filled, other, "orders-8", "--as", "third", "--lsn", "5", "--json").document["lsn"] == 5
+
+
+def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.cks"
+    call("export", filled, file)
+    call("import", file, other, "--merge", code=1)
+    for given in (
+        ("--merge", "--new"),
+        ("--rename", "orders-7"),
+        ("--rename", "orders-7=a", "--rename", "orders-7=b"),
+        ("--rename", "x=y"),
+        ("--rename", "orders-7=orders-8"),
+        ("--prefix", "x" * 250),
+        ("--lsn", "3"),
+        ("--time", "3"),
+        ("--from", other + "-2"),
+    ):
+        call("import", file, other, *given, code=1 if given[0] == "--from" else 2)
+    call("import", file, other, "nowhere", code=1)
+    call("import", filled, other, "--from", filled, code=2)
+    call("import", "drop", filled, code=2)
+    call("import", "drop", filled, "0123", code=2)
+    call("import", "ls", other, code=1)
+    # Another container of the same name, where the export's is looked for.
+    with chunkstore.open(other + "-3") as store:
+        store.create("orders-7")
+    assert "another one" in call("import", file, other, "--from", other + "-3", "--json", code=2).error["message"]
+    assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
+
+
+def test_files_that_are_no_exports_change_nothing(call: Call, filled: str, other: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.cks"
+    call("export", filled, file)
+    data = file.read_bytes()
+    chance = random.Random(3)
+    lsn = call("owner", filled, "--json").document["claimed_epoch"]
+    for number in range(6):
+        bad = bytearray(data[: chance.randrange(len(data))] if number % 3 == 0 else data)
+        if number % 3:
+            bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        file.write_bytes(bytes(bad))
+        assert call("import", file, other, "--json", code=1).error["error"] == "Damaged"
+        assert call("import", file, filled, "--prefix", "x/", "--json", code=1).error["error"] == "Damaged"
+    assert call("owner", filled, "--json").document["claimed_epoch"] == lsn, "nobody was fenced for it"
+    assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
+
+
+def copied(root: Path) -> int:
+    """How many chunks are there, taken in or not."""
+    return sum(1 for _ in root.glob("default/d/*/*"))
+
+
+def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
+    with chunkstore.open(root) as store:
+        for number in range(20):
+            store.create(f"s{number:02}", rolling=RollingPolicy(chunk_size_bytes_max=50_000))
+            store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
+        backup.export(store, tmp_path / "all.cks")
+    other = (tmp_path / "other").as_uri()
+    with chunkstore.open(other) as store:
+        store.create("mine")
+    arguments = ("import", str(tmp_path / "all.cks"), other, "--take-over", "--json")
+    chance, killed = random.Random(5), 0
+    for _ in range(2):
+        enough = copied(tmp_path / "other") + chance.randrange(1, 60)
+        process = start(*arguments)
+        while process.poll() is None and copied(tmp_path / "other") < enough:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        if process.returncode == 0 or b"already" in err:
+            break  # it was done before the kill
+        assert process.returncode == -signal.SIGKILL, (out, err)
+        killed += 1
+    else:
+        process = start(*arguments)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0 or b"already" in err, err
+    assert killed
+    with chunkstore.open(other) as store:
+        for number in range(20):
+            assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
+            assert store.last_event_number(f"s{number:02}", "w") == number + 1
+        assert backup.pending_imports(store) == [] and len(list(store.segments())) == 21
+        assert problems(store.check("deep")) == []
