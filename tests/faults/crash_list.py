@@ -1,5 +1,4 @@
 """Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring, importing."""
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading, restoring, importing."""
 
 from __future__ import annotations
 
