@@ -124,7 +124,7 @@ class Copier:
         """Copy what is not ``present``; ``on_step`` is told the bytes of each step. Raises the first failure once all else is copied:
         ``ChunkNotFound`` (gone from the source), ``Damaged`` (a source, or a copy, that is not what it should be), and at once what else
         the storages raise."""
-        missing = (item for item in wanted if not present(item))
+        missing = (item for item in wanted if not (present(item) and self._hardened(item)))
         while step := list(islice(missing, _LINKS if self._link is not None else _BATCH)):
             left = self._linked(step) if self._link is not None else step
             for batch in _batches(left):
@@ -132,6 +132,14 @@ class Copier:
             self._on_step(sum(item.length for item in step))
         if self._failure is not None:
             raise self._failure
+
+    def _hardened(self, item: Copy) -> bool:
+        """What is there need not be durable yet: whoever put it may have died before."""
+        try:
+            self._target.harden(item.name(self._names))
+        except ChunkNotFound:
+            return False
+        return True
 
     def _linked(self, step: list[Copy]) -> list[Copy]:
         """Link what does not grow; what is left to be copied."""
@@ -227,6 +235,8 @@ class Copier:
         if found < item.length:
             text = f"a copy of {found} bytes, where {item.length} belong: delete it, and run the backup again"
             raise Damaged(text, object=target, position=found)
+        if not new:
+            self._target.harden(target)
         return item.length if new else -1
 
 

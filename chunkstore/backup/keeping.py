@@ -3,8 +3,8 @@
     K1  list exports, then runs that are under way, then what counts; runs that have not been heard of for a day are given up
     K2  an export stays if its backup is wanted, or if it is at or above the base of a run that is under way, whatever it counts; the
         newest always stays
-    K3  of what goes first ``done/<run>`` is deleted; then runs are listed again, then what counts: that stays, and what a run relies on
-        now
+    K3  of what goes first ``done/<run>`` says that it counts no more; then runs are listed again, then what counts: that stays, and what
+        a run relies on now. What is said is deleted 90 days later
     K4  copies that only exports name which go
     K5  where a run has ended that does not count, or an export that goes cannot be read, and no run is under way: list all copies, and
         delete those that nothing names which stays, and that nothing ever will; then the marks of these runs
@@ -12,7 +12,7 @@
 
 Why no copy goes that is needed: a chunk that was live at a backup's lsn and not at a later one's was removed in between, and is never
 live again; so no backup of a still later state names it. A run that began before relies on its base, and names nothing else that lies
-below it. An export without ``done/<run>`` is one of which K4 did not come to its end, and is gone on with.
+below it. An export that does not count is one of which K4 did not come to its end, and is gone on with.
 K5 knows no lsn at which its copies were live. It goes by the epoch of a backup that counted before runs were listed, the floor: what is of
 an epoch below the floor's, and not live there, is live at no later state (the rule of the sweep of orphans), and who was not seen under
 way reads a later one. Chunks of sessions stay: they may be attached in a later epoch. That copies are a day old is a margin, no more.
@@ -20,7 +20,8 @@ way reads a later one. Chunks of sessions stay: they may be attached in a later 
 brings them back under other names.)
 
 Promises: what is deleted is named by no backup that counts, now or later, however late a deletion comes. What cannot be deleted stays,
-and is told. Leaves out: making backups.
+and is told. Assumes that a LIST shows what was put before it (S3, HDFS and disks do): it is the only thing that knows of others. Leaves
+out: making backups.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _DAY_MS: Final = 86_400_000
 _AT_ONCE: Final = 256
 _SILENT_MS: Final = _DAY_MS
 """A run that has said nothing for so long is given up. One that was only slow notices, and fails."""
+_FORGOTTEN_MS: Final = 90 * _DAY_MS
 
 
 class Keep(NamedTuple):
@@ -161,7 +163,7 @@ def remove(
             )
         given = Given(0, 0, 0, 0, 0)
         if not dry_run:
-            storage.delete(names.done(run))
+            runs.withdraw(storage, names, run)
             given = giving.give(lambda complete: {item.run for item in complete})
         return Removed(run, lsn, readable, given, dry_run)
     finally:
@@ -222,8 +224,7 @@ class _Giving:
         base_lsn = min((item.base_lsn for item in running), default=newest.lsn)
         counts, busy = {item.run for item in complete}, {item.run for item in running}
         goes = [item for item in stored if item.run not in stay | busy and item.lsn < min(base_lsn, newest.lsn)]
-        # That a run was given up stays said: it may still be alive.
-        goes = [item for item in goes if item.run not in counts or self._deleted(names.done(item.run))]
+        goes = [item for item in goes if item.run not in counts or self._withdrawn(item.run)]
         stays = [item for item in stored if item not in goes]
         put_off = sum(item.run in counts - stay for item in stays)
         again = self.under_way()
@@ -236,7 +237,10 @@ class _Giving:
         stays = list({*stays, *relied, *late})
         # One that is not whole is of a run that did not come to its end; but if it counts, nothing goes that it may name.
         stays = [item for item in stays if item.run in counts or _is_whole(storage, names, item)]
-        return self._delete(goes, stays, quiet=not (running or again))._replace(put_off=put_off + len(relied))
+        given = self._delete(goes, stays, quiet=not (running or again))._replace(put_off=put_off + len(relied))
+        # No request that put one of them is on its way any more.
+        runs.forget_withdrawn(storage, names, runtime.now_ms() - _FORGOTTEN_MS)
+        return given
 
     def _delete(self, goes: list[_Stored], stays: list[_Stored], *, quiet: bool) -> Given:
         """K4 to K6. ``quiet``: no run is under way."""
@@ -293,6 +297,13 @@ class _Giving:
                 if self._is_gone(refusal):
                     done, size_bytes = done + 1, size_bytes + length
         return done, size_bytes
+
+    def _withdrawn(self, run: str) -> bool:
+        try:
+            runs.withdraw(self._storage, self._names, run)
+        except AccessDenied as error:
+            return self._is_gone(error)
+        return True
 
     def _deleted(self, name: str) -> bool:
         return self._is_gone(_try_delete(self._storage, name))

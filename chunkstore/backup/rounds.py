@@ -40,14 +40,22 @@ from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, OutcomeUnknown, RolledBack
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Conflict,
+    Damaged,
+    OutcomeUnknown,
+    RolledBack,
+    StorageUnavailable,
+)
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
-__all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "check_roots", "list_backups"]
+__all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "backup_on", "check_roots", "list_backups"]
 
 _PIN_S: Final = 7 * 86_400.0
 """What a killed run leaves ends by itself."""
@@ -96,16 +104,45 @@ def backup(
     ``before`` is told what it is going to cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
-    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this), ``Damaged`` (a
-    chunk, or a copy, is not what it should be: all else is copied), ``Conflict`` (somebody gave this run up; without a pin: a chunk was
-    collected), ``OutcomeUnknown`` (it may count), ``StorageFull``, ``StorageUnavailable``, ``Unsupported``, and what pinning and reading
-    raise. Retry: safe.
+    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
+    which may not see that yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all else is copied),
+    ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
+    ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
+    check_keep(keep, keep_days)
+    with closing(open_storage(backup_root, store.settings)) as target:
+        return backup_on(
+            store,
+            target,
+            keep=keep,
+            keep_days=keep_days,
+            pin=pin,
+            pins=pins,
+            verify=verify,
+            audit=audit,
+            before=before,
+            progress=progress,
+        )
+
+
+def backup_on(
+    store: ChunkedSegmentStorage | Replica,
+    target: ChunkStorage,
+    *,
+    keep: int | None = None,
+    keep_days: float | None = None,
+    pin: bool = True,
+    pins: Pins | None = None,
+    verify: bool = True,
+    audit: bool = False,
+    before: Callable[[BackupPlan], object] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> BackupReport:
+    """As ``backup``, into a storage of the caller's own."""
     kept = check_keep(keep, keep_days)
     maker = pins_of(store, pins) if pin else None
     context = store.read_context
-    uuid = container_uuid(context.storage, context.names)
-    names, target = BackupNames(store.container), open_storage(backup_root, store.settings)
+    names, uuid = BackupNames(store.container), container_uuid(context.storage, context.names)
     pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
     try:
         keep_private(target)
@@ -120,7 +157,6 @@ def backup(
         return BackupReport(made, given)
     finally:
         pool.close()
-        target.close()
 
 
 def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
@@ -267,6 +303,13 @@ class _Run:
         lsn, identity, epoch = header.position[:3]
         if base is None:
             return
+        if lsn < base.lsn and isinstance(self._store, Replica):
+            # What an owner has acknowledged a replica may not be able to believe yet.
+            raise StorageUnavailable(
+                f"its backup {base.run} is of lsn {base.lsn}, and this replica shows lsn {lsn}: run it again. If that stays so, the root "
+                "was rolled back, or is another's copy: begin another root for its backups",
+                object=base.stored(self._names),
+            )
         seen_epoch = 0
         with suppress(Damaged, ChunkNotFound):  # copying says so
             seen_epoch = open_stored_export(self._target, base.stored(self._names)).header.position.epoch

@@ -27,6 +27,7 @@ __all__ = [
     "decide",
     "find_done",
     "forget",
+    "forget_withdrawn",
     "iter_complete",
     "iter_running",
     "newest_complete",
@@ -34,6 +35,7 @@ __all__ = [
     "note_newest",
     "note_running",
     "void",
+    "withdraw",
 ]
 
 _HASH_BYTES: Final = 16
@@ -193,6 +195,23 @@ def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
     found = put_once(storage, names.done(info.run), small_object(DONE, (True, *info[1:])), _DEADLINE_S)
     if found is not None:
         raise Conflict(f"backup run {info.run}", expected="to be under way", found="given up by another one")
+
+
+def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
+    """Let a backup that counts do so no more: said in its place, durably, for a deletion may be undone by a power cut, and a name that is
+    free be taken by a request of long ago. Raises what putting raises."""
+    storage.put(names.done(run), small_object(DONE, (False, True)))
+
+
+def forget_withdrawn(storage: ChunkStorage, names: BackupNames, before_ms: int) -> None:
+    """Delete what is said of backups that count no more, where it was said before then. (Of a run that never counted it stays said: that
+    may be asleep.) Raises what listing and deleting raise."""
+    for info in iter_listing(storage, names.done("")):
+        if (info.modified_ms or before_ms) < before_ms:
+            fields = read_small(storage, info.name, DONE)
+            if fields is not None and not fields.flag() and not fields.is_at_end and fields.flag():
+                with suppress(ChunkNotFound):
+                    storage.delete(info.name)
 
 
 def void(storage: ChunkStorage, names: BackupNames, run: str) -> None:

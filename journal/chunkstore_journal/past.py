@@ -11,7 +11,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.errors import CacheDamaged, ChunkNotFound, Closed, Damaged, InvalidArgument, PastCollected
+from chunkstore.errors import (
+    CacheDamaged,
+    ChunkNotFound,
+    Closed,
+    Damaged,
+    InvalidArgument,
+    PastCollected,
+    StorageUnavailable,
+)
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore_journal.committed import committed_end
@@ -94,6 +102,10 @@ def _find(streams: Streams, asked: Asked) -> Moment:
 def _require_past(streams: Streams, opened: Opened, end: StreamEnd, asked: Asked) -> None:
     if asked.lsn is not None:
         if asked.lsn > end.lsn:
+            claim = streams.names.epoch(opened.epoch + 1)
+            if streams.storage.exists(claim):
+                text = f"whether lsn {asked.lsn} is history is for the next owner to say, who has only claimed so far: ask again"
+                raise StorageUnavailable(text, object=claim)
             raise _future(asked, end.lsn)
     elif (asked.time_ms or 0) > max(runtime.now_ms(), last_label_ms(streams, opened, end)):
         raise _future(asked, end.lsn)

@@ -1,4 +1,4 @@
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading, restoring, importing."""
+"""Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring, importing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.faults.crash_backups import BackupRun, ExportRun
 from tests.faults.crash_layouts import LAYOUT_OPENINGS, LAYOUT_OPERATIONS, LayoutOpeningRun, LayoutRun
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
 from tests.faults.crash_restore import InPlaceRun, MergeRun, RestoreRun
@@ -37,6 +38,9 @@ SUBJECTS: tuple[Subject, ...] = (
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
+    Subject("export", ExportRun),
+    Subject("backup", partial(BackupRun, None)),
+    Subject("backup --keep", partial(BackupRun, 1)),
     Subject("import", MergeRun),
     Subject("restore in place", InPlaceRun),
 )

@@ -103,10 +103,11 @@ class Anomaly(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``anomalies``: what is wrong; ``lsns``: the record of each call that has one, by the call's index."""
+    """``anomalies``: what is wrong; ``lsns``: the record of each call that has one, by the call's index; ``past``: all states."""
 
     anomalies: tuple[Anomaly, ...]
     lsns: dict[int, int]
+    past: Past
 
     @property
     def ok(self) -> bool:
@@ -132,7 +133,7 @@ def check_history(
     checker.check_owners()
     if checker.fold():
         checker.judge_answers()
-    return Verdict(tuple(checker.anomalies[:_ANOMALIES_MAX]), checker.lsns)
+    return Verdict(tuple(checker.anomalies[:_ANOMALIES_MAX]), checker.lsns, checker.past)
 
 
 class _Misfit(NamedTuple):
@@ -158,7 +159,7 @@ class _Checker:
         self._owners = owners
         self._timed = timed
         self._eager = eager
-        self._past = Past()
+        self.past = Past()
         self._names: dict[int, str] = {}
         self._calls: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         self._touching: dict[Key, list[int]] = defaultdict(list)
@@ -248,9 +249,7 @@ class _Checker:
         for index in candidates:
             found: _Misfit | Done | None = self._misfit(index, number, record)
             if found is None:
-                found = self._done(
-                    index, perform(_call(self._events[index]), self._past.at(lsn), lsn=lsn, ids=ids), ops
-                )
+                found = self._done(index, perform(_call(self._events[index]), self.past.at(lsn), lsn=lsn, ids=ids), ops)
             if isinstance(found, _Misfit):
                 misfits.append(found)
             elif best is None or len(found.ops) > len(best[1].ops):
@@ -258,7 +257,7 @@ class _Checker:
         if best is not None:
             index, done = best
             self.lsns[index] = lsn
-            self._past.put(lsn, done.changes)
+            self.past.put(lsn, done.changes)
             self._names.update({item[1]: item[2] for item in done.ops if item[0] == CREATE})
             return len(done.ops)
         if op[0] in (APPEND, ATTACH) and not candidates:
@@ -372,16 +371,16 @@ class _Checker:
         ceiling = self._ceiling(_deadline(event), written=not appending)
         if event.kind == "list":
             keys: set[Key] = {
-                key for key in self._past.changes if isinstance(key, str) and key.startswith(event.args[0])
+                key for key in self.past.changes if isinstance(key, str) and key.startswith(event.args[0])
             }
         else:
             keys = keys_of(call)
 
         def explains(lsn: int) -> bool:
-            outcome = perform(call, self._past.at(lsn), lsn=lsn)
+            outcome = perform(call, self.past.at(lsn), lsn=lsn)
             return fits(event, outcome) and not (isinstance(outcome, Done) and outcome.ops)
 
-        for lsn in self._past.moments(keys, floor, ceiling) if floor <= ceiling else ():
+        for lsn in self.past.moments(keys, floor, ceiling) if floor <= ceiling else ():
             if explains(lsn):
                 return lsn
         for lsn in range(floor, ceiling + 1) if appending else ():
@@ -391,9 +390,9 @@ class _Checker:
             self._found("lost-ack", event.segment, f"{event.kind} was acknowledged and has no record", index)
             return None
         name = "wrong-refusal" if event.outcome == "failed" else "wrong-read"
-        if any(explains(lsn) for lsn in self._past.moments(keys, 0, floor - 1) if lsn < floor):
+        if any(explains(lsn) for lsn in self.past.moments(keys, 0, floor - 1) if lsn < floor):
             name = "stale-read"
-        elif any(explains(lsn) for lsn in self._past.moments(keys, ceiling + 1, len(self._records))):
+        elif any(explains(lsn) for lsn in self.past.moments(keys, ceiling + 1, len(self._records))):
             name = "phantom"
         told = f"{event.kind} answered {event.result!r:.200} {event.fields}, between lsn {floor} and {ceiling}"
         self._found(name, event.segment, told, index)
@@ -406,7 +405,7 @@ class _Checker:
         if len(waiting) <= _OTHERS_MAX:
             appends = []  # few enough for any order of all; else appends are taken in the order of their calls
         others = frozenset([other for other in waiting if other not in appends][-_OTHERS_MAX:])
-        states = [(self._past.at(lsn), others, 0)]
+        states = [(self.past.at(lsn), others, 0)]
         seen = set()
         for state, left, number in states:
             if fits(event, perform(_call(event), state)):
@@ -419,7 +418,7 @@ class _Checker:
                 outcome = perform(_call(self._events[other]), state, lsn=lsn)
                 if not isinstance(outcome, Done):
                     continue
-                after = StateAt(self._past, lsn, {**state.changes, **outcome.changes})
+                after = StateAt(self.past, lsn, {**state.changes, **outcome.changes})
                 known = _shape(after, event.segment), rest, following
                 if known not in seen:
                     seen.add(known)
@@ -447,7 +446,7 @@ class _Checker:
             self._found("phantom", event.segment, f"{event.process} was at lsn {before} and is at {lsn}", index)
         elif lsn > self._ceiling(_deadline(event), written=True):
             self._found("phantom", event.segment, f"{event.process} showed lsn {lsn} before it was", index)
-        elif not fits(event, perform(_call(event), self._past.at(lsn))):
+        elif not fits(event, perform(_call(event), self.past.at(lsn))):
             told = f"{event.process} showed {event.result!r:.200} at lsn {lsn}"
             self._found("wrong-read", event.segment, told, index)
 

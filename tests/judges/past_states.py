@@ -59,6 +59,10 @@ class StateAt:
         place = bisect_right(lsns, self._lsn)
         return values[place - 1] if place else None
 
+    def changed(self) -> Iterable[Key]:
+        """Every key that ever had a value."""
+        return self._past.changes.keys()
+
     def names(self) -> Iterator[str]:
         """The names of all segments."""
         return (key for key in self._past.changes if isinstance(key, str) and self.get(key) is not None)

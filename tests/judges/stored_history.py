@@ -154,6 +154,15 @@ class StoredHistory:
         """The point of H at an lsn that it has."""
         return (lsn, self.entries[lsn - 1].hash) if lsn else (0, _NO_HASH)
 
+    def rows_at(self, lsn: int) -> dict[bytes, bytes]:
+        """The rows behind a record of H."""
+        rows = dict(self.rows)
+        for entry in reversed(self.entries[lsn:]):
+            for mapping, key, old in reversed(entry.undo):
+                if mapping is self.rows:
+                    rows.pop(key, None) if old is _MISSING else rows.update({key: old})
+        return rows
+
     def is_cut(self, epoch: int) -> bool:
         """Whether history has left this stream for ever, or never comes to it."""
         return epoch < self.top or (epoch, 0) in self.seals

@@ -24,6 +24,7 @@ from tests.support.fresh_seeds import FRESH_SEED
 FIXED = (*range(13, 36), 3, 6, 8, 12, 36, 42, 45, 54, 57, 65, 77, 78, 102, 110, 132, 711, 1260, 4711, 60008, 60122)
 FRESH, FRESH_CLAIMS = 10, 8
 UPKEEP = range(1310500000, 1310500012)
+KEEPS = (*range(1410500000, 1410500004), *range(1410500005, 1410500010))
 DETERMINED = (9, 12, 17, 18, 36, 42)
 
 
@@ -43,6 +44,12 @@ def test_a_fixed_seed_is_clean(seed: int) -> None:
 def test_a_fixed_seed_with_all_verbs_of_upkeep_is_clean(seed: int) -> None:
     result = run_seed(seed, claims=FRESH_CLAIMS, upkeep=True)
     assert not result.violations, _fail_of(result, f" --upkeep --claims {FRESH_CLAIMS}")
+
+
+@pytest.mark.parametrize("seed", KEEPS)
+def test_a_fixed_seed_with_backups_and_restores_is_clean(seed: int) -> None:
+    result = run_seed(seed, claims=FRESH_CLAIMS, keeps=True)
+    assert not result.violations, _fail_of(result, f" --keeps --claims {FRESH_CLAIMS}")
 
 
 @pytest.mark.parametrize("number", range(FRESH))

@@ -67,7 +67,7 @@ class Askers:
             if not awake and len(who.processes) < 3 and random.random() < 0.7:
                 self._begin(who)
             for process in awake:
-                self._strike(process)
+                self._run.strike_reader(process)
 
     def end(self) -> None:
         """Everybody asks for one thing more, of an owner that stays until all were served."""
@@ -89,16 +89,6 @@ class Askers:
         process = run.process(f"a{len(run.world.processes)}", f"host{run.random.randrange(run.plan.machines)}")
         who.processes.append(process)
         run.lives.append(run.scheduler.spawn(process, lambda: self._live(who, process), "asker"))
-
-    def _strike(self, process: Process) -> None:
-        run, random, faults = self._run, self._run.random, self._run.world.faults
-        if faults.chance("crash"):
-            run.forget_stall(process)
-            process.crash()
-        elif faults.chance("stall"):
-            run.stall(process, int(run.unit_ns * (1 + 20 * random.random())))
-        if faults.chance("clock_jump"):
-            process.wall_offset_ns += int((random.random() - 0.5) * 10 ** random.randrange(9, 13))
 
     def _live(self, who: _Asker, process: Process) -> None:
         run, random = self._run, Random(f"asker {self._run.plan.seed} {process.name}")

@@ -21,6 +21,7 @@ from chunkstore.replica import Replica
 from chunkstore.storage import iter_listing
 from tests.judges.checker import check_history
 from tests.judges.events import Event
+from tests.judges.past_states import Past
 from tests.judges.stored_history import StoredHistory
 from tests.simulator.clients import TABLE
 from tests.simulator.finals import ContainerContents, container_contents, patiently
@@ -51,6 +52,8 @@ class Checks:
     """The judge of one run. ``sweep``: what the heir's sweep has come to, behind it."""
 
     sweep: Swept | None = None
+    past: Past | None = None
+    """All states, once the history was judged."""
 
     def __init__(self, world: World, level: Level, side: str = "", of: Checks | None = None) -> None:
         self._world = world
@@ -185,6 +188,7 @@ class Checks:
             return
         invariants = self._watch.invariants
         verdict = check_history(invariants.history.entries, events, owners=invariants.owners)
+        self.past = verdict.past
         for index, lsn in verdict.lsns.items():
             invariants.acknowledged(events[index], lsn)
             self._not_past_pins(events[index], lsn)

@@ -26,6 +26,7 @@ from chunkstore.errors import (
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from tests.simulator.drawing import Plan
+from tests.simulator.keeping import Keeping
 from tests.simulator.recorder import Recorder
 from tests.simulator.upkeep_verbs import UpkeepVerbs
 from tests.simulator.world import World
@@ -65,7 +66,9 @@ class Client(UpkeepVerbs):
         writers: list[EventWriter],
         *,
         owner: str = "",
+        keeping: Keeping | None = None,
     ) -> None:
+        self._keeping = keeping
         self._world = world
         self._plan = plan
         self._recorder = recorder
@@ -223,9 +226,11 @@ class Client(UpkeepVerbs):
         offset = self._info(store, target)[2]
         self._call(store, "concat", target, (offset, source), lambda: store.concat(target, offset, source))
 
-    @staticmethod
-    def _create(store: ChunkedSegmentStorage, name: str, size: int) -> int:
-        return store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size)).segment_id
+    def _create(self, store: ChunkedSegmentStorage, name: str, size: int) -> int:
+        attributes: dict[str, int | str | bytes] | None = (
+            {"size": size, "by": self.name} if self._keeping is not None else None
+        )
+        return store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size), attributes=attributes).segment_id
 
     def do_commit(self, store: ChunkedSegmentStorage) -> None:
         first, second, data = self.segment(), self.segment(), self.tag()

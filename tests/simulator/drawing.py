@@ -30,6 +30,8 @@ _HDFS: Final = 0.4
 _ASKING: Final = 0.3
 """The share of runs without lies in which somebody asks."""
 _LATENCY_S_ASKING: Final = 0.005
+_KEEPING: Final = 0.15
+"""The share of runs without lies in which somebody keeps what the container holds."""
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
 )  # fmt: skip
@@ -80,6 +82,7 @@ class Plan:
     clients: int
     replicas: int
     askers: int
+    keepers: int
     segments: int
     pace: float
     fence_by_stat: bool
@@ -113,12 +116,13 @@ def draw_plan(
     distrust: Iterable[str] = ENABLED,
     upkeep: bool | None = None,
     asks: bool | None = None,
+    keeps: bool | None = None,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
     ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', and no lies are
     told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies are told; None: perhaps, where
-    none are.
+    none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -141,7 +145,7 @@ def draw_plan(
     # Of its own chance, so that everything else about a seed is what it was before this was drawn.
     collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
     settings = replace(settings, collect_s=collect_s)
-    lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, kind, distrust)
+    lies = () if bindings or kind == "hdfs" or upkeep or asks or keeps else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
     plan = Plan(
@@ -159,6 +163,7 @@ def draw_plan(
         clients=choice((1, 2, 3, 5)),
         replicas=choice((0, 0, 1, 2)),
         askers=0,
+        keepers=0,
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
@@ -178,7 +183,18 @@ def draw_plan(
     )
     if asks is None:
         asks = not lies and Random(f"asks {seed}").random() < _ASKING
-    return _with_askers(plan) if asks else plan
+    if keeps is None:
+        keeps = not lies and Random(f"keeps {seed}").random() < _KEEPING
+    plan = _with_askers(plan) if asks else plan
+    return _with_keepers(plan) if keeps else plan
+
+
+def _with_keepers(plan: Plan) -> Plan:
+    """The same, with chunks that go, and something to wait for while they are copied."""
+    random = Random(f"keepers {plan.seed}")
+    mix = (*plan.mix, ("backup", random.choice((1, 3))), ("export", 1), ("collect", 3), ("truncate", 2), ("merge", 2))
+    pace = max(plan.pace, 60.0)
+    return replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=pace)
 
 
 def _with_askers(plan: Plan) -> Plan:

@@ -5,12 +5,12 @@ Leaves out: what may not be (``checks``), what the heir writes (``finals``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, StorageUnavailable
-from tests.simulator import finals
+from tests.simulator import finals, kept
+from tests.simulator.finals import calmly
 from tests.simulator.roots import RootRun
 from tests.simulator.world import Process
 
@@ -30,22 +30,24 @@ def judge(run: RootRun) -> None:
     if world.failures or not _everybody_ends(run):
         return
     heir = run.process("heir", f"host-of-the-heir{run.side}")
-    store = _calmly(run, lambda: _inherit(run, heir), heir)
+    store = calmly(world, lambda: _inherit(run, heir), heir)
     if store is None:
         return
-    _calmly(run, lambda: finals.write(run.recorder, store), heir)
-    found = _calmly(run, lambda: run.checks.at_the_end(store, early=True), heir)
+    calmly(world, lambda: finals.write(run.recorder, store), heir)
+    found = calmly(world, lambda: run.checks.at_the_end(store, early=True), heir)
     run.recorder.events += found or ()
     # What is still on its way arrives, whoever was alive does its last things; nothing may change any more.
     world.advance(float(run.plan.timeout_s) * 1200)
     if world.failures:
         return
-    _calmly(run, lambda: run.checks.swept(store), heir)
-    _calmly(run, lambda: run.checks.at_the_end(store, early=False), heir)
-    _calmly(run, store.close, heir)
+    calmly(world, lambda: run.checks.swept(store), heir)
+    calmly(world, lambda: run.checks.at_the_end(store, early=False), heir)
+    calmly(world, store.close, heir)
     follower = run.process("follower", f"host-of-the-follower{run.side}")
-    _calmly(run, lambda: run.checks.compare(follower.opening_replica()()), follower)
+    calmly(world, lambda: run.checks.compare(follower.opening_replica()()), follower)
     run.checks.history(run.recorder.finish())
+    if run.keeping is not None:
+        kept.judge(run, run.keeping)
 
 
 def _everybody_ends(run: RootRun) -> bool:
@@ -78,19 +80,3 @@ def _inherit(run: RootRun, heir: Process) -> ChunkedSegmentStorage:
                 raise
             run.world.runtime.sleep_s(run.plan.timeout_s)
     raise AssertionError("invariant 33: claimants without faults do not come to an end")
-
-
-def _calmly(run: RootRun, call: Callable[[], Any], process: Process) -> Any:
-    job = process.start(call, "judge")
-    try:
-        job.run_to_end()
-    except AssertionError as error:
-        run.world.fail(f"invariant 33: without faults, {error}")
-        return None
-    if isinstance(job.error, AssertionError) and str(job.error).startswith("invariant "):
-        run.world.fail(str(job.error))
-        return None
-    if job.error is not None:
-        run.world.fail(f"after all faults: {job.error!r}")
-        return None
-    return job.value

@@ -15,8 +15,9 @@ from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown
 from chunkstore.replica import Replica
 from tests.simulator.clients import KEYS, TABLE
 from tests.simulator.recorder import Recorder
+from tests.simulator.world import Process, World
 
-__all__ = ["ContainerContents", "container_contents", "patiently", "write"]
+__all__ = ["ContainerContents", "calmly", "container_contents", "patiently", "write"]
 
 T = TypeVar("T")
 
@@ -86,6 +87,23 @@ def _stands(store: ChunkedSegmentStorage, kind: str, name: str, key: bytes, data
         return data in patiently(lambda: store.read(name, info.start_offset, 1 << 20))
     row = patiently(lambda: store.table(TABLE).get(key))
     return row is not None and row.value == data
+
+
+def calmly(world: World, call: Callable[[], Any], process: Process) -> Any:
+    """A call of a process that nothing stands in the way of: its answer, or None and a failure of the run."""
+    job = process.start(call, "judge")
+    try:
+        job.run_to_end()
+    except AssertionError as error:
+        world.fail(f"invariant 33: without faults, {error}")
+        return None
+    if isinstance(job.error, AssertionError) and str(job.error).startswith(("invariant ", "history ")):
+        world.fail(str(job.error))
+        return None
+    if job.error is not None:
+        world.fail(f"after all faults: {job.error!r}")
+        return None
+    return job.value
 
 
 def patiently(call: Callable[[], T]) -> T:

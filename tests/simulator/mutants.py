@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, cast
 
 from tests.simulator.mutant import Mutant, Patch
 from tests.simulator.mutants_asks import ASKING_MUTANTS
+from tests.simulator.mutants_backup import BACKUP_MUTANTS
 from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
@@ -35,6 +36,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *ENGINE_MUTANTS,
         *UPKEEP_MUTANTS,
         *ASKING_MUTANTS,
+        *BACKUP_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *IN_PLACE_MUTANTS,

@@ -18,6 +18,7 @@ from tests.judges.events import Event
 from tests.simulator.checks import Checks, Level
 from tests.simulator.clients import Client, EventWriter, follow
 from tests.simulator.drawing import Plan
+from tests.simulator.keeping import Keeping
 from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import Scheduler, Task
@@ -59,6 +60,8 @@ class RootRun:
     copies: list[RootRun]
     accepting: list[Machine]
     """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
+    keeping: Keeping | None = None
+    """What is kept of the container, where anything is."""
 
     def _start(self) -> None:
         self.ending = False
@@ -173,6 +176,17 @@ class RootRun:
                     self.stall(process, int(self.unit_ns * (2 + 20 * random.random())))
                     break
 
+    def strike_reader(self, process: Process) -> None:
+        """What may befall a process that owns nothing."""
+        random, faults = self.random, self.world.faults
+        if faults.chance("crash"):
+            self.forget_stall(process)
+            process.crash()
+        elif faults.chance("stall"):
+            self.stall(process, int(self.unit_ns * (1 + 20 * random.random())))
+        if faults.chance("clock_jump"):
+            process.wall_offset_ns += int((random.random() - 0.5) * 10 ** random.randrange(9, 13))
+
     def _machine_strikes(self, victim: Process, *, lose: bool) -> None:
         """On a file system the machines are containers of one kernel: each has a cache to lose, and all lose power at once."""
         alone = self.plan.storage != "posix" or (lose and self.plan.machines > 1)
@@ -276,9 +290,13 @@ class RootRun:
         store = self.claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
         if store is not None:
             seed = Random(f"client {self.plan.seed} {name}")
-            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.0", self.writers, owner=name)
+            client = self._client(seed, f"{name}.0", name)
             _working(client, store, lambda done: done >= _VERBS_MIN)()
             self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
+
+    def _client(self, random: Random, name: str, owner: str) -> Client:
+        recorder, keeping = self.recorder, self.keeping
+        return Client(self.world, self.plan, recorder, random, name, self.writers, owner=owner, keeping=keeping)
 
     def claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
         """Ask for the container; None: not won."""
@@ -314,7 +332,7 @@ class RootRun:
         tasks = []
         for number in range(self.plan.clients):
             seed = Random(f"client {self.plan.seed} {name} {number}")
-            client = Client(self.world, self.plan, self.recorder, seed, f"{name}.{number}", self.writers, owner=name)
+            client = self._client(seed, f"{name}.{number}", name)
             self._serving[process] = (client, store)
             tasks.append(self.world.runtime.spawn(_working(client, store, should_stop), "client"))
         for task in tasks:

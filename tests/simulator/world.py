@@ -108,19 +108,21 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("caches", "machine", "storage", "world")
+    __slots__ = ("_client", "caches", "machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int, side: str = "") -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
         self.side = side
-        client = world.backend.client(self)
-        if side:
-            assert isinstance(client, BaseChunkStorage)
-            client = FolderStorage(client, side)
-        self.storage: ChunkStorage = world.wrap(client)
+        self._client = world.backend.client(self)
+        self.storage: ChunkStorage = self.at(side) if side else world.wrap(self._client)
         self.caches: list[MemoryMetadataCache] = []
+
+    def at(self, folder: str) -> ChunkStorage:
+        """The storage whose root is a folder of the world's, ``/`` behind its name."""
+        assert isinstance(self._client, BaseChunkStorage)
+        return self.world.wrap(FolderStorage(self._client, folder))
 
     # Doing something
 

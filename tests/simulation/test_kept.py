@@ -1,0 +1,133 @@
+"""What the stories of keepers found (``docs/simulator-findings.md``), step by step."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.backup.restore import restore_on
+from chunkstore.backup.rounds import backup_on
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.replica import Replica
+from tests.simulator import Process, World
+from tests.simulator.keeping import BACKUPS, Keeping, fresh_cache
+from tests.simulator.world import StorageKind
+
+
+def _filled(process: Process) -> ChunkedSegmentStorage:
+    store = process.open()
+    process.run(lambda: store.create("goes"))
+    process.run(lambda: store.append("goes", b"g" * 40))
+    process.run(lambda: store.create("stays"))
+    process.run(lambda: store.append("stays", b"s" * 40))
+    return store
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_backup_that_was_given_up_is_not_brought_back_by_a_power_cut(seed: int) -> None:
+    """Deletions are not durable: of copies one may be, of what says that the backup counts another may not."""
+    with World(seed, "posix") as world:
+        keeping = Keeping(world)
+        owner = world.process("owner")
+        store = _filled(owner)
+        owner.run(lambda: backup_on(store, owner.at(BACKUPS), keep=1))
+        owner.run(lambda: store.delete("goes"))
+        owner.run(lambda: backup_on(store, owner.at(BACKUPS), keep=1))
+        owner.crash()
+        world.power_cut()
+        keeping.close()
+        assert world.failures == [] and len(keeping.root.counting) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_that_was_seen_is_made_durable_before_it_is_relied_on(seed: int) -> None:
+    """Whoever put it dies between its link and the sync of the folder; the next run finds it there."""
+    with World(seed, "posix") as world:
+        keeping = Keeping(world)
+        owner, first = world.process("owner"), world.process("first")
+        store = _filled(owner)
+        replica = first.replica()
+        first.start(lambda: backup_on(replica, first.at(BACKUPS), pin=False))
+        first.until(op="create_if_absent", step="fsync-folder", name=f"{BACKUPS}c/[do]/*")
+        first.crash()
+        owner.run(lambda: backup_on(store, owner.at(BACKUPS)))
+        owner.crash()
+        world.power_cut()
+        keeping.close()
+        assert world.failures == [] and len(keeping.root.counting) == 1
+
+
+@pytest.mark.parametrize("kind", ["s3", "posix"])
+def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: StorageKind) -> None:
+    """FORMAT is there, and whoever restores dies before its OPEN."""
+    with World(1, kind) as world:
+        owner, restorer, other = world.process("owner"), world.process("restorer"), world.process("other")
+        store = _filled(owner)
+
+        def restore(process: Process) -> None:
+            old, new = process.storage, process.at("n/")
+            caches = lambda role: fresh_cache(new if role == "owner" else old, role)  # noqa: E731
+            restore_on(old, new, container="c", settings=world.settings, caches=caches)
+
+        restorer.start(lambda: restore(restorer))
+        restorer.until(op="create_if_absent", name="n/c/epoch/*")
+        restorer.crash()
+        new = other.at("n/")
+
+        def opened() -> ChunkedSegmentStorage:
+            cache = fresh_cache(new, "owner")
+            return open_store_on(new, container="c", settings=world.settings, cache=cache, create=False)
+
+        def followed() -> Replica:
+            return open_replica_on(new, container="c", settings=world.settings, cache=fresh_cache(new, "replica"))
+
+        with pytest.raises(Unsupported, match=r"is being made of|ended before it began"):
+            other.run(followed)
+        with pytest.raises(Unsupported, match=r"is being made of|ended before it began"):
+            other.run(opened)
+        other.run(lambda: restore(other))
+        restored = other.run(opened)
+        assert other.run(lambda: restored.read("goes", 0, 99)) == b"g" * 40
+        assert owner.run(lambda: store.read("stays", 0, 99)) == b"s" * 40
+
+
+def test_what_the_next_owner_has_to_decide_does_not_lie_in_the_future() -> None:
+    """The last record of a log has been shown; somebody has claimed and not opened."""
+    with World(1, "posix") as world:
+        owner, reader, heir = world.process("owner"), world.process("reader"), world.process("heir")
+        _filled(owner)
+        lsn = reader.replica().lsn
+        heir.start(heir.opening())
+        held = heir.until(op="create_if_absent", name="*/j/*", stage="send")
+
+        def look(at_lsn: int) -> int:
+            storage = reader.storage
+            cache = fresh_cache(storage, "past")
+            with open_replica_on(storage, container="c", settings=world.settings, cache=cache, at_lsn=at_lsn) as view:
+                return view.lsn
+
+        with pytest.raises(StorageUnavailable, match="for the next owner to say"):
+            reader.run(lambda: look(lsn))
+        assert reader.run(lambda: look(lsn - 1)) == lsn - 1
+        held.release()
+        world.advance(5)
+        assert reader.run(lambda: look(lsn)) == lsn
+        with pytest.raises(InvalidArgument, match="lies in the future"):
+            reader.run(lambda: look(lsn + 9))
+
+
+def test_a_replica_that_cannot_believe_the_last_record_yet_was_not_rolled_back() -> None:
+    """The last backup, the owner's, is of that record."""
+    with World(1, "posix") as world:
+        owner, reader, heir = world.process("owner"), world.process("reader"), world.process("heir")
+        store = _filled(owner)
+        owner.run(lambda: backup_on(store, owner.at(BACKUPS), pin=False))
+        heir.start(heir.opening())
+        held = heir.until(op="create_if_absent", name="*/j/*", stage="send")
+        replica = reader.replica()
+        with pytest.raises(StorageUnavailable, match="run it again"):
+            reader.run(lambda: backup_on(replica, reader.at(BACKUPS), pin=False))
+        held.release()
+        world.advance(5)
+        reader.run(lambda: backup_on(replica, reader.at(BACKUPS), pin=False))

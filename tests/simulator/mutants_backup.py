@@ -1,0 +1,153 @@
+"""Planted bugs in what keeps a container's states: exports, backups, restores, views of the past, promotions.
+
+Promises: as ``mutants_engine``. Runs in which somebody keeps what the container holds look for them. Leaves out: planting (``mutants``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
+
+__all__ = ["BACKUP_MUTANTS"]
+
+_KEEPING: Final = "chunkstore.backup.keeping"
+_ROUNDS: Final = "chunkstore.backup.rounds:_Run"
+_COPIES: Final = "chunkstore.backup.copies"
+_TAKE_IN: Final = "chunkstore.operations.take_in"
+_BRING: Final = "chunkstore.operations.bring_chunks"
+
+
+def _mutant(
+    name: str,
+    what: str,
+    *patches: Patch,
+    kinds: tuple[str, ...] = EVERYWHERE,
+    needs: tuple[str, ...] = (),
+    tests: tuple[str, ...] = (),
+) -> Mutant:
+    return Mutant(name, what, kinds, patches, needs=("keepers", *needs), tests=tests)
+
+
+BACKUP_MUTANTS: Final = (
+    _mutant(
+        "export-unpinned",
+        "the pin of an export is taken back before it is written",
+        Patch(
+            "chunkstore.backup.exporting:made_pin",
+            "    try:\n        if isinstance(store, Replica):",
+            "    if made is not None:\n        maker.unpin(name)\n    try:\n        if isinstance(store, Replica):",
+        ),
+    ),
+    _mutant(
+        "backup-counts-early",
+        "a backup counts before its export is there",
+        Patch(
+            f"{_ROUNDS}.make",
+            "self._store_export(path, header, found)",
+            "runs.decide(self._target, self._names, found); self._store_export(path, header, found)",
+        ),
+    ),
+    _mutant(
+        "backup-open-by-chunk",
+        "the copy of a chunk that may still grow has the chunk's own name, without a length",
+        Patch(
+            f"{_COPIES}:copies",
+            "growing = record.length if record.state != CLOSED and record.epoch == epoch else -1",
+            "growing = -1",
+        ),
+        kinds=POSIX,
+    ),
+    _mutant(
+        "backup-unhardened",
+        "a copy that is seen is relied on, durable or not",
+        Patch(f"{_COPIES}:Copier._hardened", "self._target.harden(item.name(self._names))", "pass"),
+        Patch(f"{_COPIES}:Copier._check_length", "if not new:", "if False:"),
+        kinds=POSIX,
+        needs=("power_cut",),
+        tests=("tests/simulation/test_kept.py",),
+    ),
+    _mutant(
+        "keep-shared",
+        "giving up a backup deletes all copies that it names",
+        Patch(
+            f"{_KEEPING}:_Giving._delete",
+            "without(merge(*whole), *(named_copies(storage, names, *item) for item in stays))",
+            "merge(*whole)",
+        ),
+    ),
+    _mutant(
+        "keep-busy-base",
+        "giving up backups looks at no run that is under way",
+        Patch(
+            f"{_KEEPING}:_Giving.give",
+            "base_lsn = min((item.base_lsn for item in running), default=newest.lsn)",
+            "base_lsn = newest.lsn",
+        ),
+        Patch(
+            f"{_KEEPING}:_Giving.give",
+            "low = min((other.base_lsn for other in again), default=newest.lsn)",
+            "low = newest.lsn",
+        ),
+        tests=("tests/backup/test_backup.py",),
+    ),
+    _mutant(
+        "keep-undone",
+        "that a backup counts no more is said by a deletion, which a power cut undoes",
+        Patch(
+            "chunkstore.backup.runs:withdraw",
+            "storage.put(names.done(run), small_object(DONE, (False, True)))",
+            "storage.delete(names.done(run))",
+        ),
+        kinds=POSIX,
+        needs=("power_cut",),
+        tests=("tests/simulation/test_kept.py",),
+    ),
+    _mutant(
+        "past-too-far",
+        "a view of the past shows one record more than was asked for",
+        Patch("chunkstore_journal.past:Asked.is_before", "header.lsn > self.lsn", "header.lsn > self.lsn + 1"),
+    ),
+    _mutant(
+        "restore-ids",
+        "segments that are restored keep their ids",
+        Patch(
+            f"{_TAKE_IN}:take_in",
+            "ids = {name: _id_of(container, owned, name) for name in names}",
+            "ids = {part.segment.name: part.segment.id for part in batch.parts}",
+        ),
+    ),
+    _mutant(
+        "restore-no-crc",
+        "a restore compares no CRCs",
+        Patch(f"{_BRING}:_windows", "if chunk.borders is not None:", "if False:"),
+    ),
+    _mutant(
+        "restore-no-length",
+        "a restore compares no lengths",
+        Patch("chunkstore.backup.survey:_why_missing", "length >= chunk.length", "True"),
+        Patch(f"{_BRING}:_windows", "if len(data) != wanted:", "if False:"),
+    ),
+    _mutant(
+        "restore-no-events",
+        "a restore leaves out the last events of writers",
+        Patch(f"{_TAKE_IN}:_plan_part", "for writer, value in part.writers:", "for writer, value in ():"),
+    ),
+    _mutant(
+        "restore-empty-first",
+        "a container that is about to be restored can be opened empty",
+        Patch("chunkstore.backup.target:open_target", "imports=True", "imports=False"),
+        tests=("tests/simulation/test_kept.py",),
+    ),
+    _mutant(
+        "promote-own-state",
+        "whoever claims with a warm state goes on from there, and does not look which stream was opened last",
+        Patch(
+            "chunkstore_journal.takeover:TakeOver._after_claim",
+            "    if attempt.previous_epoch is None:",
+            "    if attempt.previous_epoch is None and self._store is not None and self._store.head().position.epoch:\n"
+            "        attempt.previous_epoch = self._store.head().position.epoch\n"
+            "    if attempt.previous_epoch is None:",
+        ),
+    ),
+)
