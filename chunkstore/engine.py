@@ -33,7 +33,6 @@ from chunkstore.metadata.keys import writer_key
 from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
 from chunkstore.observer import Observer
 from chunkstore.open_session import Session
-from chunkstore.operations.adopt import add_root
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.attributes import plan_attributes
@@ -47,11 +46,9 @@ from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
-from chunkstore.operations.regain import Regain, SegmentOutcome, regain
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.snapshots import SnapshotWriter
-from chunkstore.operations.take_in import Batch, take_in
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue, RootRecord
@@ -412,23 +409,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw)[0]
 
-    # Repairs, imports and the end
-
-    def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
-        """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
-        return regain(self._container, plan)
-
-    def add_root(self, root: RootRecord) -> int:
-        """Name a root that chunks shall be adopted from (``chunkstore.backup.adopt``, ``changes.Adopt``), or find it; its number.
-
-        What nothing refers to is given up by a collection, after the grace of garbage. Atomic, durable. Raises ``InvalidArgument``,
-        ``Conflict`` (our own root, with another prefix), and the errors of commits. Retry: safe.
-        """
-        return add_root(self._container, root)
-
-    def take_in(self, source: ChunkStorage, batch: Batch) -> None:
-        """Commit a step of an import (``chunkstore.backup``), atomic and durable. Raises as ``commit``, and what ``source`` raises."""
-        take_in(self._container, source, batch)
+    # The end
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Raises nothing.

@@ -227,7 +227,6 @@ def serve(
             release_root=release_root,
         )
         opened.append(store)
-        return store
     except BaseException:
         ownership.journal.close()
         ownership.store.close(clean=False)

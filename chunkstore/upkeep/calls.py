@@ -1,4 +1,4 @@
-"""The methods of an owned container that are about its upkeep, kept apart from those that change segments.
+"""The methods of an owned container that are about its upkeep, or used by repairs and imports, kept apart from those that change segments.
 
 Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
@@ -23,6 +23,7 @@ from chunkstore.metadata.keys import LAYOUT_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.metadata.layouts import IMPORTED
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
+from chunkstore.operations.adopt import add_root
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.commit import plan_changes
@@ -31,8 +32,10 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
+from chunkstore.operations.regain import Regain, SegmentOutcome, regain
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.records import Pin, PinRecord
+from chunkstore.operations.take_in import Batch, take_in
+from chunkstore.records import Pin, PinRecord, RootRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
@@ -297,3 +300,21 @@ class UpkeepCalls:
             )
             done.update(chunks=report.chunks, read_bytes=report.size_bytes, findings=len(report.findings))
         return report
+
+    # What repairs and imports commit
+
+    def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
+        """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
+        return regain(self._container, plan)
+
+    def add_root(self, root: RootRecord) -> int:
+        """Name a root that chunks shall be adopted from (``chunkstore.backup.adopt``, ``changes.Adopt``), or find it; its number.
+
+        What nothing refers to is given up by a collection, after the grace of garbage. Atomic, durable. Raises ``InvalidArgument``,
+        ``Conflict`` (our own root, with another prefix), and the errors of commits. Retry: safe.
+        """
+        return add_root(self._container, root)
+
+    def take_in(self, source: ChunkStorage, batch: Batch) -> None:
+        """Commit a step of an import (``chunkstore.backup``), atomic and durable. Raises as ``commit``, and what ``source`` raises."""
+        take_in(self._container, source, batch)
