@@ -327,6 +327,27 @@ def test_what_a_run_under_way_relies_on_stays(place: Place) -> None:
     place.assert_sound()
 
 
+def test_two_that_give_up_the_same_backup(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the simulator, seed 2611230028: what the other one has deleted was asked for, and called damaged."""
+    first = place.backup().backup
+    place.store.delete("a")
+    target = place.target()
+    real = keeping.named_copies
+
+    def late(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Any:
+        if run == first.run:
+            target.delete(first.stored(NAMES))
+        return real(storage, names, lsn, run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "named_copies", late)
+        report = place.backup(keep=1)
+    target.close()
+    assert report.given_up == keeping.Given(0, 0, 0, 0, 1)
+    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == [report.backup.run]
+    place.assert_sound()
+
+
 def test_a_run_that_begins_while_another_gives_up_its_base(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what it relies on behind the first look and in front of the second."""
     first = place.backup().backup
