@@ -237,15 +237,31 @@ class _Giving:
         stays = list({*stays, *relied, *late})
         # One that is not whole is of a run that did not come to its end; but if it counts, nothing goes that it may name.
         stays = [item for item in stays if item.run in counts or _is_whole(storage, names, item)]
-        given = self._delete(goes, stays, quiet=not (running or again))._replace(put_off=put_off + len(relied))
+        put_off += len(relied)
+        whole = [item for item in goes if _is_whole(storage, names, item)]
+        try:
+            given = self._delete(goes, whole, stays, quiet=not (running or again))._replace(put_off=put_off)
+        except (Damaged, ChunkNotFound):
+            if not self._was_given_up(whole + stays, counts):
+                raise
+            # What this pass has begun the next one goes on with.
+            given = Given(0, 0, 0, self._refused, put_off + len(goes))
         # No request that put one of them is on its way any more.
         runs.forget_withdrawn(storage, names, runtime.now_ms() - _FORGOTTEN_MS)
         return given
 
-    def _delete(self, goes: list[_Stored], stays: list[_Stored], *, quiet: bool) -> Given:
-        """K4 to K6. ``quiet``: no run is under way."""
+    def _was_given_up(self, read: list[_Stored], counts: set[str]) -> bool:
+        """Whether somebody else has given up meanwhile what this pass was to read."""
+        floor = [] if self._floor is None else [_Stored(self._floor.lsn, self._floor.run)]
+        return not all(
+            _is_whole(self._storage, self._names, item)
+            or (item.run in counts and runs.find_done(self._storage, self._names, item.run) is not None)
+            for item in read + floor
+        )
+
+    def _delete(self, goes: list[_Stored], whole: list[_Stored], stays: list[_Stored], *, quiet: bool) -> Given:
+        """K4 to K6. ``whole``: those of ``goes`` whose export can be read. ``quiet``: no run is under way."""
         storage, names = self._storage, self._names
-        whole = [item for item in goes if _is_whole(storage, names, item)]
         named = without(
             merge(*(named_copies(storage, names, *item) for item in whole)),
             *(named_copies(storage, names, *item) for item in stays),

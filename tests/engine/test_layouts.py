@@ -149,12 +149,6 @@ def test_headers_of_others_beside_it_and_files_of_other_names_are_none(world: Wo
         assert recorded(store) is None
 
 
-@pytest.mark.parametrize("layout", ["no_upgrade", "", None, 1])
-def test_other_values_are_refused(layout: Any) -> None:
-    with pytest.raises(InvalidArgument, match="layout"):
-        chunkstore.Settings(layout=layout)
-
-
 # ---- NO_UPGRADE
 
 

@@ -191,7 +191,7 @@ def test_a_replica_never_misses_what_was_deleted_behind_the_last_record(
     replica = world.replica()
     store.delete("s")
 
-    def die(*_: object) -> None:
+    def die(*_: object, **_named: object) -> None:
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:

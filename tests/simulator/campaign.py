@@ -35,6 +35,7 @@ _WORKER_S = 120.0
 SOURCES: Final = (
     ("chunkstore", "*.py"),
     ("chunkstore.backup", "**/*.py"),
+    ("chunkstore.codec", "*.py"),
     ("chunkstore.metadata", "**/*.py"),
     ("chunkstore.operations", "**/*.py"),
     ("chunkstore.upkeep", "**/*.py"),

@@ -72,8 +72,8 @@ BACKUP_MUTANTS: Final = (
         "giving up a backup deletes all copies that it names",
         Patch(
             f"{_KEEPING}:_Giving._delete",
-            "without(merge(*whole), *(named_copies(storage, names, *item) for item in stays))",
-            "merge(*whole)",
+            "    *(named_copies(storage, names, *item) for item in stays),\n",
+            "",
         ),
     ),
     _mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,9 @@ def test_every_change_of_layout(recorded: Layout | None, asked: Layout, chosen: 
             return
         with pytest.raises(InvalidArgument, match="irreversible"):
             choose_layout(view, settings)
+
+
+@pytest.mark.parametrize("layout", ["no_upgrade", "", None, 1])
+def test_other_values_are_refused(layout: Any) -> None:
+    with pytest.raises(InvalidArgument, match="layout"):
+        chunkstore.Settings(layout=layout)
