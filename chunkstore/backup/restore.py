@@ -63,7 +63,8 @@ def restore(
     sessions, pins. ``new_container``: its name, if not the same. ``wait_s``: as in ``open``, where an earlier try may still run.
     ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step.
 
-    The new container is opened by nobody else before it is whole; after an interruption the same call goes on. Not atomic before; durable.
+    The new container is opened by nobody else before it is whole; after an interruption the same call goes on, and what had been copied
+    without a record stays as orphans until a sweep. Not atomic before; durable.
 
     Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
     ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,

@@ -315,6 +315,20 @@ def test_numbers_are_tried_once_for_each_server(fake: FakeWebHdfs, monkeypatch: 
     second.close()
 
 
+def test_another_server_at_a_known_address_is_asked_anew(fake: FakeWebHdfs) -> None:
+    """A router takes the address that a name node had: believed to go by numbers, it would say that nothing is there."""
+    first = made(fake)
+    assert first.create_if_absent("c/a", b"x")
+    assert not uses_paths(first)
+    first.close()
+    fake.inodes = False
+    second = made(fake)
+    assert second.exists("c/a")
+    assert second.create_if_absent("c/b", b"x")
+    assert uses_paths(second)
+    second.close()
+
+
 @pytest.mark.parametrize("op", ["CREATE", "RENAME", "MKDIRS", "SETPERMISSION", "LISTSTATUS_BATCH", "OPEN"])
 def test_a_server_that_fails_one_operation_is_asked_by_path(
     fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch, op: str

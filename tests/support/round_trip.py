@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import chunkstore
 from chunkstore import backup
+from chunkstore.invariants import ORPHANED, Finding
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
 from tests.support.paths import SOURCES
@@ -81,9 +82,12 @@ def _facts(store: Any) -> dict[str, Any]:
     }
 
 
-def _check(root: str, folder: Path, expected: dict[str, Any], *, owned: bool) -> None:
+def _check(root: str, folder: Path, expected: dict[str, Any], *, owned: bool, killed: bool) -> None:
     with chunkstore.open_replica(root, settings=_settings(folder)) as replica:
-        assert replica.check("deep") == []
+        findings = replica.check("deep")
+        # What a killed restore had copied, and no record took in, are orphans.
+        orphans = {item.object for item in findings if owned and killed and _is_orphan(item)}
+        assert [item for item in findings if item.object not in orphans] == [], findings
         assert _facts(replica) == expected
     if owned:
         with chunkstore.open(root, settings=_settings(folder)) as store:
@@ -92,6 +96,17 @@ def _check(root: str, folder: Path, expected: dict[str, Any], *, owned: bool) ->
                 assert store.last_event_number(name, "till") == int(name[1:]) + 7
                 store.append(name, b"again", writer_id="till", event_number=int(name[1:]) + 7)
                 assert store.info(name).length == length, "an event that is there is not appended again"
+            swept = store.sweep(delete=True, age_s_min=0)
+            assert swept.deleted >= len(orphans), swept
+            findings = store.check("deep")
+            assert not orphans & {item.object for item in findings}, findings
+            # A request of the killed process may still have been on its way.
+            assert all(killed and _is_orphan(item) for item in findings), findings
+            assert _facts(store) == expected
+
+
+def _is_orphan(finding: Finding) -> bool:
+    return (finding.invariant, finding.severity) == (ORPHANED, "info")
 
 
 # ---- a step, in a process of its own
@@ -178,7 +193,7 @@ def round_trip(folder: Path, bucket_root: str, hdfs_root: str, *, kills: int, se
             assert _run(verb, source, target, folder, 0, 0), "without a kill it comes to its end"
         if verb == "backup":
             assert backup.audit(target, settings=_settings(folder)).findings == ()
-        _check(target, folder, expected, owned=verb == "restore")
+        _check(target, folder, expected, owned=verb == "restore", killed=killed[name] > 0)
     return Outcome(killed, chunks)
 
 

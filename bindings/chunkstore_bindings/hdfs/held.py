@@ -9,12 +9,14 @@ Promises
 * A temporary is *written* by number and *renamed* from its path. A rename looks up both ends at once, so it succeeds only while
   the path leads to the folder that was opened: not where that one lies in the trash, and a copy has its place.
 * A container's folder is made for its first names only, and never once it was seen.
-* Whether the name node does all this is tried, with every operation that is used, before anything is written. Where it does not,
-  paths are used, and the folder's number is looked at before and behind every write: two requests more.
+* Whether the name node does all this is tried, with every operation that is used, before anything is written; whether numbers lead
+  to their folders, before anything is read. Where it does not, paths are used, and the folder's number is looked at before and behind
+  every write: two requests more.
 
-Leaves out: a copy of the folder, with the temporary in it, that takes the folder's place between the writing and the renaming of
-that temporary; where paths are used, a folder that is away while one write is under way, and then is back. The number of a removed
-folder that a snapshot keeps leads to what lies at its old path; nothing is made there, but what somebody else has put there is found.
+Leaves out: a server that stops knowing numbers while this object is used; a copy of the folder, with the temporary in it, that takes
+the folder's place between the writing and the renaming of that temporary; where paths are used, a folder that is away while one write
+is under way, and then is back. The number of a removed folder that a snapshot keeps leads to what lies at its old path; nothing is made
+there, but what somebody else has put there is found.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _LATER: Final = frozenset(("RetriableException", "SafeModeException", "StandbyEx
 _PROBE: Final = b"probe"
 
 _proven: set[str] = set()
-"""Name nodes that did all of it once, by address."""
+"""Addresses of name nodes that did all of it once: no more is tried there, but whether a number leads to its folder is asked by each
+object, because a server that knows no numbers, in the place of one that did, would say that every chunk is absent."""
 
 
 class Place(NamedTuple):
@@ -78,8 +81,8 @@ class HeldFolders:
         self._lock = runtime.lock()
         self._numbers: dict[str, int] = {}
         self._ready: set[str] = set()
-        self._works: bool | None = True if rest.base_url in _proven else None
-        self._tried = self._works is True
+        self._works: bool | None = None
+        self._tried = rest.base_url in _proven
 
     def path(self, name: str, deadline: Deadline) -> str:
         """What to ask for, for an existing chunk. Raises ``InvalidArgument``, ``StorageUnavailable``."""
