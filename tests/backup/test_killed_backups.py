@@ -19,6 +19,7 @@ from chunkstore.backup import rounds
 from chunkstore.storage import ChunkStorage
 from tests.backup.conftest import Place
 from tests.cli.conftest import start
+from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Hooked
 
 __all__ = ["start"]
@@ -93,7 +94,7 @@ def test_kill_9_at_random_moments(
             info.name: hashlib.sha256(store.read(info.name, 0, info.length)).hexdigest() for info in store.segments()
         }
 
-    for number in range(6):
+    for number in range(6 if FULL_RUN else 3):
         with chunkstore.open(root, settings=settings) as store:
             store.create(f"s{number}", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=4096))
             for _ in range(8):

@@ -306,7 +306,7 @@ def test_an_undecided_record_is_the_future(world: World) -> None:
         made.append(Hooked(inner))  # type: ignore[arg-type]
         return made[-1]
 
-    store = world.open(wrap=wrap)
+    store = world.open(wrap=wrap, op_deadline_s=1.0, undecided_s_max=1.0)
     world.still(store)
     store.create("a")
     lsn = lsn_of(store)

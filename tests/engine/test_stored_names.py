@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import pytest
 
@@ -23,6 +23,7 @@ from chunkstore.metadata.keys import GARBAGE, chunk_key, garbage_key, lazy_key, 
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_id, session_chunk_id
 from chunkstore.records import ACTIVE, KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
+from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Forwarding
 from tests.support.planted import plant
 from tests.support.worlds import World
@@ -159,8 +160,15 @@ HOSTILE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["journal", "snapshot"])
-@pytest.mark.parametrize("what", HOSTILE)
+# Every row by one of the two ways; they lead to one row, which is looked at where it is met.
+CHOSEN = [
+    pytest.param(what, way, id=f"{what}-{way}")
+    for number, what in enumerate(HOSTILE)
+    for way in (get_args(Way) if FULL_RUN else get_args(Way)[number % 2 :][:1])
+]
+
+
+@pytest.mark.parametrize(("what", "way"), CHOSEN)
 def test_a_row_that_leads_elsewhere_is_refused(world: World, what: str, way: Way) -> None:
     ids = build(world)
     bad = ids.victim[2]

@@ -1,6 +1,6 @@
 """Every reply lost once, on S3: a proxy in front of Ceph's gateway swallows the answer to one changing HTTP request.
 
-Every conditional request of the kinds of work that make FORMAT, claims, OPEN, SEAL, records and chunks: what the binding does
+Every other conditional request of the kinds of work that make FORMAT, claims, OPEN, SEAL, records and chunks: what the binding does
 about each is the same, whatever the work; what the engine does about all of them, ``test_lost_replies`` shows. With
 ``CHUNKSTORE_FAULTS=full`` every PUT, POST and DELETE of every kind of work, the probe's too.
 """
@@ -69,6 +69,8 @@ class S3Ground(LossGround):
 
 @pytest.mark.slow
 class TestS3(LostReplies):
+    stride = 1 if FULL_RUN else 2
+
     @pytest.fixture
     def ground(self, rgw: S3Server) -> Iterator[LossGround]:
         ground = S3Ground(rgw)

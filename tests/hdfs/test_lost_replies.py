@@ -1,6 +1,6 @@
 """Every reply of HDFS lost once: RENAME, CREATE, DELETE, MKDIRS (protocol 2.3, #46).
 
-Over the model: every changing request of short kinds of work, and every conditional one (the renames that make FORMAT,
+Over the model: every third changing request of short kinds of work, and of the conditional ones (the renames that make FORMAT,
 claims, OPEN, SEAL and records) of some others; with ``CHUNKSTORE_FAULTS=full`` every changing request of all. Over the real
 servers: every conditional request of a commit; in a full run of whatever decides.
 """
@@ -122,6 +122,7 @@ class Acknowledged(LostReplies):
 
 @pytest.mark.parametrize("kind", WORKS if FULL_RUN else [*SHORT, *OTHERS], ids=lambda kind: kind.name)
 class TestModel(Acknowledged):
+    stride = 1 if FULL_RUN else 3
     test_every_reply_is_lost_once = plain_test
 
     @pytest.fixture

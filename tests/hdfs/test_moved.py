@@ -72,6 +72,9 @@ def refused(call: Callable[[], object]) -> ChunkstoreError:
     return caught.value
 
 
+WITHOUT_NUMBERS = ("renamed_root", "removed", "replaced_by_a_copy")
+
+
 def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_path: Path, query: str = "") -> None:
     zombie = opened(tree, f"{home}/old", tmp_path / "zombie", query=query, deadline_s=SOON_S)
     zombie.create("a")
@@ -105,7 +108,8 @@ def test_a_zombie_is_never_acknowledged(tree: Tree, home: str, way: Callable[[Tr
     check_zombie(tree, home, way, tmp_path)
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+# Every way with numbers, above; without them whatever was moved is looked for alike.
+@pytest.mark.parametrize("way", [way for name, way in WAYS.items() if FULL_RUN or name in WITHOUT_NUMBERS])
 def test_where_numbers_lead_nowhere_writes_look(way: Callable[[Tree, str], str], tmp_path: Path) -> None:
     """A router, say: folders have numbers, which cannot be asked for."""
     with FakeWebHdfs(inodes=False) as fake:
@@ -135,7 +139,7 @@ def test_a_folder_that_is_moved_at_any_moment(tree: Tree, home: str) -> None:
     seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
     print(f"CHUNKSTORE_SEED={seed}")
     chance = random.Random(seed)
-    for number in range(500 if FULL_RUN else 5):
+    for number in range(500 if FULL_RUN else 2):
         Moment(Hdfs(tree, f"{home}/{number}"), chance).run()
 
 

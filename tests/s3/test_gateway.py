@@ -38,7 +38,7 @@ def test_kill_9_of_the_server_in_the_middle_of_commits(durable: Any, tmp_path: P
     store = chunkstore.open(root, settings=settings)
     writers = [Writer(store, f"s{number}") for number in range(3)]
     chance = random.Random(repr(victims))
-    for _ in range(2):
+    for _ in range(2 if FULL_RUN else 1):
         time.sleep(chance.uniform(0.3, 0.8))
         durable.kill(*victims)
         time.sleep(chance.uniform(0.0, 0.5))
