@@ -11,7 +11,7 @@ import pytest
 
 import chunkstore
 from chunkstore import backup, errors, runtime
-from chunkstore.backup import exporting, files, keeping, rounds, runs
+from chunkstore.backup import copies, exporting, files, keeping, rounds, runs
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
 from chunkstore.names import BackupNames
@@ -332,7 +332,7 @@ def test_two_that_give_up_the_same_backup(place: Place, monkeypatch: pytest.Monk
     first = place.backup().backup
     place.store.delete("a")
     target = place.target()
-    real = keeping.named_copies
+    real = copies.named_copies
 
     def late(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Any:
         if run == first.run:
