@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-import chunkstore
-from chunkstore.backup import export_headers, headers, import_headers
 from chunkstore.backup.header_keeper import HeaderKeeper
 from chunkstore.changes import Append, Create
-from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry, decode_entries, decode_header, encode_header
 from chunkstore.config import LAYOUTS, OptimiserPolicy
 from chunkstore.errors import (
-    Conflict,
     ContainerNotFound,
     Damaged,
     InvalidArgument,
@@ -21,85 +15,23 @@ from chunkstore.errors import (
     SegmentExists,
     SegmentNotFound,
 )
-from chunkstore.metadata.layouts import find_layout
-from chunkstore.storage import ChunkHandle, ChunkStorage
-from chunkstore.upkeep.jobs import Job, Step
+from chunkstore.upkeep.jobs import Step
 from chunkstore_journal.container import create_container
+from tests.support.old_layout import (
+    CODE_ONLY,
+    EPOCH_SEGMENT,
+    LAYOUT,
+    facts,
+    follow,
+    import_root,
+    job_of,
+    old_root,
+    old_view,
+    opened,
+    put,
+    recorded,
+)
 from tests.support.worlds import World
-
-SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=10)
-CODE_ONLY, LAYOUT = "CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"
-EPOCH_SEGMENT = "scope/stream/0.#epoch.0"
-
-
-def put(world: World, **files: bytes) -> None:
-    for name, data in files.items():
-        world.raw_storage().put(name.replace("_header", "$header"), data)
-
-
-def old_root(world: World) -> dict[str, tuple[int, int, bool, bytes]]:
-    """Three segments of the old layout, as the old code left them: the facts of each."""
-    put(
-        world,
-        a_header=b"maxsize=10&0=a$offset.0&10=a$offset.10&",
-        **{"a$offset.0": b"0123456789", "a$offset.10": b"abc"},
-        empty_header=b"maxsize=7&",
-        unborn_header=b"",
-        **{f"{EPOCH_SEGMENT}_header": b"0=gone&5=deep/file&", "deep/file": b"deep down"},
-    )
-    if world.raw_storage().capabilities.set_read_only:
-        world.raw_storage().set_read_only(ChunkHandle("a$header", True), True)
-    sealed = world.raw_storage().capabilities.set_read_only
-    return {
-        "a": (0, 13, sealed, b"0123456789abc"),
-        "empty": (0, 0, False, b""),
-        EPOCH_SEGMENT: (5, 14, False, b"deep down"),
-    }
-
-
-def opened(world: World, container: str = "default", **settings: Any) -> chunkstore.ChunkedSegmentStorage:
-    """An owner whose headers follow when the test says so."""
-    store = world.open(container, **settings)
-    store.optimiser.pause()
-    return store
-
-
-def facts(store: Any) -> dict[str, tuple[int, int, bool, bytes]]:
-    return {
-        info.name: (info.start_offset, info.length, info.sealed, store.read(info.name, info.start_offset, 1000))
-        for info in store.segments()
-    }
-
-
-def follow(store: chunkstore.ChunkedSegmentStorage) -> list[str]:
-    """Let the headers follow, as the optimiser does; what was found remarkable."""
-    step = Step(float("inf"), lambda: False)
-    assert not job_of(store, "headers").step(step)
-    return step.findings
-
-
-def job_of(store: chunkstore.ChunkedSegmentStorage, name: str) -> Job:
-    assert isinstance(store.old_layout, HeaderKeeper)
-    return next(job for job, _ in store.old_layout.jobs(imports=True) if job.name == name)
-
-
-def header_of(world: World, name: str) -> tuple[ChunkEntry, ...]:
-    return decode_header(world.content(f"{name}$header")).chunks
-
-
-def old_view(world: World, name: str) -> tuple[int, bytes]:
-    """What the old code reads: by the header and the lengths of its files alone."""
-    chunks = header_of(world, name)
-    ends = [chunk.offset for chunk in chunks[1:]]
-    parts = [world.content(chunk.name) for chunk in chunks]
-    for at, end in enumerate(ends):
-        parts[at] = parts[at][: end - chunks[at].offset]
-    return chunks[0].offset if chunks else 0, b"".join(parts)
-
-
-def recorded(store: Any) -> str | None:
-    return store.look(find_layout)  # type: ignore[no-any-return]
-
 
 # ---- no choice
 
@@ -247,19 +179,6 @@ def test_a_deleted_segment_does_not_come_back_by_the_header_that_is_left(world: 
         assert import_root(world, store, "a") == ("a",)
 
 
-def import_root(world: World, store: chunkstore.ChunkedSegmentStorage, *names: str) -> tuple[str, ...]:
-    with pytest.MonkeyPatch.context() as patched:
-        for module in ("headers", "header_import"):
-            patched.setattr(f"chunkstore.backup.{module}.open_storage", lambda *_: world.raw_storage())
-        return import_headers(store, "file:///root", names).segments
-
-
-def export_root(world: World, store: Any, *names: str) -> headers.HeadersReport:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("chunkstore.backup.headers.open_storage", lambda *_: world.raw_storage())
-        return export_headers(store, "file:///root", names, replace=True)
-
-
 def test_hostile_headers_are_refused_by_position_and_nothing_is_imported(world: World) -> None:
     old_root(world)
     put(world, bad_header=b"maxsize=10&x=y&", short_header=b"0=s0&10=s1&", s0=b"123", s1=b"")
@@ -288,235 +207,6 @@ def test_the_optimiser_imports_all(world: World) -> None:
         assert facts(store) == expected
         assert not store.exists("a$header")
     assert OptimiserPolicy(import_headers=True).import_headers
-
-
-# ---- CODE_ONLY_UPGRADE: headers follow
-
-
-def test_headers_follow_the_journal_and_the_old_code_reads_them(world: World) -> None:
-    expected = old_root(world)
-    with opened(world, layout=CODE_ONLY, rolling=10) as store:
-        store.append(EPOCH_SEGMENT, b", and on")
-        store.create("new")
-        for at in range(0, 36, 9):
-            store.append("new", bytes(range(at, at + 9)))
-        store.create("cut", rolling=SMALL)
-        for _ in range(3):
-            store.append("cut", b"123456789")
-        store.truncate("cut", 13)
-        store.info("a")
-        store.info("empty")
-        assert follow(store) == []
-        assert old_view(world, "a") == (0, expected["a"][3])
-        assert old_view(world, EPOCH_SEGMENT) == (5, b"deep down, and on")
-        assert old_view(world, "new") == (0, bytes(range(36)))
-        assert old_view(world, "empty") == (0, b"")
-        start, data = old_view(world, "cut")
-        assert data == (b"123456789" * 3)[start:]
-        assert start <= 13
-        chunks = set(world.chunks())
-        assert all(entry.name in chunks for name in ("a", "new", "cut") for entry in header_of(world, name))
-        store.delete("new")
-        store.seal("cut")
-        store.unseal("cut")
-        store.seal("cut")
-        assert follow(store) == []
-        assert "new$header" not in world.objects()
-        if world.raw_storage().capabilities.set_read_only:
-            assert not world.raw_storage().open_write("cut$header").writable
-
-
-def test_a_header_grows_by_what_is_written_behind_it_where_the_storage_appends(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(world, layout=CODE_ONLY, rolling=10) as store:
-        store.create("log")
-        store.append("log", b"0123456789")
-        follow(store)
-        before = world.content("log$header")
-        store.append("log", b"0123456789")
-        puts: list[str] = []
-        real = type(store.read_context.storage).put
-
-        def noted(self: ChunkStorage, name: str, data: bytes) -> None:
-            puts.append(name)
-            real(self, name, data)
-
-        monkeypatch.setattr(type(store.read_context.storage), "put", noted)
-        follow(store)
-        after = world.content("log$header")
-        assert len(header_of(world, "log")) == 2
-        assert after.startswith(before)
-        assert ("log$header" in puts) is not world.appends
-
-
-def test_close_lets_them_follow_and_an_interrupted_owner_s_successor_mends_them(world: World) -> None:
-    with opened(world, layout=CODE_ONLY) as store:
-        store.create("one")
-        store.append("one", b"first")
-    assert old_view(world, "one") == (0, b"first")
-    store = opened(world, rolling=5)
-    store.append("one", b"second")
-    store.create("two")
-    store.append("two", b"2")
-    store.create("gone")
-    follow(store)
-    world.crash(store)
-    store.append("one", b"third")
-    store.delete("gone")
-    # Between commit and header.
-    assert "gone$header" in world.objects()
-    # By default it goes on as it was told to.
-    opened(world)
-    assert old_view(world, "one") == (0, b"firstsecondthird")
-    assert old_view(world, "two") == (0, b"2")
-    assert "gone$header" not in world.objects()
-
-
-@pytest.mark.parametrize("rest", [b"", b"12", b"12=", b"nonsense&", b"maxsize=1&"])
-def test_a_header_whose_writer_was_killed_is_mended(world: World, rest: bytes) -> None:
-    with opened(world, layout=CODE_ONLY, rolling=4) as store:
-        store.create("log")
-        store.append("log", b"0123")
-        store.append("log", b"4567")
-    whole = world.content("log$header")
-    put(world, log_header=whole[: whole.rindex(b"4=")] + rest)
-    with opened(world) as store:
-        assert old_view(world, "log") == (0, b"01234567")
-        store.append("log", b"8")
-        follow(store)
-        assert old_view(world, "log") == (0, b"012345678")
-
-
-def test_what_a_crash_left_behind_the_last_record_is_not_shown_to_the_old_code(world: World) -> None:
-    with opened(world, layout=CODE_ONLY) as store:
-        store.create("log")
-        store.append("log", b"acknowledged")
-        (chunk,) = store.layout("log")
-    world.overwrite(chunk.name, b"acknowledged, and not")
-    with opened(world) as store:
-        assert old_view(world, "log") == (0, b"acknowledged")
-        (copy,) = header_of(world, "log")
-        assert copy.name.startswith("log$offset.0.")
-    with opened(world) as store:
-        assert header_of(world, "log") == (copy,), "the copy that is there is as good"
-        store.append("log", b"!")
-        follow(store)
-        assert old_view(world, "log") == (0, b"acknowledged!")
-        assert copy.name not in world.objects()
-
-
-def test_nothing_is_deleted_that_a_header_names(world: World) -> None:
-    with opened(world, layout=CODE_ONLY, gc_grace_s=0, rolling=4) as store:
-        store.create("log")
-        for _ in range(8):
-            store.append("log", b"0123")
-        follow(store)
-        store.defrag(policy=chunkstore.DefragPolicy(fanout=2))
-        store.truncate("log", 4)
-        assert store.collect().chunks
-        start, data = old_view(world, "log")
-        assert (b"0123" * 8)[start:] == data
-
-
-def test_a_deposed_owner_that_writes_late_is_mended(world: World) -> None:
-    """Old headers are not fenced: what a zombie puts is an older state, or one of a segment that is gone."""
-    with opened(world, layout=CODE_ONLY, rolling=4) as store:
-        store.create("log")
-        store.append("log", b"0123")
-        store.create("gone")
-        follow(store)
-        old = {name: world.content(name) for name in ("log$header", "gone$header")}
-        store.append("log", b"4567")
-        store.delete("gone")
-    for name, data in old.items():
-        world.raw_storage().put(name, data)
-    with opened(world) as store:
-        assert old_view(world, "log") == (0, b"01234567")
-        assert "gone$header" not in world.objects()
-        world.raw_storage().put("gone$header", old["gone$header"])
-        assert not store.exists("gone"), "it is ours, so nothing is imported of it"
-
-
-def test_where_the_old_code_has_gone_on_nobody_opens(world: World) -> None:
-    with opened(world, layout=CODE_ONLY) as store:
-        store.create("log")
-        store.append("log", b"0123")
-    ours = world.content("log$header")
-    theirs = ours + b"4=log$offset.4&"
-    put(world, log_header=theirs, **{"log$offset.4": b"4567"})
-    for _ in range(2):
-        with pytest.raises(Conflict) as refused:
-            opened(world)
-        assert "log$header" in refused.value.subject
-    assert world.content("log$header") == theirs
-    with opened(world, "other", layout=LAYOUT) as store:
-        assert not store.exists("log"), "it follows another container: only who names it means it"
-        assert import_root(world, store, "log") == ("log",)
-        assert store.read("log", 0, 100) == b"01234567"
-    put(world, log_header=ours)
-    with opened(world) as store:
-        assert store.read("log", 0, 100) == b"0123"
-
-
-def test_a_header_that_comes_later_is_not_replaced(world: World) -> None:
-    with opened(world) as store:
-        store.create("a")
-        store.append("a", b"ours")
-    old_root(world)
-    with pytest.raises(Conflict):
-        opened(world, layout=CODE_ONLY)
-    with opened(world, layout=LAYOUT) as store:
-        assert store.read("a", 0, 10) == b"ours"
-        assert store.info(EPOCH_SEGMENT).length == 14
-
-
-def test_while_it_serves_that_is_a_finding(world: World) -> None:
-    with opened(world, layout=CODE_ONLY) as store:
-        store.create("log")
-        follow(store)
-        put(world, log_header=b"0=theirs&", theirs=b"bytes")
-        store.append("log", b"1")
-        assert any("log$header" in finding for finding in follow(store))
-    assert world.content("log$header") == b"0=theirs&"
-
-
-def test_a_segment_that_was_imported_into_its_own_root_before_may_follow(world: World) -> None:
-    expected = old_root(world)
-    with opened(world, layout=LAYOUT) as store:
-        store.info("a")
-    with opened(world, "second", layout=CODE_ONLY) as store:
-        assert facts(store) == {}
-        assert import_root(world, store, "a") == ("a",)
-        assert facts(store) == {"a": expected["a"]}
-        follow(store)
-        assert old_view(world, "a") == (0, expected["a"][3])
-
-
-def test_an_export_into_its_own_root_is_what_follows(world: World) -> None:
-    with opened(world, layout=CODE_ONLY, rolling=4) as store:
-        store.create("log")
-        store.create("empty")
-        store.append("log", b"01234567")
-        store.truncate("log", 2)
-        assert export_root(world, store).copied == 1
-        assert old_view(world, "log") == (2, b"234567")
-    with opened(world) as store:
-        assert store.read("log", 2, 100) == b"234567"
-        store.delete("empty")
-        follow(store)
-        assert "empty$header" not in world.objects()
-        assert old_view(world, "log")[1].endswith(b"234567")
-
-
-def test_our_headers_are_marked_by_what_the_old_code_passes_over(world: World) -> None:
-    with opened(world, layout=CODE_ONLY) as store:
-        store.create("log", rolling=SMALL)
-        follow(store)
-        entries = decode_entries(world.content("log$header"))
-        assert store.old_layout is not None
-        assert entries == (MaxSizeEntry(10), MaxSizeEntry(store.old_layout.mark("log")))
-        assert decode_header(encode_header(entries)).size_bytes_max == 10
 
 
 # ---- changes of layout

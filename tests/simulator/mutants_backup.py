@@ -89,7 +89,7 @@ BACKUP_MUTANTS: Final = (
             "low = min((other.base_lsn for other in again), default=newest.lsn)",
             "low = newest.lsn",
         ),
-        tests=("tests/backup/test_backup.py",),
+        tests=("tests/backup/test_keeping.py",),
     ),
     _mutant(
         "keep-undone",
