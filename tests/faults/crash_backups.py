@@ -59,22 +59,12 @@ class BackupRun(Interrupted):
         backup_on(self.store, target, keep=self.keep)
 
     def trace(self) -> tuple[list[Call], None]:
-        wire = self.ground.new_wire()
-        wire.watch()
-        self._backup(wire)
-        trace = wire.trace
-        wire.heal()
+        trace = self.record(self._backup)
         self._judge(self.states[1:])
         return trace, None
 
     def run(self, case: Case, expected: None) -> None:
-        wire = self.ground.new_wire()
-        self.arm(wire, case)
-        promise, _ = perform(lambda: self._backup(wire))
-        if case.call is END:
-            self.end_by_power(wire, case, [])
-        if not wire.dead:
-            wire.heal()
+        promise = self.interrupt(case, self._backup)
         self._judge(self.states[1:] if promise is ACKNOWLEDGED and not self.power_cut else self.states)
         self._later()
 

@@ -17,7 +17,7 @@ from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.storage import ChunkStorage
-from tests.faults.crash_runs import ACKNOWLEDGED, END, Case, Interrupted, OperationRun, perform
+from tests.faults.crash_runs import ACKNOWLEDGED, Case, Interrupted, OperationRun
 from tests.faults.ground import WRITER, Ground, Place, State, observe, work
 from tests.faults.scenarios import Operation
 from tests.support.disk import POWER_CUTS
@@ -99,24 +99,13 @@ class RestoreRun(Interrupted):
         restore_on(old, new, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
 
     def trace(self) -> tuple[list[Call], State]:
-        wire = self.ground.new_wire()
-        wire.watch()
-        self.restore(wire)
-        trace = wire.trace
-        wire.heal()
-        return trace, self.expected
+        return self.record(self.restore), self.expected
 
     def run(self, case: Case, expected: State) -> None:
         ground = self.ground
-        wire = ground.new_wire()
-        self.arm(wire, case)
-        promise, _ = perform(lambda: self.restore(wire))
-        if case.call is END:
-            self.end_by_power(wire, case, [])
+        promise = self.interrupt(case, self.restore)
         if self.power_cut or case.number % 2:
             ground.world.forget_cache()
-        if not wire.dead:
-            wire.heal()
         if promise is ACKNOWLEDGED:
             with pytest.raises(InvalidArgument):
                 self.restore(ground.world.raw_storage())
@@ -176,24 +165,16 @@ class InPlaceRun(Interrupted):
         return restore_in_place_on(storage, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
 
     def trace(self) -> tuple[list[Call], State]:
-        wire = self.ground.new_wire()
-        wire.watch()
-        assert self.restore(wire).copied_chunks == 2
-        trace = wire.trace
-        wire.heal()
-        return trace, self.then
+        def restore(wire: ChunkStorage) -> None:
+            assert self.restore(wire).copied_chunks == 2
+
+        return self.record(restore), self.then
 
     def run(self, case: Case, expected: State) -> None:
         ground = self.ground
-        wire = ground.new_wire()
-        self.arm(wire, case)
-        promise, _ = perform(lambda: self.restore(wire))
-        if case.call is END:
-            self.end_by_power(wire, case, [])
+        promise = self.interrupt(case, self.restore)
         if self.power_cut or case.number % 2:
             ground.world.forget_cache()
-        if not wire.dead:
-            wire.heal()
         with ground.open() as store:
             self.clean(store)
             found = observe(store)

@@ -153,6 +153,25 @@ class Interrupted(ABC):
             wire.inject(*case.first)
             wire.second(case.at, case.outcome)
 
+    def record(self, act: Callable[[Wire], object]) -> list[Call]:
+        """Do it without a fault: its calls."""
+        wire = self.ground.new_wire()
+        wire.watch()
+        act(wire)
+        wire.heal()
+        return wire.trace
+
+    def interrupt(self, case: Case, act: Callable[[Wire], object]) -> Promise:
+        """Let the case happen to it, and the storage be well again; what its caller knows."""
+        wire = self.ground.new_wire()
+        self.arm(wire, case)
+        promise, _ = perform(lambda: act(wire))
+        if case.call is END:
+            self.end_by_power(wire, case, [])
+        if not wire.dead:
+            wire.heal()
+        return promise
+
     def end_by_power(self, wire: Wire, case: Case, stores: list[ChunkedSegmentStorage]) -> None:
         """The power goes when all is said and done."""
         wire.kill()
