@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from chunkstore import backup
 from chunkstore.config import RollingPolicy
 from tests.cli.conftest import Call
 from tests.support.data import pattern, problems
+from tests.support.killed_runs import kill_and_go_on
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -115,11 +114,6 @@ def test_files_that_are_no_exports_change_nothing(call: Call, filled: str, other
     assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
 
 
-def copied(root: Path) -> int:
-    """How many chunks are there, taken in or not."""
-    return sum(1 for _ in root.glob("default/d/*/*"))
-
-
 def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
     with chunkstore.open(root) as store:
         for number in range(20):
@@ -130,23 +124,7 @@ def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: s
     with chunkstore.open(other) as store:
         store.create("mine")
     arguments = ("import", str(tmp_path / "all.cks"), other, "--take-over", "--json")
-    chance, killed = random.Random(5), 0
-    for _ in range(2):
-        enough = copied(tmp_path / "other") + chance.randrange(1, 60)
-        process = start(*arguments)
-        while process.poll() is None and copied(tmp_path / "other") < enough:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
-        if process.returncode == 0 or b"already" in err:
-            break  # it was done before the kill
-        assert process.returncode == -signal.SIGKILL, (out, err)
-        killed += 1
-    else:
-        process = start(*arguments)
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0 or b"already" in err, err
-    assert killed
+    kill_and_go_on(start, arguments, tmp_path / "other", kills=2)
     with chunkstore.open(other) as store:
         for number in range(20):
             assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)

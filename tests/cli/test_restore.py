@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import chunkstore
 from chunkstore.config import RollingPolicy
 from tests.cli.conftest import Call
 from tests.support.data import pattern, problems
+from tests.support.killed_runs import kill_and_go_on
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -83,36 +81,14 @@ def test_what_is_missing_is_listed(call: Call, filled: str, new_root: str, tmp_p
     assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
 
 
-def copied(root: Path) -> int:
-    """How many chunks are there, taken in or not."""
-    return sum(1 for _ in root.glob("default/d/*/*"))
-
-
 def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
     with chunkstore.open(root) as store:
         for number in range(40):
             store.create(f"s{number:02}", rolling=RollingPolicy(chunk_size_bytes_max=50_000))
             store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
             store.table("t").put(b"%d" % number, b"v")
-    chance = random.Random(5)
     new = (tmp_path / "new").as_uri()
-    killed = 0
-    for _ in range(8):
-        enough = copied(tmp_path / "new") + chance.randrange(1, 60)
-        process = start("restore", root, new, "--take-over", "--json")
-        while process.poll() is None and copied(tmp_path / "new") < enough:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
-        if process.returncode == 0 or b"already" in err:
-            break  # it was done before the kill
-        assert process.returncode == -signal.SIGKILL, (out, err)
-        killed += 1
-    else:
-        process = start("restore", root, new, "--take-over", "--json")
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-    assert killed
+    assert kill_and_go_on(start, ("restore", root, new, "--take-over", "--json"), tmp_path / "new", kills=8)
     with chunkstore.open(new) as store:
         for number in range(40):
             assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
