@@ -121,10 +121,17 @@ _PLACES = {
 if not TYPE_CHECKING:  # a checker would take any name for one of ours
 
     def __getattr__(name: str) -> object:
+        """A public name, or a module (``chunkstore.changes``), at its first use."""
+        place = f"{__name__}.{_PLACES.get(name, name)}"
+        try:
+            module = import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
         if name not in _PLACES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), "open_store" if name == "open" else name)
-        globals()[name] = found
+            return module
+        found = globals()[name] = getattr(module, "open_store" if name == "open" else name)
         return found
 
 
