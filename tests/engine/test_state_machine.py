@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 
 from tests.support.programs import Program, run
-from tests.support.worlds import World
+from tests.support.worlds import EVERY_WORLD, World
+
+pytestmark = EVERY_WORLD
 
 LONG = int(os.environ.get("CHUNKSTORE_PROGRAMS", "0"))
 
