@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.worlds import USUAL, VARIANTS
 
-WORLDS = {"test_crash_points.py": VARIANTS, "test_storm.py": USUAL, "test_races.py": USUAL}
+WORLDS = {"test_all_or_nothing": VARIANTS}
+"""Every other test of these files: USUAL."""
+FILES = ("test_crash_points.py", "test_storm.py", "test_races.py")
 
 
 def variant_of(item: pytest.Function) -> tuple[str, str]:
@@ -25,13 +27,13 @@ def test_nothing_is_left_out(request: pytest.FixtureRequest) -> None:
             continue
         if item.path.parent.name == "faults":
             assert not [mark for mark in item.iter_markers() if mark.name in ("skip", "skipif", "xfail")], item.nodeid
-        if item.path.parent.name != "simulation" and item.path.name in WORLDS and hasattr(item, "callspec"):
+        if item.path.parent.name != "simulation" and item.path.name in FILES and hasattr(item, "callspec"):
             found[item.path.name, item.originalname].add(variant_of(item))
         if item.path.name == "test_two_owners.py":
             owners[item.originalname].add(str(item.callspec.params["mode"]))
-    for (file, function), variants in found.items():
+    for (_, function), variants in found.items():
         # Crash points also run on a simulated disk that can lose its power.
-        assert variants - {("disk", "append"), ("disk", "slot")} == set(WORLDS[file]), function
+        assert variants - {("disk", "append"), ("disk", "slot")} == set(WORLDS.get(function, USUAL)), function
     if owners:
         # Processes are the filesystem worlds, stores of one process the memory worlds.
         assert owners == {"test_processes": {"slot", "append"}, "test_stores_of_one_process": {"slot", "append"}}
