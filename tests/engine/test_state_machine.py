@@ -16,4 +16,4 @@ LONG = int(os.environ.get("CHUNKSTORE_PROGRAMS", "0"))
 
 
 def test_random_programs(world: World) -> None:
-    run(Program, world, programs=LONG or 20, steps=120 if LONG else 40)
+    run(Program, world, programs=LONG or 12, steps=120 if LONG else 40)
