@@ -120,11 +120,12 @@ class FoundChunk(NamedTuple):
     chunk: ForeignChunk
 
 
-def survey(source: Source) -> ImportReport:
+def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = None) -> ImportReport:
     """Look at the plan, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
 
-    Raises as ``NamePlan.check``, ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a
-    version whose chunks grew without records), ``StorageUnavailable``. Retry: safe.
+    ``keep`` is given all chunks, in the order of the lists, with what is known of their CRCs. Raises as ``NamePlan.check``,
+    ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a version whose chunks grew
+    without records), ``StorageUnavailable``. Retry: safe.
     """
     pool = runtime.pool("chunkstore-survey", _WORKERS)
     segments = chunks = size_bytes = rows = count = 0
@@ -135,12 +136,14 @@ def survey(source: Source) -> ImportReport:
         if source.plan is not AS_IT_IS:
             source.look(partial(_check_plan, source.plan))
         while place is not None:
-            ended, found, place = source.look(partial(_chunks_behind, source, place))
+            ended, found, place = source.look(partial(_chunks_behind, source, place, keep is not None))
             calls = [
                 partial(_look_at, source.storage, found[at : at + _TOGETHER]) for at in range(0, len(found), _TOGETHER)
             ]
             gone = [item for group in pool.run_all(calls) for item in group]
             missing, count = (missing + gone)[:_MISSING_MAX], count + len(gone)
+            if keep is not None:
+                keep(found)
             segments, chunks = segments + ended, chunks + len(found)
             size_bytes += sum(item.chunk.length for item in found)
         key = b""
@@ -169,7 +172,9 @@ class _Place(NamedTuple):
     offset: int
 
 
-def _chunks_behind(source: Source, place: _Place, view: MetadataView) -> tuple[int, list[FoundChunk], _Place | None]:
+def _chunks_behind(
+    source: Source, place: _Place, borders: bool, view: MetadataView
+) -> tuple[int, list[FoundChunk], _Place | None]:
     """The next chunks, how many segments end with them, and where to go on; None: that was all."""
     found: list[FoundChunk] = []
     after, offset = place
@@ -177,7 +182,8 @@ def _chunks_behind(source: Source, place: _Place, view: MetadataView) -> tuple[i
     for segment in segments_behind(view, after, source.plan):
         if ended == _PAGE:
             return ended, found, _Place(after, 0)
-        for item in chunks_of(view, source.names, segment, offset or segment.start_offset - segment.first_chunk_skip):
+        start = offset or segment.start_offset - segment.first_chunk_skip
+        for item in chunks_of(view, source.names, segment, start, borders):
             if len(found) == _PAGE:
                 return ended, found, _Place(after, item.offset)
             found.append(item)

@@ -54,8 +54,10 @@ __all__ = [
     "collected_runs",
     "count_chunks",
     "drop_dead_extents",
+    "extent_entry",
     "locate",
     "rebuild_index",
+    "run_entry",
     "walk",
 ]
 
@@ -388,11 +390,21 @@ def rebuild_index(reader: RowReader) -> Iterator[Pair]:
     segments.sort(key=lambda segment: segment.id)
     for segment in segments:
         if segment.first_chunk != NO_CHUNK:
-            start = _data_start(segment)
-            yield _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
+            yield run_entry(segment)
     for segment in segments:
         for offset, identity, _ in walk(reader.get, segment):
             yield _KEY.pack(EXTENT, segment.id, offset), identity
+
+
+def run_entry(segment: SegmentRecord) -> Pair:
+    """The run row of a segment with chunks whose extents are all its own."""
+    start = _data_start(segment)
+    return _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
+
+
+def extent_entry(run: int, offset: int, identity: bytes) -> Pair:
+    """The entry of a chunk that begins at ``offset`` of the run."""
+    return _KEY.pack(EXTENT, run, offset), identity
 
 
 def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFinding]:

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from operator import lt
 from typing import NamedTuple
 
-from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
+from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest, rows_digest
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.keys import EXTENT, ROW_KINDS, RUN
@@ -114,6 +114,9 @@ class Tally:
         rows = 0
         if kinds <= ROW_KINDS and not self._digests:
             rows = len(keys)
+        elif kinds <= ROW_KINDS:
+            rows = len(keys)
+            digest += rows_digest(keys, values)
         elif kinds & ROW_KINDS:
             for key, value in zip(keys, values, strict=True):
                 if key[0] in ROW_KINDS:
