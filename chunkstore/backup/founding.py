@@ -11,10 +11,12 @@ makes only the rest. Leaves out: what is looked at before (``survey``), the clai
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from heapq import merge
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -24,8 +26,8 @@ from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_b
 from chunkstore.blocks import Borders
 from chunkstore.errors import Damaged, NotOwner
 from chunkstore.metadata.blocks import border_rows
-from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunk
-from chunkstore.metadata.index import extent_entry, run_entry
+from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
+from chunkstore.metadata.index import extent_entries, run_entry
 from chunkstore.metadata.keys import (
     CHUNK,
     RETENTION_NAMESPACE,
@@ -37,7 +39,7 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import encode_root
-from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment, foreign_object, parse_routed
+from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment, foreign_object
 from chunkstore.operations.bring_chunks import (
     Brought,
     ForeignChunk,
@@ -74,7 +76,7 @@ class Chunks:
     def keep(self, found: list[FoundChunk]) -> None:
         """Put these behind what is there."""
         kept: list[_Kept] = []
-        for _, _, (name, length, borders, created_ms) in found:
+        for _, _, (name, length, borders, created_ms), _ in found:
             if borders is None:
                 kept.append((name, length, None, None, created_ms))
             elif len(borders.at) == 2:
@@ -83,8 +85,9 @@ class Chunks:
                 kept.append((name, length, tuple(borders.at), tuple(borders.crcs), created_ms))
         self._kept.add(kept)
 
-    def __iter__(self) -> Iterator[_Kept]:
-        return iter(self._kept)
+    def pages(self) -> Iterator[list[_Kept]]:
+        """All of them."""
+        return self._kept.pages()
 
     def close(self) -> None:
         """Forget them. Safe to repeat."""
@@ -126,6 +129,7 @@ class State:
         self._tail = int.from_bytes(source.origin.hash[:4], "big")
         """Of the ids of chunks, in the place of chance: whoever takes in the same finds them."""
         self._piece_bytes = piece_bytes(place)
+        self._are_single = place.storage.capabilities.append
         self._former = self._find_former() if goes_on else {}
         self._files = ExitStack()
         self._segments = self._spool()
@@ -141,30 +145,33 @@ class State:
         self._files.callback(made.close)
         return made
 
-    def pairs(self) -> Iterator[Pair]:
+    def pages(self) -> Iterator[list[Pair]]:
         """All rows and index entries, ascending. Raises ``Damaged`` and ``ChunkNotFound`` (a chunk), ``NotOwner`` (somebody claims after
         us), ``InvalidArgument`` (a name), and what the storages raise."""
         with self._files:
             yield from self._chunk_rows()
-            yield from merge(self._segments, sorted(self._renamed), key=_by_key)
             blocks = [self._blocks[epoch] for epoch in sorted(self._blocks)]
             tables, policies = self._tables(), self._tables(policies=True)
-            yield from merge(*blocks, self._root_row(), sorted(policies), self._writers, tables, key=_by_key)
-            yield from self._runs
-            yield from self._extents
+            found = chain(
+                merge(self._segments, sorted(self._renamed), key=_by_key),
+                merge(*blocks, self._root_row(), sorted(policies), self._writers, tables, key=_by_key),
+                self._runs,
+            )
+            yield from ([pair] for pair in found)
+            yield from self._extents.pages()
 
     # ---- chunks
 
-    def _chunk_rows(self) -> Iterator[Pair]:
-        rows = self._rows_as_they_come()
+    def _chunk_rows(self) -> Iterator[list[Pair]]:
         if not self._former:
-            yield from rows
+            yield from self._rows_as_they_come()
             return
         # What a former epoch has copied has ids of that epoch.
         by_epoch: dict[bytes, Spool[Pair]] = {}
-        for pair in rows:
-            self._put(by_epoch, pair[0][9:17], [pair])
-        yield from merge(*(by_epoch[epoch] for epoch in sorted(by_epoch)), key=_by_key)
+        for page in self._rows_as_they_come():
+            for pair in page:
+                self._put(by_epoch, pair[0][9:17], [pair])
+        yield from ([pair] for pair in merge(*(by_epoch[epoch] for epoch in sorted(by_epoch)), key=_by_key))
 
     def _put(self, spools: dict[bytes, Spool[Pair]], epoch: bytes, pairs: list[Pair]) -> None:
         spool = spools.get(epoch)
@@ -172,7 +179,7 @@ class State:
             spool = spools[epoch] = self._spool()
         spool.add(pairs)
 
-    def _rows_as_they_come(self) -> Iterator[Pair]:
+    def _rows_as_they_come(self) -> Iterator[list[Pair]]:
         begun: _Begun | None = None
         for runs in self._pages():
             fence = self._place.names.epoch(self._epoch + 1)
@@ -182,7 +189,7 @@ class State:
                 if begun is None:
                     begun = _Begun(run.segment, run.id, self._epoch)
                 rows, extents, borders = begun.add(pieces, is_last=run.is_last)
-                yield from rows
+                yield rows
                 self._extents.add(extents)
                 for identity, several in borders:
                     self._keep_borders(identity, several)
@@ -224,21 +231,21 @@ class State:
 
     def _pages(self) -> Iterator[list[_Run]]:
         """Everything that there is to bring, about so much at a time."""
-        found = iter(self._chunks)
+        pages, page = self._chunks.pages(), list[_Kept]()
         runs: list[_Run] = []
         number, room = 1, _PAGE
         for segment in self._segments_there():
             identity, left = next(self._ids), segment.length - segment.start_offset + segment.first_chunk_skip
             while True:
-                chunks: list[_Kept] = []
-                first = number
-                while left > 0 and room > 0 and (item := next(found, None)) is not None:
-                    chunks.append(item)
-                    left -= item[1]
-                    number += 1 if self._stays(item) else -(-item[1] // self._piece_bytes)
-                    room -= 1
-                room -= 1
-                is_last = left <= 0 or (room > 0 and not chunks)
+                if not page and left > 0:
+                    page = next(pages, [])
+                ends = list(accumulate(item[1] for item in page[:room]))
+                count = min(len(ends), bisect_left(ends, left) + 1) if left > 0 else 0
+                chunks, page = page[:count], page[count:]
+                first, left = number, left - (ends[len(chunks) - 1] if chunks else 0)
+                number += len(chunks) if self._are_single else sum(map(self._pieces_of, chunks))
+                room -= len(chunks) + 1
+                is_last = left <= 0 or not chunks
                 runs.append(_Run(segment, identity, first, chunks, is_last))
                 if room <= 0:
                     yield runs
@@ -259,18 +266,23 @@ class State:
     # ---- bringing
 
     def _stays(self, item: _Kept) -> bool:
-        return self._adopt is not None and parse_routed(item[0]) is None
+        """Whether a chunk is left where it is: one that is foreign there, too, is copied."""
+        return self._adopt is not None and item[0][0] != "@"
+
+    def _pieces_of(self, item: _Kept) -> int:
+        """How many chunks one becomes."""
+        return 1 if item[1] <= self._piece_bytes or self._stays(item) else -(-item[1] // self._piece_bytes)
 
     def _brought(self, runs: Sequence[_Run]) -> Iterator[list[_Piece]]:
         jobs = list[tuple[_Run, int, _Kept]]()
         for run in runs:
+            if self._adopt is not None and not any(item[0][0] == "@" for item in run.chunks):
+                continue
             number = run.first
             for item in run.chunks:
-                if self._stays(item):
-                    number += 1
-                else:
+                if not self._stays(item):
                     jobs.append((run, number, item))
-                    number += -(-item[1] // self._piece_bytes)
+                number += self._pieces_of(item)
         size_bytes = sum(item[1] for _, _, item in jobs)
         copies = iter(side_by_side(self._place, self._bring, jobs, size_bytes))
         for run in runs:
@@ -280,12 +292,13 @@ class State:
 
     def _adopted(self, run: _Run) -> list[_Piece]:
         """The pieces of chunks that all stay where they are."""
-        identity, epoch, tail, root = run.id, self._epoch, self._tail, self._root
+        first = chunk_id(run.id, self._epoch, 0, self._tail)
+        front, tail, root = first[:16], first[24:], foreign_object(self._root, "-")[:-1]
         pieces: list[_Piece] = []
         for number, (name, length, at, crcs, created_ms) in enumerate(run.chunks, run.first):
             several, crc = (None, crcs) if isinstance(crcs, int) or not crcs else (Borders(at or (), crcs), crcs[-1])
-            here = chunk_id(identity, epoch, number, tail)
-            pieces.append((here, length, crc, created_ms, foreign_object(root, name), several))  # type: ignore[arg-type]
+            here = front + number.to_bytes(8, "big") + tail
+            pieces.append((here, length, crc, created_ms, root + name, several))  # type: ignore[arg-type]
         return pieces
 
     def _mixed(self, run: _Run, copies: Iterator[Brought]) -> list[_Piece]:
@@ -297,7 +310,7 @@ class State:
                 number += 1
                 continue
             brought = next(copies)
-            number += -(-item[1] // self._piece_bytes)
+            number += self._pieces_of(item)
             for identity, borders in brought.chunks:
                 several = borders if len(borders.at) > 2 else None
                 pieces.append((identity, borders.at[-1], borders.crcs[-1], brought.created_ms, "", several))
@@ -313,7 +326,7 @@ class State:
             else Borders(at, crcs or ())
         )
         chunk = ForeignChunk(name, length, borders, created_ms)
-        numbers = range(number, number - (-length // self._piece_bytes))
+        numbers = range(number, number + self._pieces_of(job[2]))
         if self._former:
             epochs = {self._former.get(item) for item in numbers}
             epoch = epochs.pop()
@@ -384,36 +397,35 @@ class _Begun:
             self._last_offset = self._offset
         self._held = [] if is_last else queue[-1:]
         following = [piece[0] for piece in queue[1:]]
-        if is_last:
+        if is_last and queue:
             following.append(NO_CHUNK)
-        rows: list[Pair] = []
-        extents: list[Pair] = []
-        borders: list[tuple[bytes, Borders]] = []
-        before, offset, run, epoch = self._before, self._offset, self._id, self._epoch
+        ready = queue[: len(following)]
+        if not ready:
+            return [], [], []
+        ids = [piece[0] for piece in ready]
+        self._first = self._first or ids[0]
+        run, epoch = self._id, self._epoch
         own = chunk_id(run, epoch, 0, 0)[:16]
-        if queue and not self._count and following:
-            self._first = queue[0][0]
-        for (identity, length, crc, created_ms, object_, several), follower in zip(queue, following, strict=False):
-            kind = KIND_OBJECT
-            if object_:
-                kind = KIND_FOREIGN
-                self.references += 1
-                self.adopted_bytes += length
-            if several is not None:
-                borders.append((identity, several))
+        values = pack_chunks(
+            (object_, 0, length, crc, before, follower, run, epoch, CLOSED, KIND_FOREIGN if object_ else KIND_OBJECT, created_ms)
+            if identity.startswith(own)
             # Of a former epoch's copy its id says which, and of which segment.
-            home, made = (
-                (run, epoch) if identity.startswith(own) else (chunk_segment(identity) or 0, chunk_epoch(identity))
+            else (
+                "", 0, length, crc, before, follower, chunk_segment(identity), chunk_epoch(identity), CLOSED, KIND_OBJECT, created_ms
             )
-            value = pack_chunk(object_, length, crc, before, follower, home, made, CLOSED, kind, created_ms)
-            rows.append((CHUNK + identity, value))
-            extents.append(extent_entry(run, offset, identity))
-            before = identity
-            offset += length
-        if rows:
-            self._last_offset = offset - queue[len(rows) - 1][1]
-        self._before, self._offset, self._count = before, offset, self._count + len(rows)
-        return rows, extents, borders
+            for (identity, length, crc, created_ms, object_, _), before, follower in zip(
+                ready, [self._before, *ids[:-1]], following, strict=True
+            )
+        )  # fmt: skip
+        *offsets, end = accumulate((piece[1] for piece in ready), initial=self._offset)
+        foreign = [piece[1] for piece in ready if piece[4]]
+        self.references += len(foreign)
+        self.adopted_bytes += sum(foreign)
+        self._before, self._offset, self._last_offset = ids[-1], end, offsets[-1]
+        self._count += len(ready)
+        borders = [(piece[0], piece[5]) for piece in ready if piece[5] is not None]
+        rows = [(CHUNK + identity, value) for identity, value in zip(ids, values, strict=True)]
+        return rows, extent_entries(run, offsets, ids), borders
 
     def record(self) -> SegmentRecord:
         """Its row, but for the name."""

@@ -139,9 +139,9 @@ def into_new(
         if not dry_run:
             require_complete(found)
 
-            def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[tuple[bytes, bytes]]:
+            def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
                 state = State(source, chunks, place, epoch=epoch, goes_on=goes_on, adopt=adopt, progress=progress)
-                return state.pairs()
+                return state.pages()
 
             make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

@@ -11,6 +11,7 @@ import marshal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from chunkstore.errors import StorageFull, StorageUnavailable
@@ -45,6 +46,9 @@ class Spool(Generic[T]):
         self._page = []
 
     def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self.pages())
+
+    def pages(self) -> Iterator[list[T]]:
         """Everything from the beginning. Nothing is added meanwhile, and there is one reader at a time."""
         with _translated():
             self._file.seek(0)
@@ -54,8 +58,8 @@ class Spool(Generic[T]):
                 data = self._file.read(size)
             if not data:
                 break
-            yield from marshal.loads(data)  # noqa: S302  (a file without a name, which only we have open)
-        yield from self._page
+            yield marshal.loads(data)  # noqa: S302  (a file without a name, which only we have open)
+        yield self._page
 
     def close(self) -> None:
         """Give the space back. Safe to repeat."""

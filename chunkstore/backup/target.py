@@ -47,7 +47,7 @@ def make_container(
     *,
     container: str,
     settings: Settings,
-    rows: Callable[[Place, int, bool], Iterator[tuple[bytes, bytes]]],
+    rows: Callable[[Place, int, bool], Iterator[list[tuple[bytes, bytes]]]],
     wait_s: float = 0,
     cache: MetadataCache | None = None,
 ) -> None:
@@ -78,8 +78,8 @@ def make_container(
     place = _New(storage, names, settings)
 
     def make(epoch: int, token: bytes) -> SnapshotLink:
-        pairs = rows(place, epoch, goes_on)
-        return write_base(storage, names, container=format_.uuid, epoch=epoch, token=token, pairs=pairs)
+        pages = rows(place, epoch, goes_on)
+        return write_base(storage, names, container=format_.uuid, epoch=epoch, token=token, pages=pages)
 
     own = parts.cache_of(storage, format_.uuid, settings, "owner") if cache is None else cache
     try:

@@ -29,7 +29,7 @@ Leaves out: rows and their digest (``fold``), storing (``lmdb``, ``memory``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
 from typing import NamedTuple, Protocol, TypeAlias
@@ -54,7 +54,7 @@ __all__ = [
     "collected_runs",
     "count_chunks",
     "drop_dead_extents",
-    "extent_entry",
+    "extent_entries",
     "locate",
     "rebuild_index",
     "run_entry",
@@ -402,9 +402,9 @@ def run_entry(segment: SegmentRecord) -> Pair:
     return _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
 
 
-def extent_entry(run: int, offset: int, identity: bytes) -> Pair:
-    """The entry of a chunk that begins at ``offset`` of the run."""
-    return _KEY.pack(EXTENT, run, offset), identity
+def extent_entries(run: int, offsets: Iterable[int], ids: Iterable[bytes]) -> list[Pair]:
+    """The entries of chunks that begin at these offsets of the run."""
+    return [(_KEY.pack(EXTENT, run, offset), identity) for offset, identity in zip(offsets, ids, strict=True)]
 
 
 def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFinding]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from chunkstore import runtime
@@ -42,6 +43,7 @@ from chunkstore_journal.snapshot_reader import (
     Tally,
     decode_snapshot_header,
     part_name,
+    read_back,
     read_snapshot,
     read_snapshot_header,
     verify_snapshot,
@@ -207,6 +209,22 @@ def _blocks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
         yield flat
 
 
+def _gathered(pages: Iterable[list[tuple[bytes, bytes]]]) -> Iterator[list[bytes]]:
+    """As ``_blocks``, of pairs that come in pages which are smaller than a block, or single."""
+    flat: list[bytes] = []
+    size = 0
+    for page in pages:
+        items = [*chain.from_iterable(page)]
+        flat += items
+        size += sum(map(len, items))
+        if size >= _BLOCK_BYTES:
+            yield flat
+            flat = []
+            size = 0
+    if flat:
+        yield flat
+
+
 def object_sink(storage: ChunkStorage, name: str, part_bytes: int = PART_BYTES) -> _AppendSink | _PartsSink:
     """Writes frames to a new object, in parts where the storage cannot append. Raises what the storage raises."""
     return _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
@@ -220,7 +238,7 @@ def write_rows(
     Raises ``Damaged`` (other digest, keys out of order; then there is no trailer), and what reading the pairs and writing raises.
     """
     sink.write(header)
-    blocks = _write_blocks(sink, pairs, tally, name)
+    blocks = _write_blocks(sink, _blocks(pairs), tally, name)
     if tally.digest != digest:
         raise Damaged(
             "the metadata rows do not have the state digest of their head; drop the cache and open again", object=name
@@ -228,10 +246,10 @@ def write_rows(
     _write_trailer(sink, blocks, tally, digest)
 
 
-def _write_blocks(sink: RowsSink, pairs: Iterable[tuple[bytes, bytes]], tally: Tally, name: str) -> int:
-    """Write all pairs, and count them; how many blocks they are."""
+def _write_blocks(sink: RowsSink, found: Iterable[list[bytes]], tally: Tally, name: str) -> int:
+    """Write the pairs of all blocks, and count them; how many blocks there are."""
     blocks = 0
-    for flat in _blocks(pairs):
+    for flat in found:
         tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
         sink.write(_frame(FrameKind.BLOCK, (blocks, flat)))
         blocks += 1
@@ -294,26 +312,27 @@ def write_base(
     container: bytes,
     epoch: int,
     token: bytes,
-    pairs: Iterable[tuple[bytes, bytes]],
+    pages: Iterable[list[tuple[bytes, bytes]]],
     part_bytes: int = BASE_PART_BYTES,
 ) -> SnapshotLink:
-    """Write rows and index entries, which come in ascending key order, as the state that a container begins with (protocol 3.11); durable,
-    and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of nobody else's history can it be a part.
+    """Write rows and index entries, which come in ascending key order, in pages of up to 2 MiB, as the state that a container begins with
+    (protocol 3.11); durable, and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of nobody else's history can
+    it be a part.
 
     What the rows sum up to is known at last, so they always lie in parts, and the header is written behind them. Memory: some
-    ``part_bytes``. Raises and leaves what ``write_snapshot`` does, and what reading the pairs raises. Retry: safe (a new name each time).
+    ``part_bytes``. Raises and leaves what ``write_snapshot`` does, and what reading the pages raises. Retry: safe (a new name each time).
     """
     name = names.snapshot(0, epoch, runtime.token(8).hex())
     sink, tally = _PartsSink(storage, name, part_bytes), Tally()
     try:
         sink.header = _NO_HEADER
-        blocks = _write_blocks(sink, pairs, tally, name)
+        blocks = _write_blocks(sink, _gathered(pages), tally, name)
         raw = tally.digest.to_bytes(DIGEST_BYTES, "big")
         position = Position(0, record_hash(token + raw), 0, 0, 0)
         fields = (container, epoch, tuple(position), raw, runtime.now_ms())
         sink.header = _frame(FrameKind.HEADER, fields)
         _write_trailer(sink, blocks, tally, tally.digest)
-        reader = verify_snapshot(storage, name, container=container)
+        reader = read_back(storage, name, container=container)
         link = reader.header.link(name)
         if (link.hash, link.digest) != (position.hash, tally.digest) or (reader.rows, reader.index_entries) != (
             tally.rows,
