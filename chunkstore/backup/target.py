@@ -13,7 +13,7 @@ from chunkstore import parts, runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, InvalidArgument
+from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument
 from chunkstore.metadata.port import MetadataCache, MetadataView, Op, RowChange
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
@@ -84,6 +84,8 @@ def make_container(
     own = parts.cache_of(storage, format_.uuid, settings, "owner") if cache is None else cache
     try:
         ContainerJournal(storage, names, format_, own, settings).found(make)
+    except Conflict as error:
+        raise _there_already(names) from error
     finally:
         place.pool.close()
         if cache is None:
@@ -96,8 +98,12 @@ def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
     from chunkstore_journal.walk import newest_opened
 
     if newest_opened(open_streams(storage, names)):
-        text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
-        raise InvalidArgument(text, argument="new_root")
+        raise _there_already(names)
+
+
+def _there_already(names: ContainerNames) -> InvalidArgument:
+    text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
+    return InvalidArgument(text, argument="new_root")
 
 
 def open_rewound(
