@@ -168,12 +168,12 @@ def _check_plan(plan: NamePlan, view: MetadataView) -> None:
 
 class _Place(NamedTuple):
     """Behind the segment ``after``, and in the next one at the chunk ``identity``, which begins at ``offset`` of the segment and has
-    ``count`` before it; empty: at its first one."""
+    ``passed`` before it; empty: at its first one."""
 
     after: str
     offset: int
     identity: bytes = NO_CHUNK
-    count: int = 0
+    passed: int = 0
 
 
 def _chunks_behind(

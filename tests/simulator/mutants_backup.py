@@ -150,9 +150,13 @@ BACKUP_MUTANTS: Final = (
         tests=("tests/backup_restore/test_founding.py",),
     ),
     _mutant(
-        "restore-on-nothing",
-        "a history that begins with a state is replayed from nothing, and a snapshot of any other claim is as good",
-        Patch("chunkstore_journal.walk:has_beginning", "if leg.opened.founded_on is not None:", "if False:"),
+        "restore-other-digest",
+        "the first record does not say what the rows of its snapshot sum up to",
+        Patch(
+            "chunkstore_journal.founding:Founding._go_on",
+            "Head(Position(link.lsn, link.hash, 0, 0, 0), link.digest)",
+            "Head(Position(link.lsn, link.hash, 0, 0, 0), 0)",
+        ),
         tests=("tests/backup_restore/test_founding.py",),
     ),
     _mutant(
