@@ -59,20 +59,20 @@ class Part(NamedTuple):
 class Batch(NamedTuple):
     """What one record takes in. ``mark``: how far the import is then; None: at its end.
 
-    ``key``: of the mark's row, without one in a container that is being made; else the id of a merge. A merge's mark is still that of
-    ``version`` (0: there is none), or nothing happens, and a merge changes no row that is there.
+    ``key``: of the mark's row, the id of the merge. The mark is still that of ``version`` (0: there is none), or nothing happens; no row
+    that is there is changed.
     """
 
     parts: tuple[Part, ...]
     rows: tuple[tuple[str, bytes, bytes], ...]
     """Of tables: namespace, key and value."""
     mark: bytes | None
+    key: bytes
+    version: int
     names: tuple[tuple[str, str], ...] = ()
     """Of segments that were taken in: what they are called, and shall be."""
     dropped: tuple[str, ...] = ()
     """Of segments that were taken in, and go again."""
-    key: bytes = b""
-    version: int | None = None
 
 
 def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> None:
@@ -127,7 +127,7 @@ def _plan(
     for name in batch.dropped:
         plan_delete(changes, name)
     for namespace, key, value in batch.rows:
-        if batch.version is None or not _is_there(changes, namespace, key, value):
+        if not _is_there(changes, namespace, key, value):
             plan_put_row(changes, namespace, key, value, None)
     if batch.mark is not None:
         plan_put_row(changes, IMPORT_NAMESPACE, batch.key, batch.mark, batch.version)
