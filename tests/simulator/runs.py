@@ -100,6 +100,9 @@ class Run(RootRun):
         self._keepers: Keepers | None = None
         if plan.keepers:
             self.keeping = Keeping(self.world)
+            self.keeping.stored = (lambda: self.checks.stored) if level == "steps" else None
+            if plan.neighbour:
+                self.keeping.found_neighbour([writer.name for writer in self.writers], Random(f"neighbour {plan.seed}"))
             self._keepers = Keepers(self, self.keeping)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
