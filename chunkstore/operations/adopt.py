@@ -57,7 +57,9 @@ def _plan_root(changes: ChangeSet, wanted: RootRecord) -> int:
         if root.state == ACTIVE and root[:5] == wanted[:5]:
             return number
         if root.pin and root[:5] == wanted[:5]:
-            raise Conflict("a root to adopt from", expected="a pin of its own", found="one that is being given up: try again")
+            raise Conflict(
+                "a root to adopt from", expected="a pin of its own", found="one that is being given up: try again"
+            )
     number = changes.owned.new_id() if wanted.url else OWN_ROOT
     if number in known:
         found = f"prefix {known[number].prefix!r}" if known[number].state == ACTIVE else "it is being given up"

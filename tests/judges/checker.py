@@ -251,7 +251,9 @@ class _Checker:
         try:
             for index, lsn in self._imports.answers():
                 if lsn is None:
-                    self._found("lost-ack", "", f"{self._events[index].args[0]} was acknowledged and has not ended", index)
+                    self._found(
+                        "lost-ack", "", f"{self._events[index].args[0]} was acknowledged and has not ended", index
+                    )
                 else:
                     self.lsns[index] = lsn
         except Wrong as wrong:

@@ -30,7 +30,7 @@ from tests.judges.segment_model import (
     State,
 )
 
-__all__ = ["ImportAsk", "Imports", "Plan", "Wrong", "merge_id"]
+__all__ = ["AS_IT_IS", "ImportAsk", "Imports", "Plan", "Shown", "Wrong", "content_of", "merge_id"]
 
 _MARKS: Final = "!import"
 _OF_PRODUCT: Final = (_MARKS, "!roots", "!layout")
@@ -56,10 +56,14 @@ class Plan(NamedTuple):
 
     def digest(self) -> bytes:
         """What tells plans apart, as the product's FORMAT.md has it."""
-        if self == Plan():
+        if self == AS_IT_IS:
             return b""
         parts = (*self.names, "", *(text for pair in sorted(self.renames) for text in pair), "", self.prefix)
         return blake2b(b"".join(part.encode() + b"\0" for part in parts), digest_size=16).digest()
+
+
+AS_IT_IS: Final = Plan()
+"""Everything, under its own names."""
 
 
 def merge_id(container: bytes, lsn: int, hash: bytes, plan: Plan) -> bytes:
@@ -226,7 +230,9 @@ class Imports:
         if found is None or found.identity != identity:
             raise Wrong("invented", "it names what is none of its segments")
         hidden = self.names[op[1]]
-        name = next((name for name in state.names() if plan.takes(name) and _hidden_name(identity, name) == hidden), None)
+        name = next(
+            (name for name in state.names() if plan.takes(name) and _hidden_name(identity, name) == hidden), None
+        )
         if name is None or plan.target(name) != op[2]:
             raise Wrong("invented", f"{op[2]!r} is no segment of the source, by its plan")
         source: Segment = state.get(name)
@@ -282,12 +288,12 @@ class Imports:
                 free.remove(fit[0])
             yield index, fit[0].lsn if fit else None
         for item in free:
-            others = (
-                index for index in self._asks[item.identity] if self.events[index].outcome == "unknown"
-            )
+            others = (index for index in self._asks[item.identity] if self.events[index].outcome == "unknown")
             found = next((index for index in others if _could_be(self.events[index], item)), None)
             if found is None:
-                raise Wrong("resurrected", f"lsn {item.lsn} ends the import {item.identity.hex()} of nobody who may think so")
+                raise Wrong(
+                    "resurrected", f"lsn {item.lsn} ends the import {item.identity.hex()} of nobody who may think so"
+                )
 
 
 def _is_mark(op: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from chunkstore.metadata.keys import TABLE, writer_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.replica import Replica
-from tests.judges.imports import Plan
+from tests.judges.imports import AS_IT_IS, Plan
 from tests.judges.past_states import StateAt
 from tests.judges.segment_model import RETENTION, Key, Segment, State
 from tests.judges.stored_records import SEGMENT_FIELDS, decode_row
@@ -99,7 +99,7 @@ class Projected:
         if key[0] != RETENTION:
             return None if plan.names or key[0].startswith("!") else key
         if key[1][:1] == b"*":
-            return key if plan == Plan() else None
+            return key if plan == AS_IT_IS else None
         name = key[1][1:].decode()
         comes = plan.takes(name) and (not plan.names or name in self.sources.values())
         return (RETENTION, b"=" + plan.target(name).encode()) if comes else None
@@ -135,9 +135,7 @@ def remains(shown: Shown, state: State) -> list[str]:
     return found
 
 
-def differences(
-    shown: Shown, state: StateAt | Projected, rows: Mapping[bytes, bytes], *, versions: bool
-) -> list[str]:
+def differences(shown: Shown, state: StateAt | Projected, rows: Mapping[bytes, bytes], *, versions: bool) -> list[str]:
     """What is shown otherwise than it was. ``rows``: of the metadata at that record; ``versions``: whether those of rows are the same."""
     found = []
     expected = {name: state.get(name) for name in state.names()}

@@ -165,7 +165,10 @@ def _neighbours(owner: Process) -> tuple[ChunkedSegmentStorage, ChunkedSegmentSt
 
     def neighbour() -> ChunkedSegmentStorage:
         made = open_store_on(
-            there, container="c", settings=owner.world.settings_with({"gc_grace_s": 0.0}), cache=fresh_cache(there, "owner")
+            there,
+            container="c",
+            settings=owner.world.settings_with({"gc_grace_s": 0.0}),
+            cache=fresh_cache(there, "owner"),
         )
         made.create("old")
         made.append("old", b"o" * 40)

@@ -198,7 +198,7 @@ def _with_keepers(plan: Plan) -> Plan:
     """The same, with chunks that go, and something to wait for while they are copied."""
     random = Random(f"keepers {plan.seed}")
     mix = (*plan.mix, ("backup", random.choice((1, 3))), ("export", 1), ("collect", 3), ("truncate", 2), ("merge", 2))
-    mix += (("import", random.choice((3, 8))), ("event_again", 1))
+    mix += (("import", random.choice((6, 12))), ("event_again", 1))
     pace = max(plan.pace, 60.0)
     kept = replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=pace)
     if random.random() >= _NEIGHBOURS:

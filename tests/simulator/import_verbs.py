@@ -26,7 +26,6 @@ from chunkstore.errors import (
     PastCollected,
     SegmentExists,
     SegmentNotFound,
-    Unsupported,
 )
 from chunkstore.replica import Replica
 from tests.judges.imports import ImportAsk, Plan, Shown, content_of, merge_id
@@ -134,7 +133,13 @@ class ImportVerbs:
             if adopts:
                 # Whoever adopts may take the other one over, too.
                 there = self._world.present().at(folder)
-                with open_store_on(there, container=container, create=False, settings=self._plan.settings, cache=fresh_cache(there, "owner")) as pins:
+                with open_store_on(
+                    there,
+                    container=container,
+                    create=False,
+                    settings=self._plan.settings,
+                    cache=fresh_cache(there, "owner"),
+                ) as pins:
                     return adopt(store, url, container=container, pins=pins).source
             if lsn is None:
                 with open_replica(url, container=container, settings=self._plan.settings) as present:

@@ -25,7 +25,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.replica import Replica
-from tests.judges.imports import Plan
+from tests.judges.imports import AS_IT_IS, Plan
 from tests.judges.kept_states import shown_state
 from tests.simulator.import_verbs import draw_names
 from tests.simulator.keeping import BACKUPS, Keeping, Observation, Target, fresh_cache
@@ -207,7 +207,7 @@ class _Life:
         """Half of all targets are everything as it is; and whether chunks stay where they are, which an owner has to pin."""
         random = self._random
         if random.random() < 0.5:
-            return Plan(), False
+            return AS_IT_IS, False
         storage = self._process.at(BACKUPS) if of_backup else self._process.storage
         with open_replica_on(
             storage,
@@ -218,7 +218,7 @@ class _Life:
         ) as view:
             names = [info.name for info in view.segments()]
         adopts = not of_backup and bool(self._run.plan.askers) and random.random() < 0.5
-        return (draw_names(random, names, "x-", usual=False) if names else Plan()), adopts
+        return (draw_names(random, names, "x-", usual=False) if names else AS_IT_IS), adopts
 
     def _some_lsn(self, back: int = _BACK) -> int:
         """The present, or not long ago; 0: there is no history yet."""

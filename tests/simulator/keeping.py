@@ -13,18 +13,18 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from chunkstore.assembly import open_store_on
 from chunkstore.backup.exporting import ExportReport, Pins, export
 from chunkstore.backup.imports import import_file
 from chunkstore.backup.restore import restore_on
 from chunkstore.backup.rounds import backup_on
-from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 from tests.judges.backup_root import BackupRoot
-from tests.judges.imports import ImportAsk, Plan, Shown
+from tests.judges.imports import AS_IT_IS, ImportAsk, Plan, Shown
 from tests.judges.kept_states import Shown as ShownState
 from tests.judges.segment_model import Content, Segment
 from tests.judges.stored_history import StoredHistory
@@ -44,7 +44,7 @@ class Observation(NamedTuple):
 
     shown: ShownState
     versions: bool
-    plan: Plan = Plan()
+    plan: Plan = AS_IT_IS
     cut: bool = False
     founded: Shown | None = None
 
@@ -54,7 +54,7 @@ class Target:
     was told so, or has seen it. ``cut``: it is at work, and what it held is cut off and deleted; ``server``: who owns it now. ``founded``:
     what it held when it was new, of one that is made of nothing."""
 
-    def __init__(self, folder: str, lsn: int, *, of_backup: bool, plan: Plan = Plan(), adopts: bool = False) -> None:
+    def __init__(self, folder: str, lsn: int, *, of_backup: bool, plan: Plan = AS_IT_IS, adopts: bool = False) -> None:
         self.folder = folder
         self.lsn = lsn
         self.of_backup = of_backup
@@ -76,7 +76,7 @@ class Target:
         """Begin it, or go on with it. Raises as ``restore`` and ``import_file``."""
         world, source = process.world, BACKUPS if self.of_backup else ""
         container = world.container
-        if self.plan == Plan() and not self.adopts:
+        if self.plan == AS_IT_IS and not self.adopts:
             old, new = process.at(source) if source else process.storage, process.at(self.folder)
             caches = lambda role: fresh_cache(new if role == "owner" else old, role)  # noqa: E731
             restore_on(old, new, lsn=self.lsn, container=container, settings=settings, caches=caches)
@@ -176,7 +176,10 @@ class Keeping:
                     name, content, events = f"a{number}", Content(), dict[str, tuple[int, int]]()
                     store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=random.choice((10, 40))))
                     for piece in range(random.randrange(1, 6)):
-                        data, writer = b"<%s.%d%s>" % (name.encode(), piece, b"." * random.choice((0, 20))), random.choice(writers)
+                        data, writer = (
+                            b"<%s.%d%s>" % (name.encode(), piece, b"." * random.choice((0, 20))),
+                            random.choice(writers),
+                        )
                         events[writer] = (piece + 1, store.append(name, data, writer_id=writer, event_number=piece + 1))
                         content = content.append(data)
                     start = random.choice((0, random.randrange(content.length)))

@@ -18,7 +18,7 @@ from chunkstore.errors import ChunksMissing, ChunkstoreError, Damaged, InvalidAr
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, VISIBLE_SEGMENTS
 from chunkstore.names import BackupNames
 from chunkstore.replica import Replica
-from tests.judges.imports import Plan
+from tests.judges.imports import AS_IT_IS
 from tests.judges.kept_states import Projected, Shown, differences, remains, shown_state
 from tests.judges.stored_records import CHUNK_FIELDS, SEGMENT_FIELDS, decode_row
 from tests.simulator.finals import calmly
@@ -228,7 +228,7 @@ class _End:
                 self._world.fail(f"history other-state: {shown.what}: {line}")
             return
         state, rows = past.at(shown.lsn), stored.rows_at(shown.lsn)
-        if item.cut or item.plan != Plan():
+        if item.cut or item.plan != AS_IT_IS:
             made = Projected(state, item.plan)
             lines = remains(shown, made) if item.cut else differences(shown, made, made.rows(rows), versions=False)
         else:
