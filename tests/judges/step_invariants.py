@@ -56,8 +56,8 @@ class StepInvariants:
     """See the module. One per run and container; everything that happens must be told, from the container's creation on.
 
     Arguments: ``names`` and ``container`` as the container has them; ``content``: an object's present, visible bytes, or None;
-    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times; ``foreign``: as in
-    ``StoredHistory``.
+    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times; ``foreign``:
+    as in ``StoredHistory``.
     """
 
     def __init__(

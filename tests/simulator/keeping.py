@@ -121,6 +121,8 @@ class Keeping:
         """Who may change nothing of the container."""
         self._stale = bool(world.faults.weather.stale_list)
         self._local = tempfile.mkdtemp(prefix="chunkstore-kept-", dir=fast_folder())
+        # Exports of backups go through real files, which the product syncs.
+        self._tempdir, tempfile.tempdir = tempfile.tempdir, self._local
         content = world.backend.content
         self.root = BackupRoot(world.container, lambda name: content(BACKUPS + name), content, self._wrong)
         self._cut = world.backend.power_cut
@@ -129,6 +131,7 @@ class Keeping:
 
     def close(self) -> None:
         """Delete the files."""
+        tempfile.tempdir = self._tempdir
         shutil.rmtree(self._local, ignore_errors=True)
 
     def _wrong(self, message: str) -> None:
@@ -206,7 +209,7 @@ class Keeping:
 
     def export(self, store: ChunkedSegmentStorage, random: Random, segment: str) -> None:
         """One more export, of everything or of some, under a pin. Raises as ``export``."""
-        path = os.path.join(self._local, f"e{len(os.listdir(self._local))}-{random.randrange(1 << 30)}")
+        path = os.path.join(self._local, f"e{len(self.exports)}-{random.randrange(1 << 30)}")
         chosen = random.choice(((), (), ("s*",), (segment,)))
         self.exports.append(export(store, path, chosen))
 

@@ -7,7 +7,7 @@ URLs that lead elsewhere, which are nobody's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chunkstore import parts, registry
 from chunkstore.config import Settings
@@ -15,9 +15,6 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.storage import ChunkStorage
 from tests.simulator.bound import Replaced
-
-if TYPE_CHECKING:
-    from tests.simulator.world import Process
 
 __all__ = ["Reached", "folder_of"]
 
@@ -29,10 +26,10 @@ def folder_of(base: str, url: str) -> str | None:
 
 
 class Reached:
-    """See the module; until ``close``. ``present``: the process that is at work."""
+    """See the module; until ``close``. ``storage_at``: the storage at a URL, for the process that is at work; None: there is none."""
 
-    def __init__(self, present: Callable[[], Process]) -> None:
-        self._present = present
+    def __init__(self, storage_at: Callable[[str], ChunkStorage | None]) -> None:
+        self._storage_at = storage_at
         self._replaced = Replaced()
         self._replaced.replace(registry, "_open_binding", self._open)
         self._replaced.replace(parts, "cache_of", self._cache)
@@ -44,11 +41,10 @@ class Reached:
         self._replaced.close()
 
     def _open(self, _scheme: str, url: str, _settings: Settings) -> ChunkStorage:
-        process = self._present()
-        folder = folder_of(process.root_url, url)
-        if folder is None:
+        found = self._storage_at(url)
+        if found is None:
             raise InvalidArgument(f"no simulated storage lies at {url!r}", argument="root")
-        return process.at(folder)
+        return found
 
     @staticmethod
     def _cache(storage: ChunkStorage, container: bytes, _settings: Settings, role: str) -> Any:

@@ -329,7 +329,7 @@ class World(Closing):
         self.trace: list[str] | None = None
         self.format = self._create_container()
         self._root_url = ""
-        self._reached = Reached(self.present)
+        self._reached = Reached(self._storage_at)
 
     def close(self) -> None:
         """End every process; give the runtime back to production."""
@@ -360,6 +360,11 @@ class World(Closing):
         process = self.scheduler.current.process
         assert isinstance(process, Process)
         return process
+
+    def _storage_at(self, url: str) -> ChunkStorage | None:
+        process = self.present()
+        folder = folder_of(process.root_url, url)
+        return None if folder is None else process.at(folder)
 
     def content_at(self, url: str, name: str) -> bytes | None:
         """What is visible under a name in the root of a URL; None: nothing, or the root is none of this world's."""
