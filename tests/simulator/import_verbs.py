@@ -111,11 +111,34 @@ class ImportVerbs:
             if lsn < 1:
                 return None
         adopts = target is not None and target.is_served and random.random() < 0.7
-        with self._judged("looking at what shall come"), self._opened(store, folder, lsn, adopts=adopts) as view:
+        return self._begin_of(store, target, folder, lsn, adopts=adopts)
+
+    def adopt_all(self, store: ChunkedSegmentStorage, target: Target) -> None:
+        """Adopt what another container holds, in a calm world."""
+        merge = self._begin_of(store, target, target.folder, None, adopts=True, owns=True, plan=Plan((), (), "s-"))
+        assert merge is not None
+        self._merge(store, merge)
+
+    def _begin_of(
+        self,
+        store: ChunkedSegmentStorage,
+        target: Target | None,
+        folder: str,
+        lsn: int | None,
+        *,
+        adopts: bool,
+        owns: bool = False,
+        plan: Plan | None = None,
+    ) -> Merge | None:
+        """``owns``: take the other container over, to pin it."""
+        keeping, random = self._keeping, self._random
+        assert keeping is not None
+        owns = owns or random.random() < 0.7
+        with self._judged("looking at what shall come"), self._opened(store, folder, lsn, adopts=adopts, owns=owns) as view:
             names = [info.name for info in view.segments()]
             if not names:
                 return None
-            plan = draw_names(random, names, f"s{len(keeping.merges) + len(keeping.merged)}-", usual=True)
+            plan = plan or draw_names(random, names, f"s{len(keeping.merges) + len(keeping.merged)}-", usual=True)
             position = view.look(lambda found: found.head).position
             source = None if target is None else self._shown(view, target)
             identity = merge_id(view.uuid, position.lsn, position.hash, plan)
@@ -124,11 +147,11 @@ class ImportVerbs:
         return merge
 
     def _opened(
-        self, store: ChunkedSegmentStorage, folder: str, lsn: int | None, *, adopts: bool
+        self, store: ChunkedSegmentStorage, folder: str, lsn: int | None, *, adopts: bool, owns: bool
     ) -> AbstractContextManager[Replica]:
         url, container = self._url(folder), self._world.container
         try:
-            if adopts and self._random.random() < 0.3:
+            if adopts and not owns:
                 return adopt(store, url, container=container).source
             if adopts:
                 # Whoever adopts may take the other one over, too.

@@ -188,7 +188,16 @@ class _End:
     def spoil(self, lsn: int, needed: list[str]) -> None:
         """A copy rots, another is short: neither becomes a container."""
         names, backend = BackupNames(self._container), self._world.backend
-        copies = [name for name in needed if names.parse_copy(name) is not None and backend.content(BACKUPS + name)]
+        rows = self._run.checks.stored.rows_at(lsn)
+        hidden = {decode_row(raw, SEGMENT_FIELDS)[1] for key, raw in rows.items() if key[:2] == SEGMENT + b"\0"}
+
+        def comes(name: str) -> bool:
+            """What an import has not ended is copied, and taken in by nobody."""
+            found = names.parse_copy(name)
+            raw = None if found is None else rows.get(CHUNK + found[0])
+            return raw is not None and decode_row(raw, CHUNK_FIELDS)[6] not in hidden
+
+        copies = [name for name in needed if comes(name) and backend.content(BACKUPS + name)]
         if not copies or self._run.plan.bindings:
             return
         name = BACKUPS + self._run.random.choice(copies)
