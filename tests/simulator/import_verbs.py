@@ -134,7 +134,10 @@ class ImportVerbs:
         keeping, random = self._keeping, self._random
         assert keeping is not None
         owns = owns or random.random() < 0.7
-        with self._judged("looking at what shall come"), self._opened(store, folder, lsn, adopts=adopts, owns=owns) as view:
+        with (
+            self._judged("looking at what shall come"),
+            self._opened(store, folder, lsn, adopts=adopts, owns=owns) as view,
+        ):
             names = [info.name for info in view.segments()]
             if not names:
                 return None

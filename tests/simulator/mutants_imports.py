@@ -69,12 +69,6 @@ IMPORT_MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "adopt-unpinned",
-        "the pin is taken back before anything is adopted",
-        Patch("chunkstore.backup.adopting:adopt", "failed.pop_all()", "pins and pins.unpin(name); failed.pop_all()"),
-        adopts=True,
-    ),
-    _mutant(
         "adopt-pin-ends",
         "the pin of what is adopted has an end",
         Patch(

@@ -20,6 +20,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.simulator.askers import Askers
@@ -104,7 +105,6 @@ class Run(RootRun):
             self.keeping.stored = (lambda: self.checks.stored) if level == "steps" else None
             if plan.neighbour:
                 self.keeping.found_neighbour([writer.name for writer in self.writers], Random(f"neighbour {plan.seed}"))
-                self._adopt_first()
             self._keepers = Keepers(self, self.keeping)
 
     def _adopt_first(self) -> None:
@@ -120,7 +120,10 @@ class Run(RootRun):
             with opened[0] as store:
                 self._client(Random(f"first {self.plan.seed}"), "first.1.0", "first.1").adopt_all(store, target)
 
-        process.run(live)
+        try:
+            process.run(live)
+        except (ChunkstoreError, AssertionError) as error:
+            self.world.fail(f"adopting in a calm world ended with {error!r}")
         process.crash()
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
@@ -149,6 +152,8 @@ class Run(RootRun):
 
     def _run(self) -> None:
         world, scheduler = self.world, self.scheduler
+        if self.plan.neighbour:
+            self._adopt_first()
         world.faults.active = True
         nemesis = SimProcessState("nemesis", 0)
         scheduler.spawn(nemesis, self._nemesis, "nemesis")
