@@ -113,7 +113,7 @@ BACKUP_MUTANTS: Final = (
         "segments that are restored keep their ids",
         Patch(
             f"{_TAKE_IN}:take_in",
-            "ids = {name: _id_of(container, owned, name) for name in names}",
+            "ids = {name: begun.get(name) or owned.new_id() for name in names}",
             "ids = {part.segment.name: part.segment.id for part in batch.parts}",
         ),
     ),

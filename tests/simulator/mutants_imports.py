@@ -24,7 +24,7 @@ IMPORT_MUTANTS: Final = (
     _mutant(
         "merge-known-id",
         "a segment that comes gets an id that was given before",
-        Patch(f"{_TAKE_IN}:_id_of", "return owned.new_id()", "return owned.new_id() - 1"),
+        Patch(f"{_TAKE_IN}:take_in", "begun.get(name) or owned.new_id()", "begun.get(name) or owned.new_id() - 1"),
     ),
     _mutant(
         "merge-shows-half",
