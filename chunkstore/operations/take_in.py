@@ -30,7 +30,6 @@ from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.delete import plan_delete
-from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.written_chunks import link_chunks
@@ -89,11 +88,12 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
     adds = ADDS_NOTHING if batch.dropped else copied_bytes
     for tries_left in range(_TRIES, -1, -1):
         owned = container.serving(container.deadline())
-        ids = {name: _id_of(container, owned, name) for name in names}
+        begun = {name: found for name in names if (found := _id_of(container, name))}
+        ids = {name: begun.get(name) or owned.new_id() for name in names}
         chunks = [(part.segment.name, chunk) for part in batch.parts for chunk in part.chunks]
         brought = bring_chunks(container, owned, source, chunks, ids, staying)
         copied = {part.segment.name: [next(brought) for _ in part.chunks] for part in batch.parts}
-        plan = partial(_plan, batch, owned.epoch, ids, copied)
+        plan = partial(_plan, batch, owned.epoch, ids, copied, frozenset(begun))
         try:
             commit_changes(container, names + others, plan, tables=True, adds=adds)
             return
@@ -103,11 +103,12 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
                 raise
 
 
-def _id_of(container: OwnedContainer, owned: OwnedEpoch, name: str) -> int:
+def _id_of(container: OwnedContainer, name: str) -> int:
+    """The id of a segment that has been begun; 0: it has not."""
     try:
         return container.look(lambda view: find_segment(view, name, None)).id
     except SegmentNotFound:
-        return owned.new_id()
+        return 0
 
 
 def _plan(
@@ -115,12 +116,16 @@ def _plan(
     epoch: int,
     ids: Mapping[str, int],
     copied: Mapping[str, list[Brought]],
+    begun: frozenset[str],
     changes: ChangeSet,
 ) -> None:
     if changes.owned.epoch != epoch:
         raise Conflict("the epoch that has copied", expected=epoch, found=changes.owned.epoch)
     for part in batch.parts:
         name = part.segment.name
+        if name in begun and changes.find(name) is None:
+            # Its id is that of a segment with a name by now, or of one that was deleted.
+            raise Conflict("this import", expected="to go on alone", found="somebody else who has ended or dropped it")
         _plan_part(changes, part, ids[name], copied[name])
     for old, new in batch.names:
         _plan_name(changes, old, new)
