@@ -1,7 +1,8 @@
 """From planned tasks to Arrow record batches of about 1 MiB, on an executor; no metadata is opened here.
 
 Promises: payload bytes are copied once at most on the way into a batch (rows of 1 MiB not at all); a batch is given out only
-after every check of its bytes that was due. A task keeps a few fetches and a batch (a row that is longer is a batch). Leaves out: Spark (``source``), planning (``plan``).
+after every check of its bytes that was due. A task keeps a few fetches and a batch (a row that is longer is a batch). Leaves out: Spark
+(``source``), planning (``plan``).
 """
 
 from __future__ import annotations

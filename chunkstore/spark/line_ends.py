@@ -21,23 +21,28 @@ NEWLINE: Final = b"\n"
 
 
 def line_too_long(segment: str, offset: int, limit: int) -> NoReturn:
-    """Refuse the line at ``offset``."""
+    """Refuse a line of which ``offset`` is a byte, the first one if that is known."""
     raise InvalidArgument(
-        f"the line at offset {offset} of segment {segment!r} is longer than {limit} bytes: raise option 'maxRecordBytes', "
+        f"the line that holds offset {offset} of segment {segment!r} is longer than {limit} bytes: raise option 'maxRecordBytes', "
         "or read with framing=none",
         argument="maxRecordBytes",
     )
 
 
-def line_end_before(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int) -> int | None:
-    """The highest offset in ``(low, high]`` that has a newline in front of it. Raises as ``read``."""
-    step = _STEP_BYTES
-    while high > low:
-        start = max(low, high - step)
-        found = replica.read(segment, start, high - start).rfind(NEWLINE)
+def line_end_before(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int, limit: int) -> int | None:
+    """The highest offset in ``(low, high]`` that has a newline in front of it.
+
+    Raises ``InvalidArgument`` where more than ``limit`` bytes have none, and as ``read``.
+    """
+    step, floor, end = _STEP_BYTES, max(low, high - limit - 1), high
+    while end > floor:
+        start = max(floor, end - step)
+        found = replica.read(segment, start, end - start).rfind(NEWLINE)
         if found >= 0:
             return start + found + 1
-        high, step = start, min(_STEP_BYTES_MAX, step * 4)
+        end, step = start, min(_STEP_BYTES_MAX, step * 4)
+    if high - floor > limit:
+        line_too_long(segment.name, floor, limit)
     return None
 
 

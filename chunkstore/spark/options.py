@@ -115,8 +115,8 @@ def named_options(given: Mapping[str, str], known: Iterable[str]) -> dict[str, s
     return values
 
 
-def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
-    """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option.
+def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
+    """Check the options as Spark hands them over; ``stream`` None: either kind of read's. Raises ``InvalidArgument`` naming the option.
 
     ``Unsupported``: a root in memory, a table of Spark's catalog.
     """
@@ -125,11 +125,18 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
             "Spark forgets the options of its catalog's tables; use CREATE TEMPORARY VIEW instead of CREATE TABLE",
             feature="catalog tables",
         )
+    own: tuple[str, ...] = OPTIONS
+    other: tuple[str, ...] = STREAM_OPTIONS
+    where = "streams (spark.readStream)"
+    if stream:
+        own, other, where = STREAM_OPTIONS, OPTIONS, "batch reads (spark.read)"
+    elif stream is None:
+        own = tuple(dict.fromkeys((*OPTIONS, *STREAM_OPTIONS)))
+    odd = {name.lower() for name in other} - {name.lower() for name in own}
     for key in given:
-        if key.lower() in {name.lower() for name in (OPTIONS if stream else STREAM_OPTIONS) if name not in _BOTH}:
-            where = "batch reads (spark.read)" if stream else "streams (spark.readStream)"
+        if key.lower() in odd:
             raise InvalidArgument(f"option {key!r} is for {where} only", argument=key)
-    values = named_options(given, STREAM_OPTIONS if stream else OPTIONS)
+    values = named_options(given, own)
     path = values.get("path", "")
     if not path:
         raise InvalidArgument(
