@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
+from chunkstore.spark.errors import annotated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,15 +66,14 @@ class Mapped:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         expected = to_arrow_schema(self._schema, timezone="UTC")
-        made: Any = cloudpickle.loads(self._pickled)(found)
-        if isinstance(made, pa.RecordBatch) or not hasattr(made, "__iter__"):
-            raise _wrong(
-                f"the function returned {type(made).__name__}; it gets an iterator of batches, and returns one"
-            )
-        for batch in made:
-            if not isinstance(batch, pa.RecordBatch):
-                raise _wrong(f"the function gave {type(batch).__name__}, not a pyarrow.RecordBatch")
-            yield _checked(batch, expected)
+        with annotated():
+            made: Any = cloudpickle.loads(self._pickled)(found)
+            if isinstance(made, pa.RecordBatch) or not hasattr(made, "__iter__"):
+                raise _wrong(f"the function returned {type(made).__name__}, not an iterator of batches, as it gets one")
+            for batch in made:
+                if not isinstance(batch, pa.RecordBatch):
+                    raise _wrong(f"the function gave {type(batch).__name__}, not a pyarrow.RecordBatch")
+                yield _checked(batch, expected)
 
 
 def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:

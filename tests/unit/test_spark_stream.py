@@ -33,7 +33,7 @@ from tests.support.spark_ground import MIB, Ground, filled
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams are not tested")
 
-from chunkstore.spark.batches import Column, read_task  # noqa: E402
+from chunkstore.spark.batches import Column, read_task
 
 Row = tuple[str, int, bytes]
 
@@ -157,7 +157,7 @@ def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
     assert Stream(ground, segments="a", startingOffsets="7").step()[0][1] == 7
     store.truncate("b", 20)
     for kind, text in ((chunkstore.BadOffset, "51"), (SegmentTruncated, "19")):
-        with pytest.raises(kind, match="'b'|b") as caught:
+        with pytest.raises(kind, match="b") as caught:
             Stream(ground, segments="b", startingOffsets=text)
         assert "startingOffsets" in "".join(caught.value.__notes__)
     with pytest.raises(SegmentNotFound):
@@ -199,6 +199,7 @@ def test_limits_are_shared_out_and_nobody_starves(ground: Ground, store: Store) 
     assert sum(len(row[2]) for row in stream.step(size_bytes=1)) == 1
     stream.drain(size_bytes=1000)
     assert stream.bytes_of("big") == pattern(0, 5000)
+
 
 def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     store.create("a")
@@ -433,8 +434,8 @@ def test_progress_is_pinned_and_moves(ground: Ground, store: Store) -> None:
     stream.restart()
     stream.step(size_bytes=10)
     assert pinned() == [{"a": 10}], "commit tells what has been dealt with"
-    store.collect()
-    assert store.info("a").start_offset <= 10
+    store.apply_retention()
+    assert store.info("a").start_offset == 10, "retention goes as far as the pin"
     stream.planner.close()
     assert pinned() == [{"a": 10}], "it outlives the stream"
     idle = Stream(ground, segments="a", pinProgress="true")
@@ -448,7 +449,7 @@ def test_progress_is_pinned_and_moves(ground: Ground, store: Store) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     ground = Ground(tmp_path_factory.mktemp("model"))
     lines = data.draw(st.booleans(), "lines")
@@ -460,10 +461,14 @@ def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory
         )
         for _ in range(data.draw(st.integers(5, 25), "steps")):
             name = f"s{data.draw(st.integers(0, 2))}"
-            match data.draw(st.sampled_from(("append", "append", "batch", "batch", "seal", "concat", "defrag", "replay"))):
+            match data.draw(
+                st.sampled_from(("append", "append", "batch", "batch", "seal", "concat", "defrag", "replay"))
+            ):
                 case "append":
                     if name not in model:
-                        rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=data.draw(st.sampled_from((20, 60, 1000))))
+                        rolling = chunkstore.RollingPolicy(
+                            chunk_size_bytes_max=data.draw(st.sampled_from((20, 60, 1000)))
+                        )
                         store.create(name, rolling=rolling)
                         model[name] = bytearray()
                     elif store.info(name).sealed:
