@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -28,8 +28,9 @@ __all__ = [
     "STREAM_OPTIONS",
     "Positions",
     "ReadOptions",
-    "named_options",
+    "known_values",
     "parse_options",
+    "unknown_name",
 ]
 
 _BOTH: Final = (
@@ -97,22 +98,32 @@ class ReadOptions:
         return SEGMENT_COLUMNS if self.topic is None else LEDGER_COLUMNS
 
 
-def named_options(given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """The options by the names in ``known``, whatever their case. Raises ``InvalidArgument``: one is unknown, or given twice."""
-    names = {name.lower(): name for name in known}
+def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The options under the names as they are written in ``names``. Raises ``InvalidArgument`` for any other, ``Unsupported`` for those of
+    a table of Spark's catalog."""
+    if "provider" in {key.lower() for key in given}:
+        raise Unsupported(
+            "Spark forgets the options of its catalog's tables; use CREATE TEMPORARY VIEW instead of CREATE TABLE",
+            feature="catalog tables",
+        )
+    known = {name.lower(): name for name in names}
     values: dict[str, str] = {}
     for key, value in given.items():
-        name = names.get(key.lower())
+        name = known.get(key.lower())
         if name is None:
-            close = get_close_matches(key.lower(), names, 1)
-            hint = f"; did you mean {names[close[0]]!r}?" if close else "."
-            raise InvalidArgument(
-                f"unknown option {key!r}{hint} The options are {', '.join(names.values())}", argument=key
-            )
+            raise InvalidArgument(unknown_name("option", key, names), argument=key)
         if name in values:
             raise InvalidArgument(f"option {name!r} is given twice", argument=name)
         values[name] = value
     return values
+
+
+def unknown_name(what: str, given: str, names: Sequence[str]) -> str:
+    """The text that refuses a name, with the closest one that is known."""
+    lowered = {name.lower(): name for name in names}
+    close = [lowered[match] for match in get_close_matches(given.lower(), list(lowered), 1)]
+    hint = f"did you mean {close[0]!r}? The" if close else "the"
+    return f"unknown {what} {given!r}; {hint} {what}s are {', '.join(names)}"
 
 
 def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
@@ -120,11 +131,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
 
     ``Unsupported``: a root in memory, a table of Spark's catalog.
     """
-    if "provider" in {key.lower() for key in given}:
-        raise Unsupported(
-            "Spark forgets the options of its catalog's tables; use CREATE TEMPORARY VIEW instead of CREATE TABLE",
-            feature="catalog tables",
-        )
     own: tuple[str, ...] = OPTIONS
     other: tuple[str, ...] = STREAM_OPTIONS
     where = "streams (spark.readStream)"
@@ -136,7 +142,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
     for key in given:
         if key.lower() in odd:
             raise InvalidArgument(f"option {key!r} is for {where} only", argument=key)
-    values = named_options(given, own)
+    values = known_values(given, own)
     path = values.get("path", "")
     if not path:
         raise InvalidArgument(

@@ -54,6 +54,7 @@ class Stream:
         self.given = {"path": ground.url, **given}
         self.log: list[str] = []
         self.rows: list[list[Row]] = []
+        self.planner: SegmentStream
         self.restart()
 
     def restart(self, **given: str) -> None:
@@ -359,10 +360,12 @@ def test_a_container_that_was_restored_to_before_is_refused(ground: Ground) -> N
         assert caught.value.lsn_seen > lsn
         for _ in range(20):
             store.append("a", b"something else, and more of it")
-        for action in (stream.step, lambda: stream.read(2)):
-            stream.restart()
-            with pytest.raises(RolledBack):
-                action()
+        stream.restart()
+        with pytest.raises(RolledBack):
+            stream.step()
+        stream.restart()
+        with pytest.raises(RolledBack):
+            stream.read(2)
         stream.log.pop()
         stream.rows.pop()
         assert stream.step()[0][1] == 10, "what was seen before the cut is still true"
