@@ -136,7 +136,7 @@ def measure(
     cases: dict[str, Callable[[], Any]] = {
         "parquet": lambda: peer("count(entry)", all_bytes),
         "ledgers": lambda: ledgers("count(entry)", all_bytes),
-        "map_batches": lambda: mapped(),
+        "map_batches": mapped,
         "ledgers, two columns": lambda: ledgers("count(entry)", all_bytes, columns="entry,payload"),
         "segments": lambda: raw("count(offset)", "sum(length(value))"),
         "parquet, entry ids": lambda: peer("count(entry)", "sum(entry)"),
