@@ -108,6 +108,7 @@ def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store
     assert [row[1] for row in first] == [3, MIB]
     stream.drain()
     assert [row[1] for row in stream.rows[1]] == [MIB + 3, 2 * MIB]
+    assert [row[1] for row in Stream(ground.url, segments="a", startingOffsets="3").step(rows=2)] == [3, MIB]
     assert stream.bytes_of("a", 3) == pattern(3, 2 * MIB + 2)
     assert store.defrag("a", policy=MERGES).chunks_after == 1
     stream.replay()
@@ -147,8 +148,11 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     assert stream.step() == [], "an unfinished line of an open segment is no row"
     store.append("a", b"5555\n\n6")
     assert stream.step() == [("a", 14, b"55555"), ("a", 20, b"")]
+    assert stream.step() == []
+    store.append("a", b"\n7")
+    assert stream.step() == [("a", 21, b"6")], "what was looked at before has no newline; what is new may begin with one"
     store.seal("a")
-    assert stream.step() == [("a", 21, b"6")], "sealed: nothing follows"
+    assert stream.step() == [("a", 23, b"7")], "sealed: nothing follows"
     assert stream.offset().segments["a"].done
     assert stream.step() == []
     stream.replay()
