@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 
-__all__ = ["LEDGER_COLUMNS", "OPTIONS", "SEGMENT_COLUMNS", "ReadOptions", "parse_options"]
+__all__ = [
+    "LEDGER_COLUMNS",
+    "OPTIONS",
+    "SEGMENT_COLUMNS",
+    "ReadOptions",
+    "known_values",
+    "parse_options",
+    "unknown_name",
+]
 
 OPTIONS: Final = ("path", "container", "topic", "ledgers", "segments", "columns", "minPartitions")
 SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINARY"}
@@ -45,25 +54,40 @@ class ReadOptions:
         return SEGMENT_COLUMNS if self.topic is None else LEDGER_COLUMNS
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option.
-
-    ``Unsupported``: a root in memory, a table of Spark's catalog.
-    """
+def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The options under the names as they are written in ``names``. Raises ``InvalidArgument`` for any other, ``Unsupported`` for those of
+    a table of Spark's catalog."""
     if "provider" in {key.lower() for key in given}:
         raise Unsupported(
             "Spark forgets the options of its catalog's tables; use CREATE TEMPORARY VIEW instead of CREATE TABLE",
             feature="catalog tables",
         )
-    known = {name.lower(): name for name in OPTIONS}
+    known = {name.lower(): name for name in names}
     values: dict[str, str] = {}
     for key, value in given.items():
         name = known.get(key.lower())
         if name is None:
-            raise InvalidArgument(f"unknown option {key!r}; the options are {', '.join(OPTIONS)}", argument=key)
+            raise InvalidArgument(unknown_name("option", key, names), argument=key)
         if name in values:
             raise InvalidArgument(f"option {name!r} is given twice", argument=name)
         values[name] = value
+    return values
+
+
+def unknown_name(what: str, given: str, names: Sequence[str]) -> str:
+    """The text that refuses a name, with the closest one that is known."""
+    lowered = {name.lower(): name for name in names}
+    close = [lowered[match] for match in get_close_matches(given.lower(), list(lowered), 1)]
+    hint = f"did you mean {close[0]!r}? The" if close else "the"
+    return f"unknown {what} {given!r}; {hint} {what}s are {', '.join(names)}"
+
+
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option.
+
+    ``Unsupported``: a root in memory, a table of Spark's catalog.
+    """
+    values = known_values(given, OPTIONS)
     path = values.get("path", "")
     if not path:
         raise InvalidArgument(
