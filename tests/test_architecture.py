@@ -34,6 +34,7 @@ LAYERS = {
     "chunkstore.config": 0,
     "chunkstore.buffers": 0,
     "chunkstore.checksum": 0,
+    "chunkstore.processes": 0,
     "chunkstore.runtime": 0,
     "chunkstore.deadline": 0,
     "chunkstore.metrics": 0,

@@ -9,7 +9,6 @@ Leaves out: what upkeep does (``chunkstore.upkeep``), what is counted (``chunkst
 
 from __future__ import annotations
 
-import os
 import signal
 import socketserver
 import sys
@@ -23,7 +22,7 @@ from typing import Annotated, Final
 import typer
 
 import chunkstore
-from chunkstore import assembly, runtime
+from chunkstore import assembly, processes, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
@@ -117,40 +116,11 @@ def serve(
         # Whoever waits for nothing to do has looked at least once.
         settings = replace(settings, collect_s=min(settings.collect_s, idle_s / 2))
         policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))
-    if while_pid is not None and (idle_s is None or not 0 < while_pid < 1 << 31):
-        text = f"--while-pid must be the number of a process, and needs --idle-s, not {while_pid}"
-        raise InvalidArgument(text, argument="--while-pid")
     server = _Serving(root, container, settings, policy, idle_s, accept_rollback=accept_rollback, quiet=as_json)
-    server.watched = None if while_pid is None else _Process(while_pid)
+    server.watch(while_pid)
     with _told_to_end(server), _metrics(metrics_port, server) as server.port:
         reason = server.claim_and_serve(stand_by=stand_by, take_over=take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
-
-
-class _Process:
-    """A process of this machine. Another one that has got its number is another one, where the system tells when one began (Linux)."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._began = self._look()
-
-    def is_alive(self) -> bool:
-        return self._began is not None and self._look() == self._began
-
-    def _look(self) -> str | None:
-        """When it began, in the system's words; None: there is none, or it has ended and nobody has asked how."""
-        try:
-            os.kill(self._pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-        try:
-            with open(f"/proc/{self._pid}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return ""
-        return None if fields[0] in "ZX" else fields[19]
 
 
 class _Serving:
@@ -175,8 +145,8 @@ class _Serving:
         self._store: chunkstore.ChunkedSegmentStorage | None = None
         self.told = False
         """To end."""
-        self.watched: _Process | None = None
-        """As long as it lives, there is something to do."""
+        self._watched: tuple[int, str | None] | None = None
+        """A process, by its number and when it began: as long as it lives, there is something to do."""
         self._opening = False
         self._troubles: dict[str, type[ChunkstoreError]] = {}
         self._root = root
@@ -185,6 +155,19 @@ class _Serving:
         self._idle_s = idle_s
         self._accept_rollback = accept_rollback
         self._as_json = quiet
+
+    def watch(self, pid: int | None) -> None:
+        """Take this process's life for something to do. Raises ``InvalidArgument``."""
+        if pid is not None and (self._idle_s is None or not 0 < pid < 1 << 31):
+            text = f"--while-pid must be the number of a process, and needs --idle-s, not {pid}"
+            raise InvalidArgument(text, argument="--while-pid")
+        self._watched = None if pid is None else (pid, processes.began(pid))
+
+    def _is_watched_alive(self) -> bool:
+        if self._watched is None:
+            return False
+        pid, began = self._watched
+        return began is not None and processes.began(pid) == began
 
     def calls(self) -> Mapping[str, CallCounts]:
         """Of the storage, since the last claim."""
@@ -341,7 +324,7 @@ class _Serving:
                     self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
             if self._idle_s is not None:
                 asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
-                if asked != asked_before or (self.watched is not None and self.watched.is_alive()):
+                if asked != asked_before or self._is_watched_alive():
                     active_s = now_s
                 if now_s - active_s >= self._idle_s:
                     return "idle"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from chunkstore.config import Settings
@@ -16,6 +17,7 @@ from chunkstore.errors import Unsupported
 from chunkstore.registry import open_storage, uuid_at
 from chunkstore.spark.chunks_out import WritePlan
 from chunkstore.spark.committing import StoreDoor, commit_batch
+from chunkstore.spark.errors import annotated
 from chunkstore.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
@@ -36,11 +38,15 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
             raise Unsupported(f"foreach_batch takes no option {name!r}: the store says it", feature=name)
     given = {"path": store.url, **{name: str(value) for name, value in options.items()}, "container": store.container}
     chosen = parse_write_options(given, streaming=True)
-    with open_storage(chosen.path, Settings()) as storage:
+    with closing(open_storage(chosen.path, Settings())) as storage:
         uuid = uuid_at(storage, store.container)
     warn_unframed(chosen)
 
     def commit(frame: DataFrame, batch: int) -> None:
+        with annotated(container=store.container, batch=batch):
+            commit_frame(frame, batch)
+
+    def commit_frame(frame: DataFrame, batch: int) -> None:
         if type(frame).__module__.startswith("pyspark.sql.connect"):
             text = "foreach_batch needs the driver's own process; through Spark Connect use writeStream.format('chunkstore')"
             raise Unsupported(text, feature="Spark Connect")

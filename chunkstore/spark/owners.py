@@ -24,6 +24,7 @@ from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailabl
 from chunkstore.logs import without_credentials
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.operations.tables import TableEntry
+from chunkstore.processes import is_alive
 from chunkstore.records import OpenSession
 from chunkstore.spark.write_options import WriteOptions
 
@@ -41,6 +42,8 @@ _REMOTE_S: Final = 25.0
 _IN_ALL_S: Final = 150.0
 _POLL_S: Final = 0.1
 _LOG_BYTES_MAX: Final = 1 << 20
+_DETACHED: Final = '"$@" >>"$0" 2>&1 & echo $!'
+"""The shell ends at once, so that what it started is nobody's child: no one else would ask how it ended."""
 
 
 class AskerDoor:
@@ -52,7 +55,7 @@ class AskerDoor:
         self._wait_s = wait_s
         self._asker = open_asker(options.path, container=options.container)
         self.uuid = self._asker.replica.uuid
-        self._started: subprocess.Popen[bytes] | None = None
+        self._started: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +93,7 @@ class AskerDoor:
         server = self._start("--take-over")
         end_s = runtime.monotonic_s() + self._wait_s
         while not self._is_ours():
-            if server.poll() is not None or runtime.monotonic_s() >= end_s:
+            if not is_alive(server) or runtime.monotonic_s() >= end_s:
                 raise StorageUnavailable(f"took over nothing: {self._last_words()}", object=self._options.container)
             runtime.sleep_s(_POLL_S)
 
@@ -110,7 +113,7 @@ class AskerDoor:
                     text = f"A server that was to own it says: {self._last_words()}. takeOver=true deposes an owner that does not answer."
                     error.add_note(text)
                     raise
-                gone = self._started is None or self._started.poll() is not None
+                gone = self._started is None or not is_alive(self._started)
                 if gone and (now_s >= began_s + patience_s or self._is_released()):
                     self._start()
             wait_s = patience_s
@@ -127,50 +130,44 @@ class AskerDoor:
         with suppress(ChunkstoreError, OSError):
             owner = describe_owner(self._options.path, self._options.container)
             if owner["host"] == runtime.identity().host and os.path.exists(self._file(f"pid-{owner['pid']}")):
-                os.kill(int(str(owner["pid"])), 0)
-                return True
+                return is_alive(int(str(owner["pid"])))
         return False
 
-    def _start(self, *more: str) -> subprocess.Popen[bytes]:
-        """Start a server. It has a session of its own, and no pipe or file of ours but its log."""
+    def _start(self, *more: str) -> int:
+        """Start a server: of a session of its own, nobody's child, with no pipe or file of ours but its log. Returns its pid."""
         options = self._options
         command = [sys.executable, "-m", "chunkstore", "serve", options.path, "--container", options.container]
         command += ["--idle-s", f"{options.owner_idle_s:g}", *more]
         if self._stream:
             command += ["--while-pid", str(driver_pid())]
         log = self._file("log")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
         try:
             os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
-            fresh = not os.path.exists(log) or os.path.getsize(log) > _LOG_BYTES_MAX
-            with open(log, "wb" if fresh else "ab") as file:
-                process = subprocess.Popen(  # noqa: S603  (this very interpreter)
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                    cwd="/",
-                    env={
-                        **os.environ,
-                        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
-                    },
-                )
+            if os.path.exists(log) and os.path.getsize(log) > _LOG_BYTES_MAX:
+                os.unlink(log)
+            shell = ["/bin/sh", "-c", _DETACHED, log, *command]
+            started = subprocess.run(  # noqa: S603  (this very interpreter)
+                shell,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,
+                cwd="/",
+                env=environment,
+                check=True,
+            )
+            pid = int(started.stdout)
             for name in os.listdir(os.path.dirname(log)):
-                if name.startswith("pid-") and not _is_alive(int(name[4:])):
+                if name.startswith("pid-") and not is_alive(int(name[4:])):
                     os.unlink(self._file(name))
-            with open(self._file(f"pid-{process.pid}"), "wb"):
+            with open(self._file(f"pid-{pid}"), "wb"):
                 pass
-        except OSError as error:
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise StorageUnavailable(f"cannot start chunkstore serve: {error}", object=log) from error
-        where = without_credentials(options.path)
-        _LOG.info(
-            "nobody answers for container %r of %s: started chunkstore serve, pid %d",
-            options.container,
-            where,
-            process.pid,
-        )
-        self._started = process
-        return process
+        text = "nobody answers for container %r of %s: started chunkstore serve, pid %d"
+        _LOG.info(text, options.container, without_credentials(options.path), pid)
+        self._started = pid
+        return pid
 
     def _file(self, name: str) -> str:
         return os.path.join(default_cache_dir(), self.uuid.hex(), "serve", name)
@@ -193,16 +190,6 @@ def driver_pid() -> int:
             return pid
         pid = parent
     return os.getppid()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def _parent(pid: int) -> tuple[int, str]:
