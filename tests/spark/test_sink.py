@@ -9,25 +9,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-import chunkstore  # noqa: E402
-from chunkstore.assembly import describe_owner  # noqa: E402
-from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, SegmentSealed, Unsupported  # noqa: E402
-from chunkstore.processes import is_alive  # noqa: E402
-from chunkstore.spark import chunks_out  # noqa: E402
-from chunkstore.spark.sink import BatchWriter, StreamWriter  # noqa: E402
-from tests.support.hooked import wait_for  # noqa: E402
-from tests.support.paths import SOURCES  # noqa: E402
-from tests.support.spark_tasks import _schema, told, write_batch, write_micro_batch  # noqa: E402
+import pyarrow as pa
+
+import chunkstore
+from chunkstore.assembly import describe_owner
+from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, SegmentSealed, Unsupported
+from chunkstore.processes import is_alive
+from chunkstore.registry import open_storage  # noqa: E402
+from chunkstore.spark import chunks_out
+from chunkstore.spark.sink import BatchWriter, StreamWriter
+from tests.support.hooked import wait_for
+from tests.support.paths import SOURCES
+from tests.support.spark_tasks import _schema, told, write_batch, write_micro_batch
 
 Options = dict[str, str]
 
@@ -59,7 +62,7 @@ def options(home: Path, **more: str) -> Options:
     return {"path": f"file://{home}/root", **more}
 
 
-def rows(**columns: list[object]) -> pa.Table:
+def rows(**columns: Sequence[object]) -> pa.Table:
     return pa.table({name: pa.array(items) for name, items in columns.items()})
 
 
@@ -232,7 +235,7 @@ def test_another_container_under_the_same_root(
     chosen = options(home, segments="s")
     table = rows(value=["x"])
     writer = BatchWriter(chosen, _schema([table]), overwrite=False)
-    plain = chunks_out.open_storage
+    plain = open_storage
     with chunkstore.open(f"file://{home}/elsewhere", settings=store.settings):
         pass
     for other in ("elsewhere", "nothing"):

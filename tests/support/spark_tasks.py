@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -37,18 +38,13 @@ class Task:
 
 @contextmanager
 def as_task(properties: Mapping[str, str], attempt: int = 0) -> Iterator[None]:
-    before = sink.TaskContext
-
     class Context:
         @staticmethod
         def get() -> Task:
             return Task(properties, attempt)
 
-    sink.TaskContext = Context  # type: ignore[assignment,misc]
-    try:
+    with patch.object(sink, "TaskContext", Context):
         yield
-    finally:
-        sink.TaskContext = before  # type: ignore[misc]
 
 
 def _schema(tables: list[pa.Table]) -> Any:
