@@ -64,6 +64,7 @@ LAYERS = {
     "chunkstore.reading": 4,
     "chunkstore.replica": 4,
     "chunkstore.asker": 4,
+    "chunkstore.attaching": 5,
     "chunkstore.writer": 4,
     "chunkstore.reader": 4,
     "chunkstore.upkeep": 4,
