@@ -27,6 +27,7 @@ from chunkstore.asks import (
     AskPin,
     AskSession,
     AskSnapshot,
+    AskStage,
     AskUnpin,
     Plain,
     Request,
@@ -35,12 +36,14 @@ from chunkstore.asks import (
 from chunkstore.changes import TablePut
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.keys import segment_key
+from chunkstore.metadata.port import MetadataView, Position
+from chunkstore.names import staged_name
 from chunkstore.operations.attach import find_session
 from chunkstore.operations.collect import CollectReport
 from chunkstore.records import Pin
 from chunkstore.replica import Replica
-from chunkstore.sessions import SessionWriter, check_holder
+from chunkstore.sessions import SessionChunk, SessionWriter, check_holder
 from chunkstore.upkeep.asked import version_put
 from chunkstore.upkeep.defrag import DefragAction, DefragReport
 
@@ -126,6 +129,27 @@ class Asker:
             return None if version is None else _Shown(version, version)
 
         return self._ask_once(ask, wait_s, found)
+
+    def stage(self, session_id: int, runs: Sequence[tuple[SessionChunk, ...]], *, wait_s: float = _WAIT_S) -> None:
+        """Have each run of chunks of an open session kept as a staged segment (``chunkstore.attaching``).
+
+        Raises ``InvalidArgument``, ``Conflict`` (the session is not open), and as ``session``. Atomic, durable. Retry: safe.
+        """
+        ask = AskStage(session_id, tuple(runs))
+        check_ask(ask)
+        keys = [segment_key(staged_name(session_id, (item.id for item in run))) for run in ask.runs]
+        seen: list[int] = []
+
+        def are_there(view: MetadataView) -> bool:
+            return all(view.get(key) is not None for key in keys)
+
+        def found() -> _Shown[bool] | None:
+            if not self.replica.look(are_there):
+                return None
+            seen[:] = seen or [self.replica.lsn]  # which record it is no row says
+            return _Shown(True, seen[0])
+
+        self._ask_once(ask, wait_s, found)
 
     def pin(
         self,

@@ -22,9 +22,10 @@ from chunkstore.changes import (
     TablePut,
     check_changes,
 )
+from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.names import check_segment_name
-from chunkstore.sessions import check_holder
+from chunkstore.sessions import SessionChunk, check_holder, check_session_chunks, check_session_id
 
 __all__ = [
     "ASKED_CHANGES",
@@ -37,6 +38,7 @@ __all__ = [
     "AskPin",
     "AskSession",
     "AskSnapshot",
+    "AskStage",
     "AskUnpin",
     "AskedChange",
     "Plain",
@@ -64,6 +66,13 @@ class AskCommit(NamedTuple):
 
     changes: tuple[Change, ...]
     once: TablePut
+
+
+class AskStage(NamedTuple):
+    """Keep each run of chunks of an open session as a staged segment, for a later commit (``chunkstore.attaching``)."""
+
+    session_id: int
+    runs: tuple[tuple[SessionChunk, ...], ...]
 
 
 class AskPin(NamedTuple):
@@ -96,7 +105,7 @@ class AskSnapshot(NamedTuple):
     """Write a snapshot."""
 
 
-Ask: TypeAlias = AskSession | AskCommit | AskPin | AskUnpin | AskCollect | AskDefrag | AskSnapshot
+Ask: TypeAlias = AskSession | AskCommit | AskStage | AskPin | AskUnpin | AskCollect | AskDefrag | AskSnapshot
 
 
 class Request(NamedTuple):
@@ -172,6 +181,13 @@ def check_ask(ask: Ask) -> None:
                     raise InvalidArgument(text, argument="changes")
                 if isinstance(change, Replace) and change.session_id is None:
                     raise InvalidArgument("only chunks of a session can be asked to replace others", argument="changes")
+        case AskStage(session_id, runs):
+            check_session_id(session_id)
+            filled = type(runs) is tuple and all(type(run) is tuple and run for run in runs)
+            if not filled or not 1 <= len(runs) <= LIMITS.batch_ops_max:
+                what = f"runs are a tuple of 1 to {LIMITS.batch_ops_max} tuples of chunks, none empty"
+                raise InvalidArgument(what, argument="runs")
+            check_session_chunks(session_id, tuple(item for run in runs for item in run))
         case AskPin(name, note, lasts_ms, offsets, holder):
             check_segment_name(name, "name")
             check_pin(note, lasts_ms / 1000 or None, offsets)

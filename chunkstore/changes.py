@@ -25,7 +25,7 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session
+from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session, staged_session
 from chunkstore.records import AttributeValue
 from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id
 
@@ -152,7 +152,8 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Splice a sealed segment behind another; it ceases to exist. ``offset`` None takes the target's length."""
+    """Splice a sealed segment behind another; it ceases to exist. ``offset`` None takes the target's length. ``source`` may be a staged
+    segment (``chunkstore.attaching``), while its session is open."""
 
     target: str
     source: str
@@ -239,6 +240,8 @@ def concerns_tables(change: Change) -> bool:
     """Whether it is about rows of tables or sessions, which no segment's lock protects."""
     if isinstance(change, Replace):
         return change.session_id is not None
+    if isinstance(change, Concat):
+        return staged_session(change.source) is not None
     return isinstance(change, (*_TABLE, Attach, Adopt, EndSession))
 
 
@@ -308,7 +311,8 @@ def check_changes(changes: Sequence[Change]) -> None:
 def _check_names(change: Change) -> None:
     if isinstance(change, Concat):
         check_segment_name(change.target, "target")
-        check_segment_name(change.source, "source")
+        if not isinstance(change.source, str) or staged_session(change.source) is None:
+            check_segment_name(change.source, "source")
     elif not isinstance(change, (*_TABLE, EndSession)):
         check_segment_name(change.name, "name")
 

@@ -22,8 +22,8 @@ from typing import Self
 
 from chunkstore import runtime
 from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
-from chunkstore.asks import AskBox
-from chunkstore.changes import Change, Create, added_bytes, check_changes, concerns_tables, segment_names
+from chunkstore.asks import Ask, AskBox, Plain, check_ask
+from chunkstore.changes import Change, Create, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -36,7 +36,7 @@ from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.attributes import plan_attributes
-from chunkstore.operations.commit import plan_changes
+from chunkstore.operations.commit import commit
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
 from chunkstore.operations.container import OwnedContainer, unexpected
@@ -136,9 +136,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             self._context = self._context._replace(fetch=self.old_layout.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
-            self._maintenance.beside.append(
-                Asked(container, asks, partial(carry_out, container, self), self._maintenance.stopping)
-            )
+            self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
         self._maintenance.start()
 
     def __enter__(self) -> Self:
@@ -160,6 +158,11 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
     def container(self) -> str:
         """The container's name."""
         return self._container.names.container
+
+    @property
+    def url(self) -> str:
+        """The root in one spelling, without credentials."""
+        return self._container.storage.url
 
     @property
     def settings(self) -> Settings:
@@ -347,10 +350,15 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         for change in changes:
             if type(change) is Create:
                 self._container.fetch(change.name)
-        names = [name for change in changes for name in segment_names(change)]
-        tables = any(map(concerns_tables, changes))
-        plan = partial(plan_changes, self._container, changes=changes)
-        return commit_changes(self._container, names, plan, tables=tables, adds=added_bytes(changes))
+        return commit(self._container, changes)
+
+    def carry_out(self, ask: Ask) -> tuple[Plain, ...]:
+        """Do what an owner can be asked for (``chunkstore.asks``), and say what came of it: of ``AskSession`` the session's id, of
+        ``AskCommit`` the version of its row, whenever that was committed. Atomic, durable but for what the calls alone are not. Raises
+        ``InvalidArgument``, and what they raise. Retry: safe."""
+        check_ask(ask)
+        self._container.check_owner()
+        return carry_out(self._container, self, ask)
 
     def table(self, namespace: str) -> Table:
         """The table of this namespace (1 to 64 bytes, no ``!`` first); it needs no creation. Raises ``InvalidArgument``."""

@@ -186,8 +186,10 @@ class Conflict(ChunkstoreError):
 
     fields = ("subject", "expected", "found")
 
-    def __init__(self, subject: str, *, expected: object, found: object) -> None:
-        super().__init__(f"{subject}: expected {expected!r}, found {found!r}; read it again and decide")
+    def __init__(
+        self, subject: str, *, expected: object, found: object, remedy: str = "read it again and decide"
+    ) -> None:
+        super().__init__(f"{subject}: expected {expected!r}, found {found!r}; {remedy}")
         self.subject = subject
         self.expected = expected
         self.found = found

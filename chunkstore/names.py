@@ -34,8 +34,9 @@ Leaves out: keys inside the metadata store (``metadata.keys``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from struct import Struct
 
 from chunkstore.checksum import name_spread
@@ -68,6 +69,8 @@ __all__ = [
     "parse_run",
     "session_chunk_id",
     "session_epoch",
+    "staged_name",
+    "staged_session",
     "utf8_bytes",
 ]
 
@@ -75,6 +78,7 @@ _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
+_STAGED = re.compile(r"\0staged/([0-9a-f]{16})/[0-9a-f]{32}\Z")
 _OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 
 _FOREIGN = re.compile(r"@(0|[1-9a-f][0-9a-f]{0,15})(?:\+([1-9][0-9]{0,18}))?/(.+)\Z", re.DOTALL)
@@ -127,6 +131,18 @@ def check_segment_name(name: str, argument: str = "segment") -> None:
             f"a segment name must be 1 to {LIMITS.segment_name_bytes_max} bytes of UTF-8 without NUL; this one has {size_bytes}",
             argument=argument,
         )
+
+
+def staged_name(session_id: int, ids: Iterable[bytes]) -> str:
+    """What a segment is called that holds these chunks of a session until a commit concats it to another. Nobody can say such a name
+    (``metadata.keys.VISIBLE_SEGMENTS``), and the same chunks have the same one."""
+    return f"\0staged/{session_id:016x}/{blake2b(b''.join(ids), digest_size=16).hexdigest()}"
+
+
+def staged_session(name: str) -> int | None:
+    """The session whose chunks a segment of such a name holds; None: it has another name."""
+    found = _STAGED.match(name)
+    return None if found is None else int(found[1], 16)
 
 
 def check_object_name(name: str) -> None:

@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_session
 from chunkstore.metadata.keys import SESSION, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.container import Look
 from chunkstore.operations.written_chunks import chunks_of_session, hang_chunks, require_fresh, require_session
 from chunkstore.records import OpenSession, SessionRecord
 from chunkstore.sessions import SessionChunk
@@ -63,7 +63,7 @@ def plan_end_session(changes: ChangeSet, session_id: int) -> None:
 
 
 def plan_attach(
-    container: OwnedContainer,
+    look: Look,
     changes: ChangeSet,
     name: str,
     session_id: int,
@@ -75,13 +75,13 @@ def plan_attach(
     """Plan appending chunks that a session wrote; returns their offset in the segment.
 
     Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk is attached already, is
-    not there, or has another length), and what the storage raises. ``check_session_chunks`` has seen them.
+    not there, or has another length), ``Undecided``. ``check_session_chunks`` has seen them, and ``look`` (``looked_at``).
     """
     segment = changes.open_segment(name, expected_offset, identity)
     require_session(changes, session_id)
     if not chunks:
         return segment.length
     new = chunks_of_session(chunks)
-    require_fresh(container, changes, new, shared=True)
+    require_fresh(look, changes, new, shared=True)
     hang_chunks(changes, segment, new, OpCode.ATTACH)
     return segment.length

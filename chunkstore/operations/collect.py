@@ -31,6 +31,7 @@ from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.garbage_range import Unfolded, unfold
 from chunkstore.operations.pins import end_expired_pins
+from chunkstore.operations.staging import drop_staged
 from chunkstore.records import GarbageRecord
 from chunkstore.storage import ChunkStorage
 
@@ -81,6 +82,7 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     if not dry_run:
         end_expired_pins(container)
+        drop_staged(container)
     rows = Collection(container, dry_run=dry_run)
     while rows.step():
         pass
@@ -130,6 +132,8 @@ class Collection:
             self._after = key + b"\0"
         else:
             names = [container.names.chunk(identity) for identity in found.ids if identity not in found.foreign]
+            for look in tuple(container.looks):
+                look.collected.update(look.lengths.keys() & found.ids)
             container.before_deleting()
             _delete_objects(container, names, garbage.lsn)
             commit_changes(container, (), partial(_forget, work=work), tables=bool(found.foreign))

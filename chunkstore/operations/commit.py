@@ -1,11 +1,12 @@
 """``store.commit``: several changes planned in one change set.
 
-Promises: results in the order of the changes. Leaves out: locks and commit (``commit_changes``).
+Promises: results in the order of the changes; chunks that were written before are looked at before the locks. Leaves out: locks and commit
+(``commit_changes``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from chunkstore.arguments import check_attributes
 from chunkstore.changes import (
@@ -24,6 +25,9 @@ from chunkstore.changes import (
     Truncate,
     Unseal,
     UpdateAttributes,
+    added_bytes,
+    concerns_tables,
+    segment_names,
 )
 from chunkstore.checksum import check_data
 from chunkstore.operations.adopt import plan_adopt
@@ -31,24 +35,43 @@ from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
 from chunkstore.operations.attributes import plan_attributes
 from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
-from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.container import Look, OwnedContainer
 from chunkstore.operations.create import plan_create
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.replace import plan_replace
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.truncate import plan_truncate
+from chunkstore.operations.written_chunks import looked_at
 
-__all__ = ["plan_changes"]
-
-
-def plan_changes(container: OwnedContainer, planned: ChangeSet, changes: Sequence[Change]) -> list[int | None]:
-    """Plan all changes in order; returns the offset of each ``Append``, ``Attach`` or ``Adopt``, None for the rest."""
-    return [_plan(container, planned, change) for change in changes]
+__all__ = ["commit"]
 
 
-def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int | None:
+def commit(container: OwnedContainer, changes: Sequence[Change]) -> list[int | None]:
+    """Commit all changes in order, whose arguments have been checked; returns the offset of each ``Append``, ``Attach`` or ``Adopt``, None
+    for the rest. Raises and retry as ``ChunkedSegmentStorage.commit``."""
+    names = [name for change in changes for name in segment_names(change)]
+    tables = any(map(concerns_tables, changes))
+    with looked_at(container, _written(changes)) as look:
+
+        def plan(planned: ChangeSet) -> list[int | None]:
+            return [_plan(container, look, planned, change) for change in changes]
+
+        return commit_changes(container, names, plan, tables=tables, adds=added_bytes(changes))
+
+
+def _written(changes: Sequence[Change]) -> Iterator[bytes]:
+    """The ids of the chunks that were written before."""
+    for change in changes:
+        if isinstance(change, Attach):
+            yield from (item.id for item in change.chunks)
+        elif isinstance(change, Replace):
+            yield from (item.id for item in change.new)
+
+
+def _plan(container: OwnedContainer, look: Look, planned: ChangeSet, change: Change) -> int | None:
     match change:
         case Append():
             return _plan_append(planned, change)
@@ -56,11 +79,11 @@ def _plan(container: OwnedContainer, planned: ChangeSet, change: Change) -> int 
             policy = rolling or container.settings.default_rolling
             plan_create(planned, name, policy, check_attributes(attributes), start_offset)
         case Attach(name, session_id, chunks, expected_offset):
-            return plan_attach(container, planned, name, session_id, chunks, expected_offset=expected_offset)
+            return plan_attach(look, planned, name, session_id, chunks, expected_offset=expected_offset)
         case Adopt():
             return plan_adopt(container, planned, change)
         case Replace():
-            plan_replace(container, planned, change)
+            plan_replace(look, planned, change)
         case Seal(name):
             plan_seal(planned, name)
         case Unseal(name):

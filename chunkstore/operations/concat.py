@@ -5,7 +5,9 @@ from __future__ import annotations
 from chunkstore.errors import BadOffset, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.names import staged_session
 from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.written_chunks import require_session
 from chunkstore.records import CLOSED
 
 __all__ = ["plan_concat"]
@@ -21,12 +23,16 @@ def plan_concat(
 ) -> None:
     """Plan to splice a sealed source behind the target; the source ceases to exist.
 
-    Raises ``SegmentSealed`` (target), ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source), ``BadOffset``.
+    Raises ``SegmentSealed`` (target), ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source), ``BadOffset``; of a staged source also
+    ``Conflict`` (its session has ended), ``Undecided``.
     That they are two segments has been checked (``check_not_itself``).
     """
     target = changes.segment(target_name, identity)
     if target.sealed:
         raise SegmentSealed(target_name)
+    session_id = staged_session(source_name)
+    if session_id is not None:
+        require_session(changes, session_id)
     source = changes.segment(source_name, source_id)
     if not source.sealed:
         raise SegmentNotSealed(source_name)

@@ -42,7 +42,7 @@ from chunkstore.operations.upkeep_runs import UpkeepRuns
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["EpochStart", "OwnedContainer", "unexpected"]
+__all__ = ["EpochStart", "Look", "OwnedContainer", "unexpected"]
 
 T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
@@ -57,6 +57,15 @@ class EpochStart(NamedTuple):
     lsn: int
     at_s: float
     at_ms: int
+
+
+class Look:
+    """Which lengths chunks have in the storage, by their ids, for a commit that is not planned yet; None: not there, or not looked at."""
+
+    def __init__(self, lengths: dict[bytes, int | None]) -> None:
+        self.lengths = lengths
+        self.collected: set[bytes] = set()
+        """Those that a collection has begun to delete since."""
 
 
 class OwnedContainer:
@@ -100,6 +109,8 @@ class OwnedContainer:
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()
         """Held by the one collection that is under way."""
+        self.looks: list[Look] = []
+        """Of the commits that are being made (``written_chunks``)."""
         self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)
         """Of the epochs that we have had, one behind the other: no stranger was in between."""
         self.noticed_s: dict[bytes, float] = {}

@@ -20,8 +20,14 @@ from chunkstore.metadata.keys import chunk_key
 from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_segment
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.written_chunks import chunks_of_session, link_chunks, require_fresh, require_session
+from chunkstore.operations.container import Look, OwnedContainer
+from chunkstore.operations.written_chunks import (
+    chunks_of_session,
+    link_chunks,
+    looked_at,
+    require_fresh,
+    require_session,
+)
 from chunkstore.records import CLOSED, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
@@ -34,16 +40,17 @@ def replace(container: OwnedContainer, change: Replace) -> None:
     Atomic, durable. Raises ``SegmentNotFound``, ``Conflict`` and ``InvalidArgument`` as ``plan_replace``, and the errors of commits. Retry
     after ``OutcomeUnknown``: safe (``Conflict`` if it had happened, or if another epoch has begun: then with new chunks).
     """
-    plan = partial(plan_replace, container, change=change)
     adds = change.stop - change.start
-    commit_changes(container, (change.name,), plan, tables=change.session_id is not None, adds=adds)
+    with looked_at(container, (item.id for item in change.new)) as look:
+        plan = partial(plan_replace, look, change=change)
+        commit_changes(container, (change.name,), plan, tables=change.session_id is not None, adds=adds)
 
 
-def plan_replace(container: OwnedContainer, changes: ChangeSet, change: Replace) -> None:
-    """Plan a replacement.
+def plan_replace(look: Look, changes: ChangeSet, change: Replace) -> None:
+    """Plan a replacement, whose new chunks ``look`` has seen.
 
     Raises ``SegmentNotFound``, ``Conflict`` (the list, the session or the epoch are not what the change says), ``InvalidArgument`` (a
-    new chunk is in the metadata already, is not in the storage, or has another length), and what the storage raises.
+    new chunk is in the metadata already, is not in the storage, or has another length), ``Undecided``.
     """
     segment = changes.segment(change.name)
     run = find_run(changes, segment, change.start, change.stop, count_max=len(change.old))
@@ -51,9 +58,9 @@ def plan_replace(container: OwnedContainer, changes: ChangeSet, change: Replace)
         if expected != found:
             raise _conflict(segment, change.start, change.stop, expected.hex() or "no chunk", found.hex() or "no chunk")
     new = _new_chunks(changes, segment, change)
-    require_fresh(container, changes, new, shared=change.session_id is not None)
+    require_fresh(look, changes, new, shared=change.session_id is not None)
     if change.session_id is None and changes.owned.appendable:
-        changes.sync_names += [container.names.chunk(item.id) for item in new]
+        changes.sync_names += [changes.owned.names.chunk(item.id) for item in new]
     exchange(changes, segment, run, new)
 
 

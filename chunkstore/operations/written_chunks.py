@@ -1,11 +1,13 @@
 """Chunks that were written before the commit that takes them into a list: sessions' chunks, and those that replace others.
 
-Promises: a chunk enters metadata once, and only if the storage has it in its length. Leaves out: where in a list (``attach``, ``replace``).
+Promises: a chunk enters metadata once, and only if the storage has it in its length. The storage is looked at before any lock is held;
+under the locks only rows are, and whether a collection has deleted one since. Leaves out: where in a list (``attach``, ``replace``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from chunkstore.blocks import Borders, borders_inside
@@ -14,13 +16,14 @@ from chunkstore.errors import ChunkNotFound, Conflict, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
+from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.container import Look, OwnedContainer
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
-__all__ = ["chunks_of_session", "hang_chunks", "link_chunks", "require_fresh", "require_session"]
+__all__ = ["chunks_of_session", "hang_chunks", "link_chunks", "looked_at", "require_fresh", "require_session"]
 
 _BYTES_LIKE_A_CHUNK = 150
 """So many bytes of block rows count as one chunk more in a commit."""
@@ -44,20 +47,55 @@ def chunks_of_session(chunks: Sequence[SessionChunk]) -> list[NewChunk]:
     return found
 
 
-def require_fresh(container: OwnedContainer, changes: ChangeSet, chunks: Sequence[NewChunk], *, shared: bool) -> None:
-    """Check that no chunk is in the metadata, and then that every one is in the storage in its length: one without a row may have
-    been taken in, removed and collected before, and its object was deleted before its row.
+@contextmanager
+def looked_at(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[Look]:
+    """Look at chunks in the storage, without a lock, for a commit that is planned and entered inside.
 
-    ``shared``: others than the holder of the segment's lock may take them in. Raises ``InvalidArgument``, and what the storage raises.
+    Each step of the look has ``op_deadline_s``. Raises ``Closed``, ``NotOwner``, and what the storage raises.
+
+    Why that still holds when the commit is planned: what a chunk's object can be deleted by is a sweep, which leaves alone what an open
+    session has written, and whether it is open is asked then; and a collection, which says so here before it deletes, and drops rows
+    behind that. A collection that had said so before this look was there either had dropped the row, then the object was gone when it
+    was looked at; or the row was there, and what has a row is not looked at.
+    """
+    look = Look(dict.fromkeys(ids))
+    if not look.lengths:
+        yield look
+        return
+    container.check_owner()
+    container.looks.append(look)
+    try:
+
+        def without_rows(view: MetadataView) -> list[bytes]:
+            return [identity for identity in look.lengths if view.get(chunk_key(identity)) is None]
+
+        found = container.look(without_rows)
+        step = container.settings.io_workers * 4
+        for begin in range(0, len(found), step):
+            container.check_open()  # close does not wait for all of them
+            some = found[begin : begin + step]
+            with container.bounded(container.deadline()):
+                lengths = container.pool.run_all([partial(_stored_length, container, identity) for identity in some])
+            look.lengths.update(zip(some, lengths, strict=True))
+        yield look
+    finally:
+        container.looks.remove(look)
+
+
+def require_fresh(look: Look, changes: ChangeSet, chunks: Sequence[NewChunk], *, shared: bool) -> None:
+    """Check that no chunk is in the metadata, and that the storage had every one in its length when it was looked at: one without a row
+    may have been taken in, removed and collected before, and its object was deleted before its row.
+
+    ``shared``: others than the holder of the segment's lock may take them in. Raises ``InvalidArgument``, ``Undecided``.
     """
     for position, item in enumerate(chunks):
         key = chunk_key(item.id)
         known = changes.settled(key) if shared else changes.view.get(key)
         if known is not None or key in changes.rows:
             raise InvalidArgument(f"chunk {position} is attached already", argument="chunks")
-    found = container.pool.run_all([partial(_stored_length, container, item.id) for item in chunks])
-    for position, (item, length) in enumerate(zip(chunks, found, strict=True)):
-        if length is None:
+    for position, item in enumerate(chunks):
+        length = look.lengths[item.id]
+        if length is None or item.id in look.collected:
             raise InvalidArgument(
                 f"chunk {position} is not in the storage: it was never written here, or was attached, removed and collected",
                 argument="chunks",

@@ -22,6 +22,7 @@ from chunkstore.asks import (
     AskPin,
     AskSession,
     AskSnapshot,
+    AskStage,
     AskUnpin,
     Plain,
 )
@@ -41,6 +42,7 @@ from chunkstore.operations.collect import CollectReport
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.pins import pin
+from chunkstore.operations.staging import stage
 from chunkstore.operations.tables import TableEntry
 from chunkstore.records import PinRecord
 from chunkstore.tables import TableReader
@@ -80,6 +82,9 @@ def carry_out(container: OwnedContainer, calls: OwnerCalls, ask: Ask) -> tuple[P
             return (commit_changes(container, (), plan, tables=True, adds=0),)
         case AskCommit(changes, once):
             return (_commit_once(calls, changes, once),)
+        case AskStage(session_id, runs):
+            stage(container, session_id, runs)
+            return ()
         case AskPin(name, note, lasts_ms, offsets, holder):
             return (pin(container, name, PinRecord(0, 0, lasts_ms, holder, note, offsets)).lsn,)
         case AskUnpin(name):
@@ -97,11 +102,12 @@ def carry_out(container: OwnedContainer, calls: OwnerCalls, ask: Ask) -> tuple[P
 
 
 def _commit_once(calls: OwnerCalls, changes: Sequence[Change], once: TablePut) -> int:
-    """The version that the row ``once`` got: now, or before. That goes first: what else is refused must not hide that it has happened."""
+    """The version that the row ``once`` got: now, or before. That goes first: what else is refused must not hide that it has happened, or
+    cannot any more."""
     table = calls.table(once.namespace)
     done = version_put(table.get(once.key), once)
     if done is None:
-        calls.commit([*changes, once])
+        calls.commit([once, *changes])
         done = version_put(table.get(once.key), once)
     return done or 0
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.arguments import check_pin
-from chunkstore.changes import Change, TablePut, added_bytes, segment_names
+from chunkstore.changes import Change, TablePut
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
 from chunkstore.handles import SegmentRef
@@ -26,7 +26,7 @@ from chunkstore.names import check_segment_name
 from chunkstore.operations.adopt import add_root
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
-from chunkstore.operations.commit import plan_changes
+from chunkstore.operations.commit import commit
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
@@ -93,9 +93,7 @@ class UpkeepCalls:
         Raises as ``commit``; with ``once`` also ``Conflict``, where that is recorded already. Retry: safe.
         """
         mark = TablePut(LAYOUT_NAMESPACE, name.encode(), IMPORTED, 0 if once else None)
-        names = [touched for change in changes for touched in segment_names(change)]
-        plan = partial(plan_changes, self._container, changes=[mark, *changes])
-        commit_changes(self._container, names, plan, tables=True, adds=added_bytes(changes))
+        commit(self._container, [mark, *changes])
 
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.

@@ -25,6 +25,7 @@ from chunkstore.operations.inspect import list_segments
 from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.pins import end_expired_pins
 from chunkstore.operations.read import ReadContext
+from chunkstore.operations.staging import drop_staged
 from chunkstore.upkeep.defrag import TRIES, defrag_step, plan_all
 from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
 from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
@@ -119,6 +120,7 @@ class CollectJob:
         container = self._container
         if self._rows is None:
             end_expired_pins(container)
+            drop_staged(container)
             self._rows = Collection(container, chunks_max=_REQUESTS_MAX)
         rows = self._rows
         # Rows come in the order of their removals: behind one that waits, or that a pin keeps, the others do, too.

@@ -21,6 +21,7 @@ from chunkstore.asks import (
     AskPin,
     AskSession,
     AskSnapshot,
+    AskStage,
     AskUnpin,
     Plain,
     Request,
@@ -165,6 +166,8 @@ def _wire_of(ask: Ask) -> tuple[object, ...]:
             return (6, segment)
         case AskSnapshot():
             return (7,)
+        case AskStage(session_id, runs):
+            return (8, session_id, tuple(tuple(map(_wire_of_chunk, run)) for run in runs))
 
 
 def _read_commit(fields: Fields, object: str) -> AskCommit:
@@ -185,6 +188,15 @@ def _read_pin(fields: Fields, object: str) -> AskPin:
     return AskPin(name, note, lasts_ms, offsets, fields.text(_TEXT_MAX))
 
 
+def _read_stage(fields: Fields, object: str) -> AskStage:
+    session_id, runs = fields.whole(), list[tuple[SessionChunk, ...]]()
+    for run in fields.array():
+        if not isinstance(run, tuple):
+            fields.wrong("an array of arrays of chunks")
+        runs.append(tuple(_chunk_of(chunk, object) for chunk in run))
+    return AskStage(session_id, tuple(runs))
+
+
 def _read_defrag(fields: Fields, object: str) -> AskDefrag:
     return AskDefrag(_or_none(fields.take(), str, object))
 
@@ -197,6 +209,7 @@ _READERS: Final[Mapping[int, Callable[[Fields, str], Ask]]] = {
     5: lambda *_: AskCollect(),
     6: _read_defrag,
     7: lambda *_: AskSnapshot(),
+    8: _read_stage,
 }
 
 

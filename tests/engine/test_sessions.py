@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
-from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
+from chunkstore.changes import Append, Attach, Change, EndSession, TablePut, Truncate
 from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
 from chunkstore.sessions import SessionChunk, SessionWriter
 from tests.support.data import pattern, problems, refused
-from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
+from tests.support.forwarding import Hooked, nothing
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, within
 from tests.support.worlds import World
 
 
@@ -234,3 +235,79 @@ def test_a_chunk_that_was_collected_is_not_attached_again(world: World) -> None:
     store.commit([Attach("a", session.id, (second,))])
     assert store.read("a", 0, 99) == b"0123456789"
     assert problems(store.check("deep")) == []
+
+
+def during_the_look(storage: Hooked, call: Callable[[], object]) -> None:
+    """The first look at a chunk's object from now on has its answer, and is held up there by ``call``."""
+
+    def after(operation: str, names: tuple[str, ...]) -> None:
+        if operation == "stat" and "/d/" in names[0]:
+            storage.after = nothing
+            call()
+
+    storage.after = after
+
+
+def test_a_look_at_chunks_holds_nobody_up(world: World) -> None:
+    """While the storage is looked at the segment takes appends, and the tables rows: no lock is held."""
+    store, storage = open_hooked(world, Hooked)
+    store.create("a")
+    session = store.session("me")
+    writer = session.writer()
+    chunks = tuple(writer.write_chunk(world.raw_storage(), number, b"0123456789") for number in range(3))
+    with within(store, 20.0):
+        during_the_look(storage, lambda: store.commit([Append("a", b"in between"), TablePut("t", b"k", b"v")]))
+        assert store.commit([Attach("a", session.id, chunks)]) == [10]
+        during_the_look(storage, session.end)
+        last = writer.write_chunk(world.raw_storage(), 3, b"late")
+        refused(Conflict, lambda: store.commit([Attach("a", session.id, (last,))]))
+    assert store.read("a", 0, 99) == b"in between" + b"0123456789" * 3
+    assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("ends", ["attached", "removed", "collected"])
+def test_what_happens_to_a_chunk_behind_the_look_is_seen_under_the_locks(world: World, ends: str) -> None:
+    """The look finds a chunk that somebody else attaches, removes and collects before the commit is planned."""
+    store, storage = open_hooked(world, Hooked, gc_grace_s=0, collect_s=0)
+    store.create("a")
+    store.create("b")
+    session = store.session("me")
+    writer = session.writer()
+    chunk, other = (writer.write_chunk(world.raw_storage(), number, b"0123456789") for number in range(2))
+
+    def meanwhile() -> None:
+        store.commit([Attach("b", session.id, (chunk,))])
+        if ends != "attached":
+            store.delete("b")
+        if ends == "collected":
+            store.collect()
+
+    during_the_look(storage, meanwhile)
+    why = "is not in the storage" if ends == "collected" else "is attached already"
+    with pytest.raises(InvalidArgument, match=f"chunk 0 {why}"):
+        store.commit([Attach("a", session.id, (chunk,))])
+    assert store.info("a").length == 0 and store.commit([Attach("a", session.id, (other,))]) == [0]
+    assert store.read("a", 0, 99) == b"0123456789" and problems(store.check("deep")) == []
+
+
+def test_a_look_into_a_collection_that_has_begun(world: World) -> None:
+    """A collection is about to delete the chunk, and has not dropped its row, when the look begins."""
+    store, storage = open_hooked(world, Hooked, gc_grace_s=0, collect_s=0)
+    store.create("a")
+    session = store.session("me")
+    writer = session.writer()
+    chunk, other = (writer.write_chunk(world.raw_storage(), number, b"0123456789") for number in range(2))
+    store.commit([Attach("a", session.id, (chunk,))])
+    store.truncate("a", 10)
+    held, going = hold_first(storage, lambda operation, name: operation == "delete" and "/d/" in name)
+    thread, _ = in_thread(store.collect)
+    assert held.wait(20)
+
+    def let_go() -> None:
+        going.set()
+        thread.join(60)
+
+    during_the_look(storage, let_go)
+    with pytest.raises(InvalidArgument, match="chunk 0 is not in the storage"):
+        store.commit([Attach("a", session.id, (chunk, other))])
+    assert going.is_set() and store.info("a").length == 10 and problems(store.check("deep")) == []

@@ -18,6 +18,7 @@ from chunkstore.asks import (
     AskPin,
     AskSession,
     AskSnapshot,
+    AskStage,
     AskUnpin,
     Request,
 )
@@ -171,6 +172,7 @@ ASKS: dict[str, Request] = {
         ("defrag", AskDefrag("orders-0")),
         ("defrag-all", AskDefrag(None)),
         ("snapshot", AskSnapshot()),
+        ("stage", AskStage(9, (_CHUNKS[:1], _CHUNKS[1:]))),
     )
 }
 ANSWERS: dict[str, Answer] = {

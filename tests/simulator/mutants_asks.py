@@ -14,6 +14,7 @@ __all__ = ["ASKING_MUTANTS"]
 
 _ASKED: Final = "chunkstore.upkeep.asked"
 _ASK: Final = "chunkstore.asker:Asker._ask"
+_ATTACHING: Final = "tests/engine/test_attaching.py"
 _SCHEDULES: Final = "tests/simulation/test_schedules_asks.py"
 
 
@@ -43,14 +44,14 @@ ASKING_MUTANTS: Final = (
     _mutant(
         "ask-without-row",
         "the changes that are asked for are committed without their row",
-        Patch(f"{_ASKED}:_commit_once", "calls.commit([*changes, once])", "calls.commit([*changes])"),
+        Patch(f"{_ASKED}:_commit_once", "calls.commit([once, *changes])", "calls.commit([*changes])"),
     ),
     _mutant(
         "ask-row-in-between",
         "the row is committed behind the changes that are asked for, by itself",
         Patch(
             f"{_ASKED}:_commit_once",
-            "calls.commit([*changes, once])",
+            "calls.commit([once, *changes])",
             "calls.commit([*changes]) if changes else None\n        calls.commit([once])",
         ),
     ),
@@ -146,6 +147,36 @@ ASKING_MUTANTS: Final = (
             "        self._bell = bell\n        tokens = self._box.waiting(_ROUND)",
         ),
         tests=("tests/simulation/test_asks.py",),
+    ),
+    _mutant(
+        "staged-without-session",
+        "what was staged is concatenated though its session has ended",
+        Patch(
+            "chunkstore.operations.concat:plan_concat", "        require_session(changes, session_id)", "        pass"
+        ),
+        tests=(_ATTACHING,),
+    ),
+    _mutant(
+        "staged-left",
+        "a collection leaves what was staged for a session that has ended",
+        Patch("chunkstore.operations.collect:_collect", "        drop_staged(container)", "        pass"),
+        tests=(_ATTACHING,),
+    ),
+    _mutant(
+        "staged-dropped",
+        "a collection takes what was staged for a session that is open",
+        Patch(
+            "chunkstore.operations.staging:_left_over",
+            "session_id is not None and view.get(session_key(session_id)) is None",
+            "session_id is not None",
+        ),
+        tests=(_ATTACHING,),
+    ),
+    _mutant(
+        "staged-in-sight",
+        "what is staged is not looked for before it is staged again",
+        Patch("chunkstore.operations.staging:_plan", "        if changes.find(name) is None:", "        if True:"),
+        tests=(_ATTACHING,),
     ),
     _mutant(
         "ask-expired",

@@ -322,4 +322,31 @@ ENGINE_MUTANTS: Final = (
         ),
         tests=("tests/engine/test_pins.py",),
     ),
+    Mutant(
+        "attach-looked-once",
+        "whether a collection has deleted a chunk behind the look at it is not asked when it is attached",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.written_chunks:require_fresh",
+                "if length is None or item.id in look.collected:",
+                "if length is None:",
+            ),
+        ),
+        tests=("tests/engine/test_sessions.py",),
+    ),
+    Mutant(
+        "attach-looked-late",
+        "collections hear of a look at chunks when it is over",
+        EVERYWHERE,
+        (
+            Patch("chunkstore.operations.written_chunks:looked_at", "    container.looks.append(look)\n", ""),
+            Patch(
+                "chunkstore.operations.written_chunks:looked_at",
+                "        yield look\n    finally:",
+                "        container.looks.append(look)\n        yield look\n    finally:",
+            ),
+        ),
+        tests=("tests/engine/test_sessions.py",),
+    ),
 )

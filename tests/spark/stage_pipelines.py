@@ -13,6 +13,7 @@ from tests.support.spark import missing_of_connect
 from tests.support.spark_pipeline import Pipeline
 from tests.support.wheels import build_wheel, new_environment, pip_install
 
+
 def tables(url: str, segment: str) -> str:
     """The guide's example, over this segment of this root."""
     blocks = (ROOT / "docs" / "guide-spark.md").read_text(encoding="utf-8").split("```\n")

@@ -8,7 +8,7 @@ from functools import partial
 import msgpack
 import pytest
 
-from chunkstore.asks import AskCommit, AskDefrag, AskPin, AskSession, Request
+from chunkstore.asks import AskCommit, AskDefrag, AskPin, AskSession, AskStage, Request
 from chunkstore.changes import Append, Create, Delete, NewChunk, Replace, TablePut
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
@@ -107,6 +107,13 @@ def test_newer_ones_are_read_if_minor_and_refused_if_major() -> None:
         (1, 2, 3, "p", "", 0, (("a", -1),), "h"),
         (1, 2, 4, ""),
         (1, 2, 6, 5),
+        (1, 2, 8, 9),
+        (1, 2, 8, 9, ()),
+        (1, 2, 8, 9, ((),)),
+        (1, 2, 8, 9, (7,)),
+        (1, 2, 8, 9, (((bytes(28), 1, 1, b""),),)),
+        (1, 2, 2, ((5, "a", "\0staged/0000000000000009/short", None),), (7, "sink", b"k", b"v", 0)),
+        (1, 2, 2, ((5, "\0staged/0000000000000009/" + "0" * 32, "a", None),), (7, "sink", b"k", b"v", 0)),
     ],
 )
 def test_what_is_no_request_is_damage(body: object) -> None:
@@ -127,6 +134,9 @@ def test_what_no_reader_would_accept_is_not_written() -> None:
         AskSession("h", 0),
         AskPin("", "", 0, {}, "h"),
         AskDefrag(""),
+        AskStage(9, ()),
+        AskStage(9, [()]),  # type: ignore[arg-type]
+        AskStage(9, (ASKS["stage"].ask.runs[0],) * 2),  # type: ignore[union-attr]
         object(),
     ):
         with pytest.raises(InvalidArgument):
