@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB, Settings
-from chunkstore.errors import Conflict, ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_segment_name
-from chunkstore.registry import open_storage, uuid_at
+from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.places import check_place
 from chunkstore.spark.write_options import PREFIX, Columns, WriteOptions
 from chunkstore.storage import ChunkStorage
 
@@ -58,14 +59,14 @@ def bucket(key: bytes, count: int) -> int:
 def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: int) -> list[Output]:
     """Write all rows of a task, durable on return; ``attempt_id`` differs between all attempts of all tasks of the job.
 
-    Raises ``InvalidArgument`` (a row), ``Conflict`` (this machine sees another container under the root), and what opening the root and
-    writing chunks raise. Nothing becomes visible here. Retry: safe, it writes other chunks.
+    Raises ``InvalidArgument`` (a row), ``RootUnavailable`` (this machine has another container under the root, or none), and what
+    opening the root and writing chunks raise. Nothing becomes visible here. Retry: safe, it writes other chunks.
     """
     options = plan.options
     with annotated(container=options.container, root=options.path):
         storage = open_storage(options.path, Settings())
         try:
-            require_container(storage, plan)
+            check_place(storage, container=options.container, uuid=plan.container_uuid)
             writer = SessionWriter(options.container, plan.session_id, attempt_id << 32)
             out = _Out(storage, writer, plan)
             for batch in batches:
@@ -73,19 +74,6 @@ def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: i
             return out.finish()
         finally:
             storage.close()
-
-
-def require_container(storage: ChunkStorage, plan: WritePlan) -> None:
-    """Raise ``Conflict`` unless the container that the driver sees lies here, too: executors must reach the same storage by one root."""
-    wanted = plan.container_uuid.hex()
-    try:
-        found = uuid_at(storage, plan.options.container).hex()
-    except (ContainerNotFound, Damaged):
-        found = "none"
-    if found != wanted:
-        what = f"container {plan.options.container!r} under {storage.url}, as this executor sees it"
-        remedy = "every executor must reach the driver's storage under the same root; nothing was written"
-        raise Conflict(what, expected=wanted, found=found, remedy=remedy)
 
 
 class _Pending:

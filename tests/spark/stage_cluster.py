@@ -6,6 +6,7 @@ takes root; where there are none to be had, these tests are skipped.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -23,6 +24,7 @@ from tests.support.servers.hdfs import HdfsCluster, hdfs
 from tests.support.servers.s3server import CREDENTIALS, S3Server
 from tests.support.spark import need_spark, settings_of
 from tests.support.spark_cluster import Machine, SparkCluster, can_mount
+from tests.support.spark_connected import WHOLE, round_trip
 from tests.support.wheels import build_wheel, new_environment, pip_install, site_of
 
 __all__ = ["hdfs"]
@@ -51,7 +53,8 @@ def cluster(stage: Path) -> Iterator[SparkCluster]:
     os.environ |= {"PYSPARK_PYTHON": str(stage / "python" / "bin" / "python"), "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ |= {"XDG_CACHE_HOME": str(stage / "driver-cache"), **CREDENTIALS}
     made = SparkCluster(stage / "cluster")
-    yield made
+    with contextlib.chdir(stage):  # planners look for packages where the driver stands, too
+        yield made
     made.stop()
     os.environ.clear()
     os.environ.update(before)
@@ -80,11 +83,14 @@ def application(cluster: SparkCluster, stage: Path) -> Iterator[Callable[..., An
     cluster.remove()
 
 
+def owner_settings(stage: Path) -> chunkstore.Settings:
+    return chunkstore.Settings(cache_dir=str(stage / "owner-cache"), lease_s=0, lmdb_map_bytes=1 << 28)
+
+
 def fill(url: str, stage: Path, length: int = 8 * MIB) -> bytes:
     """A container with a segment of chunks of 1 MiB; its bytes."""
     data = pattern(0, length)
-    settings = chunkstore.Settings(cache_dir=str(stage / "owner-cache"), lease_s=0, lmdb_map_bytes=1 << 28)
-    with chunkstore.open(url, settings=settings) as store:
+    with chunkstore.open(url, settings=owner_settings(stage)) as store:
         store.create("orders", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=MIB))
         store.append("orders", data)
     return data
@@ -127,20 +133,30 @@ def test_two_machines_read_with_nothing_but_the_wheel(application: Any, stage: P
     assert all(Path(home).is_relative_to(stage / "cluster") for _, _, home in told)
 
 
+def check_root(spark: Any, url: str, stage: Path) -> None:
+    """Reads, writes and streams between the machines and this root."""
+    data = fill(url, stage)
+    check_whole(frame_of(spark, url).collect(), data)
+    checkpoint = f"file://{stage}/checkpoint-{url.partition(':')[0]}"
+    assert round_trip(spark, url, checkpoint) == WHOLE
+
+
+def test_a_root_on_disk(application: Any, stage: Path) -> None:
+    check_root(application(), f"file://{stage}/disk", stage)
+
+
 def test_a_root_on_s3(application: Any, stage: Path, rgw: S3Server) -> None:
     spark = application(*(Machine(address, environment=CREDENTIALS) for address in HEALTHY))
-    url = rgw.root(rgw.make_bucket(), "shop")
-    check_whole(frame_of(spark, url).collect(), fill(url, stage))
+    check_root(spark, rgw.root(rgw.make_bucket(), "shop"), stage)
 
 
 def test_a_root_on_hdfs(application: Any, stage: Path, hdfs: HdfsCluster) -> None:
-    spark = application()
-    url = hdfs.root()
-    check_whole(frame_of(spark, url).collect(), fill(url, stage))
+    check_root(application(), hdfs.root(), stage)
 
 
 @pytest.mark.parametrize("what", ["an executor", "a machine"])
 def test_killed_in_the_middle(application: Any, cluster: SparkCluster, stage: Path, what: str) -> None:
+    """Of a copy of a segment, row by row into another: every row is written once, whoever was killed after it had begun."""
     spark = application()
     url = f"file://{stage}/killed-{what[-1]}"
     data = fill(url, stage)
@@ -173,9 +189,12 @@ def test_killed_in_the_middle(application: Any, cluster: SparkCluster, stage: Pa
 
     with ThreadPoolExecutor(1) as pool:
         killing = pool.submit(kill_when_all_have_begun)
-        rows = held.collect()
+        copied = held.select("value", "offset").write.format("chunkstore").mode("append")
+        copied.options(segments="copy", orderBy="offset", ownerIdleS="5").save(url)
         killing.result()
-    check_whole(rows, data)
+    check_whole(frame_of(spark, url).collect(), data)
+    with chunkstore.open_replica(url, settings=owner_settings(stage)) as replica:
+        assert hashlib.sha256(replica.read("copy", 0, len(data) + 1)).digest() == hashlib.sha256(data).digest()
     assert any(mark.name.startswith(f"{victim}-") for mark in marks.iterdir()), (
         "nothing ran on the machine that was killed"
     )

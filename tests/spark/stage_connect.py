@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_connect import check_reads, make_store, run_client
+from tests.spark.test_connect import check_told, make_store, run_client
 from tests.support.servers.base import ServerProcess, free_port
 from tests.support.spark import missing_of_connect, settings_of
 from tests.support.spark_cluster import START_S, clean_environment, spark_home
@@ -55,4 +55,4 @@ def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def test_a_server_of_its_own(server: str, python: Path, tmp_path: Path) -> None:
-    check_reads(run_client(server, make_store(tmp_path), tmp_path, python=str(python), sources=""))
+    check_told(run_client(server, make_store(tmp_path), tmp_path, python=str(python), sources=""))

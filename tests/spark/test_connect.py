@@ -16,6 +16,7 @@ import chunkstore
 from tests.support.data import pattern
 from tests.support.paths import ROOT, SOURCES
 from tests.support.spark import missing_of_connect
+from tests.support.spark_connected import WHOLE
 from tests.support.spark_ground import flip
 
 SCRIPT = ROOT / "tests" / "support" / "spark_connected.py"
@@ -35,8 +36,8 @@ def make_store(path: Path) -> str:
     return url
 
 
-def check_reads(told: dict[str, Any]) -> None:
-    """What reading ``make_store`` through Connect must tell."""
+def check_told(told: dict[str, Any]) -> None:
+    """What the script must tell of ``make_store``."""
     data = pattern(0, 5 << 19)
     assert told["client"].startswith("pyspark.sql.connect")
     assert told["sha256"] == hashlib.sha256(data).hexdigest()
@@ -46,6 +47,7 @@ def check_reads(told: dict[str, Any]) -> None:
     assert told["unknown"] == ["InvalidArgument", {"argument": "colums"}]
     assert told["damaged"][0] == "Damaged"
     assert told["damaged"][1]["segment"] == "damaged"
+    assert told["round"] == WHOLE
 
 
 def run_client(remote: str, url: str, scratch: Path, *, python: str = sys.executable, sources: str = SOURCES) -> Any:
@@ -54,7 +56,7 @@ def run_client(remote: str, url: str, scratch: Path, *, python: str = sys.execut
     environment |= {"PYSPARK_PYTHON": python, "PYTHONPATH": sources, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"XDG_CACHE_HOME": str(scratch / "cache"), "SPARK_LOCAL_DIRS": str(scratch / "local")}
     done = subprocess.run(
-        [python, str(SCRIPT), remote, url],
+        [python, str(SCRIPT), remote, url, f"file://{scratch}/checkpoint"],
         cwd=scratch,
         env=environment,
         capture_output=True,
@@ -69,4 +71,4 @@ def run_client(remote: str, url: str, scratch: Path, *, python: str = sys.execut
 def test_a_local_server(tmp_path: Path) -> None:
     if missing_of_connect():
         pytest.skip(missing_of_connect())
-    check_reads(run_client("local[2]", make_store(tmp_path), tmp_path))
+    check_told(run_client("local[2]", make_store(tmp_path), tmp_path))

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import chunkstore
 from chunkstore.assembly import describe_owner
-from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, SegmentSealed, Unsupported
+from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, RootUnavailable, SegmentSealed, Unsupported
 from chunkstore.processes import is_alive
 from chunkstore.registry import open_storage
 from chunkstore.spark import chunks_out
@@ -242,9 +242,9 @@ def test_another_container_under_the_same_root(
         monkeypatch.setattr(
             chunks_out, "open_storage", lambda path, settings, other=other: plain(f"file://{home}/{other}", settings)
         )
-        with pytest.raises(Conflict, match="executor") as caught:
+        with pytest.raises(RootUnavailable, match="on this machine") as caught:
             told(writer, [table], {})
-        assert caught.value.expected == describe_owner(chosen["path"])["uuid"]
+        assert caught.value.root == f"file://{home}/{other}"
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     messages = told(writer, [table], {})

@@ -1,6 +1,6 @@
 """Run as a script, by the Python of a Connect client: what an application does through Spark Connect, told as one line of JSON.
 
-    python spark_connected.py REMOTE ROOT
+    python spark_connected.py REMOTE ROOT CHECKPOINT
 
 ``REMOTE``: ``local[2]`` starts a server beside this process, ``sc://HOST:PORT`` asks one that runs. Nothing of the tests is imported: the
 client has the installed package and what Connect needs.
@@ -11,7 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from typing import Any
+from typing import Any, Final
+
+ROWS: Final = 1000
+WHOLE: Final = {"rows": True, "rows counted": True, "copy": True, "copy counted": True}
+"""What ``round_trip`` tells where every row is there once."""
 
 
 def _read(spark: Any, root: str) -> dict[str, object]:
@@ -41,10 +45,42 @@ def _read(spark: Any, root: str) -> dict[str, object]:
     return told
 
 
+def round_trip(spark: Any, root: str, checkpoint: str) -> dict[str, object]:
+    """Write, write again, stream what was written into another segment, twice, and count it where it lies; what is there in the end.
+
+    Nobody need own the container: the sink starts who does."""
+    from chunkstore.spark import map_batches
+
+    owner = {"framing": "lines", "ownerIdleS": "5"}
+    rows = spark.range(0, ROWS, 1, 4).selectExpr("concat('row ', id) AS value")
+    for _ in range(2):
+        job = {"segments": "rows", "txnAppId": "round", "txnVersion": "1"}
+        rows.write.format("chunkstore").mode("append").options(**owner, **job).save(root)
+    lines = {"framing": "lines", "startingOffsets": "earliest", "segments": "rows"}
+    for _ in range(2):
+        stream = spark.readStream.format("chunkstore").options(**lines).load(root).select("value").writeStream
+        stream = stream.format("chunkstore").options(**owner, path=root, segments="copy", checkpointLocation=checkpoint)
+        assert stream.trigger(availableNow=True).start().awaitTermination(200)
+
+    def count(batches: Any) -> Any:
+        import pyarrow as pa
+
+        yield pa.record_batch({"n": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})
+
+    told: dict[str, object] = {}
+    for name in ("rows", "copy"):
+        read = {"segments": name, "framing": "lines", "minPartitions": 3}
+        frame = spark.read.format("chunkstore").options(**read).load(root)
+        told[name] = sorted(int(row.value.split()[1]) for row in frame.collect()) == list(range(ROWS))
+        counted = map_batches(spark, count, "n LONG", path=root, **read)
+        told[f"{name} counted"] = sum(row.n for row in counted.collect()) == ROWS
+    return told
+
+
 def main() -> None:
     from pyspark.sql import SparkSession
 
-    remote, root = sys.argv[1:]
+    remote, root, checkpoint = sys.argv[1:]
     builder = SparkSession.builder.remote(remote)
     if remote.startswith("local"):
         for key, value in {
@@ -57,7 +93,9 @@ def main() -> None:
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        print(json.dumps(_read(spark, root)), flush=True)
+        told = _read(spark, root)
+        told["round"] = round_trip(spark, root, checkpoint)
+        print(json.dumps(told), flush=True)
     finally:
         spark.stop()
 
