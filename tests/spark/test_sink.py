@@ -25,7 +25,7 @@ import chunkstore
 from chunkstore.assembly import describe_owner
 from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, SegmentSealed, Unsupported
 from chunkstore.processes import is_alive
-from chunkstore.registry import open_storage  # noqa: E402
+from chunkstore.registry import open_storage
 from chunkstore.spark import chunks_out
 from chunkstore.spark.sink import BatchWriter, StreamWriter
 from tests.support.hooked import wait_for
