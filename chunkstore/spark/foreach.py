@@ -1,4 +1,4 @@
-"""``foreach_batch(store, ...)``: a stream's sink in a driver that owns the container itself (docs/guide-spark.md).
+"""``foreach_batch(store, ...)``: a stream's sink in a driver that owns the container itself (docs/guide-spark-writing.md).
 
 Promises: as the sink's (``sink``, ``once``): executors write the chunks, and every micro-batch is in the container once. Nobody is asked:
 the commit is the store's own. Leaves out: Spark Connect, whose driver is another process.
