@@ -86,13 +86,14 @@ def test_a_batch_and_its_mistakes(ground: Ground) -> None:
         for part in (0, 1):
             lines = store.read(f"part-{part}", 0, 1 << 20).decode().splitlines()
             assert lines == [f"row {number}" for number in range(part, 5000, 2)]
-        for mistake, kind in (
-            (lambda: write(frame, frmaing="none"), InvalidArgument),
-            (lambda: write(frame, mode="overwrite"), Unsupported),
-            (lambda: write(frame.selectExpr("segment", "concat(value, '\n') AS value")), InvalidArgument),
+        two_lines = frame.selectExpr("segment", "concat(value, '\n') AS value")
+        for rows, mode, options, kind in (
+            (frame, "append", {"frmaing": "none"}, InvalidArgument),
+            (frame, "overwrite", {}, Unsupported),
+            (two_lines, "append", {}, InvalidArgument),
         ):
             with pytest.raises(Exception, match=kind.__name__) as caught:
-                mistake()
+                write(rows, mode, **options)
             assert isinstance(original_error(caught.value), kind)
         assert store.sessions() == []
         assert store.epoch == 1
