@@ -1,4 +1,5 @@
-"""Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md).
+"""Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
+docs/guide-spark-writing.md).
 
 The planners (``options``, ``ranges``, ``plan``, ``stream``, ``ledgers``), the readers (``pieces``, ``framing``, ``batches``) and what a
 sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) are plain modules that run without a JVM; only

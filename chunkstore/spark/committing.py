@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore import runtime
-from chunkstore.asks import AskedChange
-from chunkstore.changes import Attach, Create, EndSession, TablePut
+from chunkstore.attaching import Written, attach_written, find_session
+from chunkstore.changes import Create, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.keys import SINKS_NAMESPACE
@@ -25,9 +25,8 @@ from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.once import Incoming, Verdict, judge_batch, judge_job
-from chunkstore.upkeep.asked import version_put
 
-__all__ = ["Door", "StoreDoor", "Written", "commit_batch", "commit_job", "give_up", "in_order"]
+__all__ = ["Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order"]
 
 _TRIES: Final = 8
 _SESSION_S: Final = 3_600.0
@@ -52,11 +51,11 @@ class Door(Protocol):
     def find_session(self, holder: str, ttl_s: float) -> int:
         """The open session of this holder, or a new one. Raises ``OutcomeUnknown`` and what the owner says."""
 
-    def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
-        """Commit in one record, exactly once. Raises ``OutcomeUnknown`` and what the owner says; then nothing was changed."""
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        """As ``attach_written``, which see for what it raises."""
 
 
-class Written(NamedTuple):
+class Job(NamedTuple):
     """What the tasks of a job have written, in the order of the partitions. ``leftovers``: attempts of theirs have failed."""
 
     session_id: int
@@ -83,18 +82,13 @@ class StoreDoor:
         return self._store.exists(segment)
 
     def find_session(self, holder: str, ttl_s: float) -> int:
-        found = next((item.id for item in self._store.sessions() if item.holder == holder), None)
-        return self._store.session(holder, ttl_s=ttl_s).id if found is None else found
+        return find_session(self._store, holder, ttl_s=ttl_s).session_id
 
-    def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
-        try:
-            self._store.commit([*changes, once])
-        except OutcomeUnknown:
-            if version_put(self.row(once.key), once) is None:
-                raise
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        attach_written(self._store, session_id, written, once, end_session=end_session)
 
 
-def commit_batch(door: Door, incoming: Incoming, run: str, written: Written) -> Verdict:
+def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
     """Commit a micro-batch of a stream, if it is the next one; "done" if it was committed before.
 
     Raises ``Conflict`` (it does not follow what is stored, or its session has ended), ``InvalidArgument`` (ranges of tasks overlap),
@@ -112,30 +106,30 @@ def commit_batch(door: Door, incoming: Incoming, run: str, written: Written) -> 
 
     def ends(stored: SinkRow | None, session: OpenSession) -> bool:
         old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
-        return old or written.leftovers or (stored is not None and stored.run != digest)
+        return old or job.leftovers or (stored is not None and stored.run != digest)
 
-    verdict = _commit(door, key, judge, row, written, ends)
+    verdict = _commit(door, key, judge, row, job, ends)
     if verdict == "done":
         # What the tasks have written once more is nobody's: let the sweep have it.
         with suppress(ChunkstoreError):
-            _end_session(door, key, written.session_id)
+            _end_session(door, key, job.session_id)
     return verdict
 
 
-def commit_job(door: Door, application: str | None, version: int, written: Written) -> Verdict:
+def commit_job(door: Door, application: str | None, version: int, job: Job) -> Verdict:
     """Commit a batch write and end its session; "done" if its application has committed this version, or a later one, before.
 
     Raises and retry as ``commit_batch``.
     """
-    key = sink_key(JOB, application.encode()) if application is not None else _unnamed(written.session_id)
+    key = sink_key(JOB, application.encode()) if application is not None else _unnamed(job.session_id)
 
     def judge(stored: SinkRow | None) -> Verdict:
         return "commit" if application is None else judge_job(stored, version)
 
     def row(_stored: SinkRow | None, _verdict: Verdict) -> SinkRow:
-        return SinkRow(version if application is not None else written.session_id, door.uuid, bytes(16), _token())
+        return SinkRow(version if application is not None else job.session_id, door.uuid, bytes(16), _token())
 
-    return _commit(door, key, judge, row, written, lambda _stored, _session: True)
+    return _commit(door, key, judge, row, job, lambda _stored, _session: True)
 
 
 def give_up(door: Door, session_id: int) -> bool:
@@ -146,15 +140,15 @@ def give_up(door: Door, session_id: int) -> bool:
     return _end_session(door, _unnamed(session_id), session_id)
 
 
-def in_order(written: Written) -> dict[str, list[SessionChunk]]:
+def in_order(job: Job) -> dict[str, list[SessionChunk]]:
     """The chunks of each segment as they are to be attached: by partition; where rows are ordered, by their ranges.
 
     Raises ``InvalidArgument`` naming a segment where ranges of tasks overlap."""
     parts: dict[str, list[Output]] = {}
-    for outputs in written.outputs:
+    for outputs in job.outputs:
         for output in outputs:
             parts.setdefault(output.segment, []).append(output)
-    if written.ordered:
+    if job.ordered:
         for segment, found in parts.items():
             found.sort(key=lambda item: (item.first, item.last))
             for one, next_ in pairwise(found):
@@ -172,10 +166,10 @@ def _commit(
     key: bytes,
     judge: Callable[[SinkRow | None], Verdict],
     row: Callable[[SinkRow | None, Verdict], SinkRow],
-    written: Written,
+    job: Job,
     ends: Callable[[SinkRow | None, OpenSession], bool],
 ) -> Verdict:
-    attached = {segment: chunks for segment, chunks in in_order(written).items() if chunks}
+    attached = [(segment, tuple(chunks)) for segment, chunks in in_order(job).items() if chunks]
     moved: ChunkstoreError | None = None
     for _ in range(_TRIES):
         entry = door.row(key)
@@ -183,31 +177,20 @@ def _commit(
         verdict = judge(stored)
         if verdict == "done":
             return verdict
-        session = door.session(written.session_id)
+        session = door.session(job.session_id)
         if session is None:
-            what, remedy = f"session {written.session_id}, in which the chunks were written", "run it again"
+            what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
-        changes = _changes(door, attached, written.session_id)
-        if ends(stored, session):
-            changes.append(EndSession(written.session_id))
-        value = encode_sink(row(stored, verdict))
+        new = [Written(name, chunks, None if door.exists(name) else Create(name)) for name, chunks in attached]
+        once = TablePut(SINKS_NAMESPACE, key, encode_sink(row(stored, verdict)), 0 if entry is None else entry.version)
         try:
-            door.commit(changes, TablePut(SINKS_NAMESPACE, key, value, 0 if entry is None else entry.version))
+            door.attach(job.session_id, new, once, end_session=ends(stored, session))
         except (Conflict, SegmentExists, SegmentNotFound) as error:
             moved = error  # the row, the session or a segment is not what it was
         else:
             return verdict
     assert moved is not None
     raise moved
-
-
-def _changes(door: Door, attached: dict[str, list[SessionChunk]], session_id: int) -> list[AskedChange]:
-    changes: list[AskedChange] = []
-    for segment, chunks in attached.items():
-        if not door.exists(segment):
-            changes.append(Create(segment))
-        changes.append(Attach(segment, session_id, tuple(chunks)))
-    return changes
 
 
 def _end_session(door: Door, key: bytes, session_id: int) -> bool:
@@ -219,10 +202,9 @@ def _end_session(door: Door, key: bytes, session_id: int) -> bool:
         stored = None if entry is None else decode_sink(key, entry.value)
         row = SinkRow(session_id, door.uuid, bytes(16), b"") if stored is None else stored
         value = encode_sink(row._replace(token=_token()))
+        once = TablePut(SINKS_NAMESPACE, key, value, 0 if entry is None else entry.version)
         with suppress(Conflict):
-            door.commit(
-                [EndSession(session_id)], TablePut(SINKS_NAMESPACE, key, value, 0 if entry is None else entry.version)
-            )
+            door.attach(session_id, (), once, end_session=True)
             return True
     raise OutcomeUnknown(f"session {session_id} could not be ended: others keep moving its row", subject="session")
 

@@ -1,4 +1,4 @@
-"""``foreach_batch(store, ...)``: a stream's sink in a driver that owns the container itself (docs/guide-spark.md).
+"""``foreach_batch(store, ...)``: a stream's sink in a driver that owns the container itself (docs/guide-spark-writing.md).
 
 Promises: as the sink's (``sink``, ``once``): executors write the chunks, and every micro-batch is in the container once. Nobody is asked:
 the commit is the store's own. Leaves out: Spark Connect, whose driver is another process.
@@ -31,7 +31,7 @@ _TTL_S: Final = 7 * 86_400.0
 
 def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -> Callable[[DataFrame, int], None]:
     """See ``chunkstore.spark.foreach_batch``."""
-    from chunkstore.spark.sink import columns_of, incoming_of, warn_unframed, written_of
+    from chunkstore.spark.sink import columns_of, incoming_of, job_of, warn_unframed
 
     for name in ("container", "takeOver", "ownerIdleS"):
         if name in options:
@@ -57,9 +57,9 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         plan = WritePlan(chosen, columns, uuid, session_id)
         rows = frame.mapInArrow(_task(plan), "message binary").collect()
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
-        told, written = written_of(messages, chosen)
+        told, job = job_of(messages, chosen)
         incoming, run = incoming_of(told, door, chosen, batch, query)
-        commit_batch(door, incoming, run, written._replace(session_id=session_id))
+        commit_batch(door, incoming, run, job._replace(session_id=session_id))
 
     return commit
 

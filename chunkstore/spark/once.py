@@ -1,4 +1,4 @@
-"""Exactly once: from the row of the last commit and what comes now, to what is to be done (decision 0026). Pure; no storage, no Spark.
+"""Exactly once: from the row of the last commit and what comes now, to what is to be done (decision 0028). Pure; no storage, no Spark.
 
 Promises: the same micro-batch is committed once, whatever was killed between our commit and Spark's; what does not follow the stored one is
 refused with both numbers. A refusal is overruled once. Leaves out: committing (``committing``).

@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 from chunkstore import runtime
-from chunkstore.asks import AskedChange
 from chunkstore.assembly import describe_owner, open_asker
+from chunkstore.attaching import Written, attach_written, find_session
 from chunkstore.changes import TablePut
 from chunkstore.config import default_cache_dir
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailable
@@ -39,7 +39,8 @@ _SOON_REMOTE_S: Final = 4.0
 _LOCAL_S: Final = 3.0
 _REMOTE_S: Final = 25.0
 """How long an owner may take that lives: an idle one looks each twenty seconds."""
-_IN_ALL_S: Final = 150.0
+_PATIENCE_S_MAX: Final = 60.0
+_IN_ALL_S: Final = 300.0
 _POLL_S: Final = 0.1
 _LOG_BYTES_MAX: Final = 1 << 20
 _DETACHED: Final = '"$@" >>"$0" 2>&1 & echo $!'
@@ -78,10 +79,13 @@ class AskerDoor:
         return self._asker.replica.exists(segment)
 
     def find_session(self, holder: str, ttl_s: float) -> int:
-        return self._asked(lambda wait_s: self._asker.session(holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
+        return self._asked(lambda wait_s: find_session(self._asker, holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
 
-    def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
-        self._asked(lambda wait_s: self._asker.commit(changes, once, wait_s=wait_s))
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        def call(wait_s: float) -> int:
+            return attach_written(self._asker, session_id, written, once, end_session=end_session, wait_s=wait_s)
+
+        self._asked(call)
 
     def depose(self) -> None:
         """Have a server of ours own the container, unless one does. Raises ``StorageUnavailable`` where it does not come to serve."""
@@ -116,7 +120,7 @@ class AskerDoor:
                 gone = self._started is None or not is_alive(self._started)
                 if gone and (now_s >= began_s + patience_s or self._is_released()):
                     self._start()
-            wait_s = patience_s
+            wait_s = max(patience_s, min(_PATIENCE_S_MAX, wait_s * 2))  # it may be at work on many chunks
 
     def _is_released(self) -> bool:
         """Whether the last owner has said that it ends. If not, asking tells."""

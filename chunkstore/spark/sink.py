@@ -21,7 +21,7 @@ from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
 from chunkstore.metadata.sinks import JOB, STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
-from chunkstore.spark.committing import Door, Written, commit_batch, commit_job, give_up
+from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.once import Incoming, judge_job
 from chunkstore.spark.owners import AskerDoor, driver_pid
@@ -36,9 +36,9 @@ __all__ = [
     "StreamWriter",
     "columns_of",
     "incoming_of",
+    "job_of",
     "run_task",
     "warn_unframed",
-    "written_of",
 ]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
@@ -88,7 +88,7 @@ def warn_unframed(options: WriteOptions) -> None:
         )
 
 
-def written_of(messages: Sequence[object], options: WriteOptions) -> tuple[list[Message], Written]:
+def job_of(messages: Sequence[object], options: WriteOptions) -> tuple[list[Message], Job]:
     """What the tasks have written. Raises ``Conflict`` where they belong to different sessions."""
     told = [message for message in messages if isinstance(message, Message)]
     sessions = {(message.container_uuid, message.session_id) for message in told}
@@ -98,7 +98,7 @@ def written_of(messages: Sequence[object], options: WriteOptions) -> tuple[list[
     session_id = told[0].session_id if told else 0
     leftovers = any(message.attempt for message in told)
     outputs = tuple(message.outputs for message in told)
-    return told, Written(session_id, outputs, options.order_by is not None, leftovers)
+    return told, Job(session_id, outputs, options.order_by is not None, leftovers)
 
 
 def incoming_of(
@@ -160,12 +160,12 @@ class BatchWriter(DataSourceArrowWriter):
             )
             return
         with annotated(container=self._options.container), AskerDoor(self._options, stream=False) as door:
-            told, written = written_of(messages, self._options)
+            told, job = job_of(messages, self._options)
             _require_container(told, door)
-            written = written._replace(session_id=self._plan.session_id)
-            if commit_job(door, self._options.application, self._options.version, written) == "done":
+            job = job._replace(session_id=self._plan.session_id)
+            if commit_job(door, self._options.application, self._options.version, job) == "done":
                 with suppress(ChunkstoreError):
-                    give_up(door, written.session_id)
+                    give_up(door, job.session_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """End the session, so that nothing of it can be attached any more; deletes nothing. Raises nothing of ours: that is said."""
@@ -202,12 +202,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Commit the micro-batch, once. Raises as ``commit_batch``; then the query ends, and goes on when it is started again."""
         with annotated(container=self._options.container, batch=batchId), AskerDoor(self._options, stream=True) as door:
-            told, written = written_of(messages, self._options)
+            told, job = job_of(messages, self._options)
             _require_container(told, door)
             incoming, run = incoming_of(told, door, self._options, batchId)
             if not told:
-                written = written._replace(session_id=self._plan.session_id)
-            verdict = commit_batch(door, incoming, run, written)
+                job = job._replace(session_id=self._plan.session_id)
+            verdict = commit_batch(door, incoming, run, job)
         if verdict == "overrule":
             _LOG.warning("sink %r: sinkReset overruled a refusal at micro-batch %d", incoming.sink, batchId)
 

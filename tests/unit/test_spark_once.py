@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.asks import AskedChange
+from chunkstore.attaching import Written
 from chunkstore.changes import Attach, Create, EndSession, TablePut
 from chunkstore.errors import Conflict, InvalidArgument, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import SinkRow
@@ -18,7 +19,7 @@ from chunkstore.operations.tables import TableEntry
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
-from chunkstore.spark.committing import Written, commit_batch, commit_job, give_up, in_order
+from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up, in_order
 from chunkstore.spark.once import Incoming, judge_batch, judge_job
 
 HERE, THERE = b"h" * 16, b"t" * 16
@@ -53,6 +54,11 @@ class Container:
         self.lsn += 1
         self.open[self.lsn] = OpenSession(self.lsn, holder, 1 << 50, 1 << 50)
         return self.lsn
+
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        changes: list[AskedChange] = [item.create for item in written if item.create is not None]
+        changes += [Attach(item.segment, session_id, item.chunks) for item in written]
+        self.commit([*changes, *([EndSession(session_id)] if end_session else [])], once)
 
     def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
         answer = self.answers.pop(0) if self.answers else "heard"
@@ -91,9 +97,9 @@ class Container:
         self.rows[once.key] = TableEntry(once.key, once.value, self.lsn)
 
 
-def written(session_id: int, *numbers: int, leftovers: bool = False, segment: str = "s") -> Written:
+def written(session_id: int, *numbers: int, leftovers: bool = False, segment: str = "s") -> Job:
     chunks = tuple(SessionChunk(session_chunk_id(session_id, number, 0), 1, 0) for number in numbers)
-    return Written(session_id, ((Output(segment, chunks, None, None),),), False, leftovers)
+    return Job(session_id, ((Output(segment, chunks, None, None),),), False, leftovers)
 
 
 STEPS = st.lists(
@@ -224,9 +230,9 @@ def test_an_empty_micro_batch_counts() -> None:
     container = Container()
     for number in (0, 1):
         session_id = container.find_session("query", 1.0)
-        commit_batch(container, incoming(number), "run", Written(session_id, (), False, False))
+        commit_batch(container, incoming(number), "run", Job(session_id, (), False, False))
     with pytest.raises(Conflict):
-        commit_batch(container, incoming(3), "run", Written(session_id, (), False, False))
+        commit_batch(container, incoming(3), "run", Job(session_id, (), False, False))
 
 
 def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -> None:
@@ -273,10 +279,10 @@ def test_others_move_the_rows_meanwhile() -> None:
 
 
 def test_ranges_of_tasks() -> None:
-    def ordered(*ranges: tuple[int, int]) -> Written:
+    def ordered(*ranges: tuple[int, int]) -> Job:
         chunks = [(SessionChunk(session_chunk_id(1, number, 0), 1, 0),) for number in range(len(ranges))]
         outputs = [(Output("s", made, *found),) for made, found in zip(chunks, ranges, strict=True)]
-        return Written(1, tuple(outputs), True, False)
+        return Job(1, tuple(outputs), True, False)
 
     found = in_order(ordered((5, 9), (1, 5), (5, 5)))["s"]
     assert [int.from_bytes(chunk.id[16:24], "big") for chunk in found] == [1, 2, 0]
