@@ -53,6 +53,11 @@ def original_error(caught: BaseException) -> ChunkstoreError | None:
     It has the type, the message and the fields of the original; fields that JSON cannot say are their ``repr``. Where the Python
     of a worker is another one than the driver's (``feature`` "python") or lacks a package (its name), it is ``Unsupported``.
     """
+    behind: BaseException | None = caught
+    while behind is not None:  # what was raised in this very process is there as it was
+        if isinstance(behind, ChunkstoreError):
+            return behind
+        behind = behind.__cause__ or behind.__context__
     text = str(caught)
     return _told(text) or _of_python(text)
 

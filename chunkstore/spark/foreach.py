@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -48,8 +48,7 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
 
     def commit_frame(frame: DataFrame, batch: int) -> None:
         if type(frame).__module__.startswith("pyspark.sql.connect"):
-            text = "foreach_batch needs the driver's own process; through Spark Connect use writeStream.format('chunkstore')"
-            raise Unsupported(text, feature="Spark Connect")
+            raise _elsewhere()
         columns = columns_of(frame.schema, chosen)
         door = StoreDoor(store, uuid)
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -61,7 +60,25 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         incoming, run = incoming_of(told, door, chosen, batch, query)
         commit_batch(door, incoming, run, job._replace(session_id=session_id))
 
-    return commit
+    return _Committing(commit)
+
+
+def _elsewhere() -> Unsupported:
+    text = "foreach_batch needs the driver's own process; through Spark Connect use writeStream.format('chunkstore')"
+    return Unsupported(text, feature="Spark Connect")
+
+
+class _Committing:
+    """What Spark calls with each micro-batch, in the process that has the store. Spark Connect would send it to another."""
+
+    def __init__(self, commit: Callable[[DataFrame, int], None]) -> None:
+        self._commit = commit
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        self._commit(frame, batch)
+
+    def __reduce__(self) -> NoReturn:
+        raise _elsewhere()
 
 
 def _task(plan: WritePlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

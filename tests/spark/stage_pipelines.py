@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import chunkstore
 from tests.spark.test_connect import make_store
 from tests.support.data import pattern
 from tests.support.paths import ROOT
@@ -18,7 +19,8 @@ def tables(url: str, segment: str) -> str:
     """The guide's example, over this segment of this root."""
     blocks = (ROOT / "docs" / "guide-spark.md").read_text(encoding="utf-8").split("```\n")
     [text] = [block for block in blocks if "import pipelines as dp" in block]
-    assert text.count("file:///srv/log") == text.count('"segments", "orders"') == 1
+    assert text.count("file:///srv/log") == 3
+    assert text.count('"segments", "orders"') == 2
     return text.replace("file:///srv/log", url).replace('"segments", "orders"', f'"segments", "{segment}"')
 
 
@@ -32,14 +34,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_tables_from_the_source(python: Path, tmp_path: Path) -> None:
+def test_tables_from_the_source_and_a_sink(python: Path, tmp_path: Path) -> None:
     url = make_store(tmp_path)
     pipeline = Pipeline(tmp_path / "project", python, tables(url, "orders"))
     done = pipeline.run()
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert b"".join(row["value"] for row in sorted(pipeline.rows("orders"), key=lambda row: row["offset"])) == pattern(  # type: ignore[arg-type, return-value, misc]
-        0, 5 << 19
-    )
+    data = pattern(0, 5 << 19)
+    rows = {row["offset"]: row["value"] for row in pipeline.rows("orders")}
+    assert rows == {at: data[at : at + (1 << 20)] for at in (0, 1 << 20, 2 << 20)}
+    assert pipeline.run().returncode == 0, "nothing is new: nothing is written again"
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "another-cache"), lmdb_map_bytes=1 << 28)
+    with chunkstore.open_replica(url, settings=settings) as replica:
+        assert replica.info("copy").length == len(data)
+        assert replica.read("copy", 0, len(data)) == data
     assert pipeline.rows("total") == [{"bytes": 5 << 19, "rows": 3}]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import sys
 from typing import Any, Final
 
@@ -42,7 +43,26 @@ def _read(spark: Any, root: str) -> dict[str, object]:
         except PySparkException as caught:
             error = original_error(caught)
             told[name] = None if error is None else [type(error).__name__, error.to_fields()]
+    told["foreach"] = _refused(spark, root)
     return told
+
+
+def _refused(spark: Any, root: str) -> object:
+    """What is said of the one thing that needs the driver's own process."""
+    from pyspark.errors import PySparkException
+
+    import chunkstore
+    from chunkstore.spark import foreach_batch
+    from chunkstore.spark.errors import original_error
+
+    stream = spark.readStream.format("chunkstore").options(segments="orders").load(root).select("value")
+    with chunkstore.open(root, container="mine") as store:
+        try:
+            stream.writeStream.foreachBatch(foreach_batch(store, segments="copy"))
+        except (PySparkException, pickle.PickleError) as caught:
+            error = original_error(caught)
+            return None if error is None else [type(error).__name__, error.to_fields()]
+    return "nothing"
 
 
 def round_trip(spark: Any, root: str, checkpoint: str) -> dict[str, object]:
