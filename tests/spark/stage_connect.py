@@ -32,6 +32,7 @@ def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     folder = tmp_path_factory.mktemp("server")
     port = free_port()
     environment = clean_environment(folder, "127.0.0.1") | {"PYSPARK_PYTHON": str(python), "SPARK_LOG_DIR": str(folder)}
+    environment |= {"SPARK_DAEMON_MEMORY": "1g"}  # the server is a driver, too
     chosen = settings_of(folder) | {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -54,5 +55,6 @@ def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     process.stop()
 
 
+@pytest.mark.timeout(600)
 def test_a_server_of_its_own(server: str, python: Path, tmp_path: Path) -> None:
     check_told(run_client(server, make_store(tmp_path), tmp_path, python=str(python), sources=""))

@@ -62,13 +62,14 @@ def run_client(remote: str, url: str, scratch: Path, *, python: str = sys.execut
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=560,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.timeout(600)
 def test_a_local_server(tmp_path: Path) -> None:
     if missing_of_connect():
         pytest.skip(missing_of_connect())

@@ -25,7 +25,6 @@ _CONF = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.master": "local[2]",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
 }
@@ -47,7 +46,7 @@ class Pipeline:
         conf = [word for item in _CONF.items() for word in ("--conf", "=".join(item))]
         warehouse = ("--conf", f"spark.sql.warehouse.dir=file://{self.folder}/warehouse")
         return subprocess.run(
-            [str(spark_home() / "bin" / "spark-pipelines"), "run", *conf, *warehouse, *arguments],
+            [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", "local[2]", *conf, *warehouse, *arguments],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,
