@@ -12,6 +12,7 @@ import argparse
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,7 @@ def measure(report: Report, spark: Any, path: Path, total: int, rounds: int) -> 
                 rows.repartition(4, "segment").sortWithinPartitions("segment", "at").select("segment", "value").cache()
             )
             count = frame.count()
-            ways: dict[str, Callable[[], None]] = {
-                "parquet": lambda frame=frame: (
-                    frame.write.mode("overwrite").option("compression", "none").parquet(str(path / "parquet"))
-                ),
-                "segments": lambda frame=frame: frame.write.format("chunkstore").mode("append").save(root),
-                "lines": lambda frame=frame: (
-                    frame.write.format("chunkstore").option("framing", "lines").mode("append").save(root)
-                ),
-            }
+            ways = _ways(frame, root, path)
             taken: dict[str, list[float]] = {name: [] for name in ways}
             for number in range(rounds + 1):
                 for name in random.Random(number).sample(list(ways), len(ways)):
@@ -74,6 +67,16 @@ def measure(report: Report, spark: Any, path: Path, total: int, rounds: int) -> 
                     detail=detail,
                 )
         _micro_batches(report, spark, path, root, store)
+
+
+def _ways(frame: Any, root: str, path: Path) -> dict[str, Callable[[], None]]:
+    def own(framing: str) -> None:
+        frame.write.format("chunkstore").option("framing", framing).mode("append").save(root)
+
+    def parquet() -> None:
+        frame.write.mode("overwrite").option("compression", "none").parquet(str(path / "parquet"))
+
+    return {"parquet": parquet, "segments": partial(own, "none"), "lines": partial(own, "lines")}
 
 
 def _micro_batches(report: Report, spark: Any, path: Path, root: str, store: chunkstore.ChunkedSegmentStorage) -> None:
