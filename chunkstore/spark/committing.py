@@ -33,7 +33,7 @@ _SESSION_S: Final = 3_600.0
 """A stream's session that is older is changed for another: then the sweep takes what failed tasks have left in it."""
 _TOKEN_BYTES: Final = 16
 _NO_SESSION: Final = 1
-"""The id of a container's first record is nobody's session."""
+"""Ids hold the epoch that gave them: this is nobody's."""
 
 
 class Door(Protocol):
