@@ -11,41 +11,47 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import chunkstore
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.config import KIB, MIB
 from chunkstore.pulsar import OffloadWriter, plan
+from chunkstore.spark import map_batches
 from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
 
 TOPIC = "public/default/persistent/bench"
 ENTRY_BYTES = 1 * KIB
+"""Of the cases that are measured with one length only."""
 FILE_BYTES = 64 * MIB
 BLOCK_BYTES = 8 * MIB
 TARGET = 0.5
+MAPPED_TARGETS = {100: 0.75, KIB: 1.0, 10 * KIB: 1.05}
+"""Of ``map_batches``, by the length of entries."""
 
 
-def _payloads(pool: bytes, count: int) -> pa.Array:
-    at = [number * 7919 % (len(pool) - ENTRY_BYTES) for number in range(count)]
-    return pa.array([pool[begin : begin + ENTRY_BYTES] for begin in at], pa.binary())
+def _payloads(pool: bytes, count: int, entry_bytes: int) -> pa.Array:
+    at = [number * 7919 % (len(pool) - entry_bytes) for number in range(count)]
+    return pa.array([pool[begin : begin + entry_bytes] for begin in at], pa.binary())
 
 
-def build(path: Path, total: int) -> tuple[str, list[str], Path]:
+def build(path: Path, total: int, entry_bytes: int) -> tuple[str, list[str], Path]:
     """A container with one ledger to each data segment of 64 MiB, these segments' names, and parquet files of the same rows."""
     pool = os.urandom(8 * MIB)
     root = f"file://{path}/root"
     parquet = path / "parquet"
-    parquet.mkdir()
-    per_file = FILE_BYTES // ENTRY_BYTES
-    payloads = _payloads(pool, per_file)
+    parquet.mkdir(parents=True)
+    per_file = FILE_BYTES // entry_bytes
+    payloads = _payloads(pool, per_file, entry_bytes)
     with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)) as store:
         writer = OffloadWriter(store, TOPIC, segment_bytes_max=2 * FILE_BYTES, block_bytes=BLOCK_BYTES)
         for number in range(total // FILE_BYTES):
@@ -93,9 +99,20 @@ class Taken(NamedTuple):
     processor_s: float
 
 
-def measure(report: Report, spark: Any, built: tuple[str, list[str], Path], total: int, rounds: int) -> None:
+def sums(batches: Any) -> Any:
+    """One row of a task: how many entries, and how many bytes they have."""
+    count = total = 0
+    for batch in batches:
+        count += batch.num_rows
+        total += pc.sum(pc.binary_length(batch.column("payload"))).as_py() or 0
+    yield pa.record_batch({"count": [count], "total": [total]})
+
+
+def measure(
+    report: Report, spark: Any, built: tuple[str, list[str], Path], total: int, rounds: int, entry_bytes: int
+) -> None:
     """Run the cases; every one must see all the rows."""
-    count = total // ENTRY_BYTES
+    count = total // FILE_BYTES * (FILE_BYTES // entry_bytes)
     root, segments, parquet = built
 
     def ledgers(*expressions: str, **options: str) -> Any:
@@ -109,15 +126,24 @@ def measure(report: Report, spark: Any, built: tuple[str, list[str], Path], tota
     def peer(*expressions: str) -> Any:
         return spark.read.parquet(str(parquet)).selectExpr(*expressions).first()
 
+    def mapped() -> Any:
+        options = {"path": root, "topic": TOPIC, "columns": "payload"}
+        return (
+            map_batches(spark, sums, "count LONG, total LONG", **options).selectExpr("sum(count)", "sum(total)").first()
+        )
+
     all_bytes = "sum(length(payload))"
     cases: dict[str, Callable[[], Any]] = {
         "parquet": lambda: peer("count(entry)", all_bytes),
         "ledgers": lambda: ledgers("count(entry)", all_bytes),
+        "map_batches": mapped,
         "ledgers, two columns": lambda: ledgers("count(entry)", all_bytes, columns="entry,payload"),
         "segments": lambda: raw("count(offset)", "sum(length(value))"),
         "parquet, entry ids": lambda: peer("count(entry)", "sum(entry)"),
         "ledgers, entry ids": lambda: ledgers("count(entry)", "sum(entry)", columns="entry"),
     }
+    if entry_bytes != ENTRY_BYTES:
+        cases = {name: cases[name] for name in ("parquet", "map_batches")}
     times: dict[str, list[Taken]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(cases), len(cases)):
@@ -126,8 +152,12 @@ def measure(report: Report, spark: Any, built: tuple[str, list[str], Path], tota
             if number:  # the first round warms the JVM up
                 times[name].append(Taken(time_s() - began, _processor_s() - used))
             assert name == "segments" or found[0] == count, f"{name}: {found} rows of {count}"
+    mapped_case = f"ledgers by map_batches, {entry_bytes} B entries"
+    _ratio(report, mapped_case, times["parquet"], times["map_batches"], total, MAPPED_TARGETS[entry_bytes])
+    if entry_bytes != ENTRY_BYTES:
+        return
     for name, target in (("ledgers", TARGET), ("ledgers, two columns", TARGET), ("segments", None)):
-        _ratio(report, f"{name}, {ENTRY_BYTES} B entries", times["parquet"], times[name], total, target)
+        _ratio(report, f"{name}, {entry_bytes} B entries", times["parquet"], times[name], total, target)
     _ratio(report, "ledgers, entry ids only", times["parquet, entry ids"], times["ledgers, entry ids"], total, None)
 
 
@@ -163,9 +193,11 @@ def main() -> None:
     report = Report("spark-quick" if options.quick else "spark")
     total = (128 if options.quick else 1024) * MIB
     with scratch(options.dir) as path:
-        built = build(path, total)
         spark = start_session(path, java_options="-XX:+UseParallelGC")
-        measure(report, spark, built, total, 3 if options.quick else 7)
+        for entry_bytes in MAPPED_TARGETS:
+            built = build(path / str(entry_bytes), total, entry_bytes)
+            measure(report, spark, built, total, 3 if options.quick else 7, entry_bytes)
+            shutil.rmtree(path / str(entry_bytes))
         spark.stop()
     report.save()
 

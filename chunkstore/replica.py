@@ -20,7 +20,7 @@ from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
 from chunkstore.invariants import ORPHANED, Finding
-from chunkstore.metadata.port import Head, MetadataStore
+from chunkstore.metadata.port import Head, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
@@ -65,6 +65,7 @@ class Replica(ReadableContainer):
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         uuid: bytes = b"",
+        passes: Callable[[Position, int, int], bool] | None = None,
         why_absent: Callable[[str], ChunkstoreError | None] | None = None,
         promote: Promote | None = None,
         fetch: Callable[[str], bool] | None = None,
@@ -79,6 +80,7 @@ class Replica(ReadableContainer):
         """The container's, of 16 bytes."""
         self.storage = storage
         """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
+        self._passes = passes
         self._promote = promote
         self._close_cache = close_cache
         self._close_storage = close_storage
@@ -152,6 +154,17 @@ class Replica(ReadableContainer):
         if lsn is None:
             raise DeadlineExceeded("following the journal", deadline_s=self.settings.op_deadline_s)
         return lsn
+
+    def passes(self, epoch: int, lsn: int) -> bool:
+        """Whether the history shown here goes, or went, through record ``lsn`` in the stream of ``epoch``.
+
+        False: it has not come so far yet (``refresh`` first), or a repair or a restore has cut that off. Raises ``Damaged``,
+        ``StorageUnavailable``, ``Closed``, and ``Unsupported`` of a backup. Retry: safe.
+        """
+        self._check_open()
+        if self._passes is None:
+            raise Unsupported("there is no journal here to ask", feature="passes")
+        return self._passes(self._context.look(lambda view: view.head).position, epoch, lsn)
 
     def table(self, namespace: str) -> TableReader:
         """The reading half of a table. Raises ``InvalidArgument``."""

@@ -7,8 +7,18 @@ beside this file. Leaves out: when to offload (policies), ledgers that live in B
 """
 
 from chunkstore.pulsar.contexts import LedgerNotFound
-from chunkstore.pulsar.planning import Block, LedgerRange, plan
+from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, TopicPosition, plan
 from chunkstore.pulsar.reader import LedgerReader, LedgerSummary
 from chunkstore.pulsar.writer import OffloadWriter
 
-__all__ = ["Block", "LedgerNotFound", "LedgerRange", "LedgerReader", "LedgerSummary", "OffloadWriter", "plan"]
+__all__ = [
+    "Block",
+    "LedgerNotFound",
+    "LedgerRange",
+    "LedgerReader",
+    "LedgerSummary",
+    "OffloadWriter",
+    "TopicPlanner",
+    "TopicPosition",
+    "plan",
+]

@@ -41,11 +41,12 @@ LEDGERS_MAX: Final = 4096
 """Ledgers in one offload segment: a row holds their ranges."""
 
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 OPEN: Final = 1
 COMPLETE: Final = 2
 _NUMBER_MAX: Final = (1 << 63) - 1
 _FIELDS: Final = 7
+_FIELDS_WITH_COUNTS: Final = 8
 _FIELDS_MAX: Final = 64
 
 Stored = ChunkedSegmentStorage | Replica
@@ -65,11 +66,13 @@ class LedgerNotFound(ChunkstoreError):
 
 
 class EntryRange(NamedTuple):
-    """A ledger's entries in one offload segment: from ``first_entry`` to ``last_entry``, both there; gaps may lie between."""
+    """A ledger's entries in one offload segment: from ``first_entry`` to ``last_entry``, both there; gaps may lie between. ``entries``: how
+    many there are; 0: not known."""
 
     ledger: int
     first_entry: int
     last_entry: int
+    entries: int = 0
 
 
 class Context(NamedTuple):
@@ -119,9 +122,10 @@ def key_of(topic: str, sequence: int) -> bytes:
 
 def encode_context(context: Context) -> bytes:
     """The row's value."""
-    flat = [number for item in context.ranges for number in item]
+    flat = [number for item in context.ranges for number in item[:3]]
+    counts = [item.entries for item in context.ranges]
     state = COMPLETE if context.complete else OPEN
-    row = (MAJOR, MINOR, context.uuid, state, context.data_length, context.index_length, flat)
+    row = (MAJOR, MINOR, context.uuid, state, context.data_length, context.index_length, flat, counts)
     value: bytes = msgpack.packb(row)
     return value
 
@@ -133,17 +137,24 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
         row = unpack_row(value, 3 * LEDGERS_MAX)
         if type(row) is not tuple or not _FIELDS <= len(row) <= _FIELDS_MAX or row[0] != MAJOR:
             raise _damage(key, f"not a context of major version {MAJOR}")
-        _, _, uuid, state, data_length, index_length, flat = row[:_FIELDS]
+        _, minor, uuid, state, data_length, index_length, flat = row[:_FIELDS]
         if key[-9:-8] != b"\0" or not topic or type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2):
             raise _damage(key, "topic, uuid or state is wrong")
         if type(flat) is not tuple or len(flat) % 3:
             raise _damage(key, "entry ranges are not triples")
-        _check_numbers(key, (data_length, index_length, *flat))
+        counts: tuple[int, ...] = (0,) * (len(flat) // 3)
+        if type(minor) is not int or minor > 0:
+            if len(row) < _FIELDS_WITH_COUNTS or type(row[7]) is not tuple or len(row[7]) != len(counts):
+                raise _damage(key, "the counts of entries are not those of its ranges")
+            counts = row[7]
+        _check_numbers(key, (data_length, index_length, *flat, *counts))
     except (ValueError, TypeError) as error:
         raise _damage(key, str(error) or type(error).__name__) from error
-    ranges = tuple(EntryRange(*flat[at : at + 3]) for at in range(0, len(flat), 3))
+    ranges = tuple(EntryRange(flat[at], flat[at + 1], flat[at + 2], counts[at // 3]) for at in range(0, len(flat), 3))
     if any(item.last_entry < item.first_entry for item in ranges):
         raise _damage(key, "an entry range ends before it begins")
+    if any(item.entries > item.last_entry - item.first_entry + 1 for item in ranges):
+        raise _damage(key, "an entry range has more entries than ids")
     sequence = int.from_bytes(key[-8:], "big")
     return Context(topic, sequence, uuid, state == COMPLETE, data_length, index_length, ranges, version)
 

@@ -7,10 +7,12 @@ is there is whole. Leaves out: reading entries (``reader``), which chunks the by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, DataSource, entry_id_at, parse_block_header
+from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, ENTRY_ID_MAX, DataSource, entry_id_at, parse_block_header
 from chunkstore.codec.pulsar.pip76_index import (
     INDEX_BYTES_MAX,
     BlockRef,
@@ -21,13 +23,34 @@ from chunkstore.codec.pulsar.pip76_index import (
 )
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
-from chunkstore.errors import Damaged
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.handles import SegmentHandle
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts
 
-__all__ = ["BLOCKS_MAX", "Block", "LedgerRange", "last_entries", "plan", "plan_context", "reader_of", "walk_blocks"]
+__all__ = [
+    "BLOCKS_MAX",
+    "Block",
+    "LedgerRange",
+    "TopicPlanner",
+    "TopicPosition",
+    "last_entries",
+    "plan",
+    "reader_of",
+    "walk_blocks",
+]
 
 BLOCKS_MAX = 65_536
 """Blocks in one offload segment: the writer begins another one then."""
+_KEPT: Final = 4
+"""Offload segments whose blocks a planner remembers."""
+
+
+class TopicPosition(NamedTuple):
+    """A place in a topic: the offload segments below ``sequence``, and the first ``offset`` bytes of the data of that one. Positions
+    compare as the entries behind them were written, and survive merges. ``(0, 0)``: the beginning."""
+
+    sequence: int
+    offset: int
 
 
 def plan(store: Stored, topic: str, ledgers: Sequence[int] | None = None) -> tuple[LedgerRange, ...]:
@@ -36,44 +59,163 @@ def plan(store: Stored, topic: str, ledgers: Sequence[int] | None = None) -> tup
     What is acknowledged when this is called is in the answer. Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a
     context, an index or a block header is wrong), and what reading raises.
     """
-    check_topic(topic)
-    wanted = None if ledgers is None else set(ledgers)
-    ranges: list[LedgerRange] = []
-    contexts = iter_contexts(store, topic)
-    for context in contexts:
-        if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
-            ranges += plan_context(store, context, wanted)
-    # Entries ascend from one offload segment to the next, and sorting is stable.
-    ranges.sort(key=lambda item: item.ledger)
-    if not contexts or (wanted is None and not ranges):
-        raise LedgerNotFound(topic)
-    for ledger in sorted(wanted - {item.ledger for item in ranges}) if wanted is not None else ():
-        raise LedgerNotFound(topic, ledger)
-    return tuple(ranges)
+    return TopicPlanner(store, topic).plan(ledgers)
 
 
-def plan_context(store: Stored, context: Context, wanted: set[int] | None = None) -> list[LedgerRange]:
-    """The parts that one offload segment holds, of the ``wanted`` ledgers. Raises as ``plan``."""
-    if context.complete:
-        spans = _read_index(store, context).spans()
-        lasts = {item.ledger: item.last_entry for item in context.ranges}
-    else:
-        spans = walk_blocks(store, context.data)
-        lasts = last_entries(store, context.data, spans, wanted)
-    blocks: dict[int, list[Block]] = {}
+class TopicPlanner:
+    """Plans one topic again and again. Of an open offload segment each block header is read once, in whatever call needs it first, and
+    of a complete one nothing but its index: what was read is not read again.
+
+    Where new whole entries are is a matter of positions: ``end`` says up to where there are any, ``borders`` which positions between two
+    of these are ends of blocks (a block is there as a whole, and so are its entries), ``between`` which blocks of which ledgers lie there.
+    So whoever has read up to a position goes on with ``between(position, end())``, or up to the last of ``borders`` that it wants. No data
+    is read for that, only headers behind what this planner has seen. Positions may be kept, and given to another planner.
+
+    ``store``: an owner or a replica (refreshed by the caller); not thread-safe. Every call raises ``Damaged`` (a context, an index or a
+    block header is wrong), ``SegmentNotFound`` (a data segment was deleted), ``SegmentTruncated``, and what reading raises; it changes
+    nothing, so a retry is safe.
+    """
+
+    def __init__(self, store: Stored, topic: str) -> None:
+        self.topic = check_topic(topic)
+        self._store = store
+        self._walks: dict[bytes, _Walk] = {}
+        """By uuid: of open offload segments, and of those that were planned last and are complete by now."""
+        self._indexes: OrderedDict[bytes, list[BlockSpan]] = OrderedDict()
+        """By uuid: the blocks of complete ones, for a while."""
+
+    def plan(self, ledgers: Sequence[int] | None = None) -> tuple[LedgerRange, ...]:
+        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once."""
+        wanted = None if ledgers is None else set(ledgers)
+        ranges: list[LedgerRange] = []
+        contexts = self._contexts()
+        for context in contexts:
+            if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
+                ranges += self._plan_context(context, wanted)
+        # Entries ascend from one offload segment to the next, and sorting is stable.
+        ranges.sort(key=lambda item: item.ledger)
+        if not contexts or (wanted is None and not ranges):
+            raise LedgerNotFound(self.topic)
+        for ledger in sorted(wanted - {item.ledger for item in ranges}) if wanted is not None else ():
+            raise LedgerNotFound(self.topic, ledger)
+        return tuple(ranges)
+
+    def begin(self) -> TopicPosition:
+        """The position in front of all entries that are there; whoever stands below it has lost what was in between."""
+        return TopicPosition(next((context.sequence for context in self._contexts()), 0), 0)
+
+    def end(self) -> TopicPosition:
+        """The position behind all entries that are acknowledged now; ``(0, 0)`` where there are none."""
+        for context in reversed(self._contexts()):
+            length = context.data_length if context.complete else self._walk(context).position
+            if length:
+                return TopicPosition(context.sequence, length)
+        return TopicPosition(0, 0)
+
+    def borders(self, start: TopicPosition, stop: TopicPosition) -> Iterator[TopicPosition]:
+        """The ends of the blocks between two positions, ascending: where a reader may stop. Raises ``InvalidArgument`` as ``between``."""
+        for context, spans in self._blocks(start, stop):
+            yield from (TopicPosition(context.sequence, span.end) for span in spans)
+
+    def between(self, start: TopicPosition, stop: TopicPosition) -> tuple[LedgerRange, ...]:
+        """The blocks between two positions, by offload segment and ledger, as they were written.
+
+        ``last_entry`` is a bound where the last block of a ledger is open or not among them: its entries are those up to it. ``entries`` is
+        0 unless a range holds all that its offload segment has of its ledger. Raises ``InvalidArgument`` (a position is no end of a block:
+        it is of another topic or container), and see the class.
+        """
+        found: list[LedgerRange] = []
+        for context, spans in self._blocks(start, stop):
+            wholes = {item.ledger: item for item in context.ranges}
+            behind = [span for span in self._spans(context) if span.start >= spans[-1].end]
+            for ledger, row in _by_ledger(spans).items():
+                whole = wholes.get(ledger)
+                later = next((span.first_entry for span in behind if span.ledger == ledger), None)
+                last, entries = ENTRY_ID_MAX if later is None else later - 1, 0
+                if later is None and whole is not None:
+                    last = whole.last_entry
+                    entries = whole.entries if row[0].first_entry == whole.first_entry else 0
+                part = LedgerRange(
+                    self.topic, ledger, row[0].first_entry, last, context.data, tuple(row), context.complete, entries
+                )
+                found.append(part)
+        return tuple(found)
+
+    # Helpers
+
+    def _contexts(self) -> list[Context]:
+        contexts = iter_contexts(self._store, self.topic)
+        kept = {context.uuid for context in contexts[-_KEPT:]}
+        self._walks = {uuid: walk for uuid, walk in self._walks.items() if uuid in kept}
+        return contexts
+
+    def _walk(self, context: Context) -> _Walk:
+        walk = self._walks.setdefault(context.uuid, _Walk(context.data))
+        walk.go_on(self._store)
+        return walk
+
+    def _spans(self, context: Context) -> list[BlockSpan]:
+        """The blocks of an offload segment, by position."""
+        walk = self._walks.get(context.uuid)
+        if not context.complete or (walk is not None and walk.position == context.data_length):
+            return self._walk(context).spans
+        if context.uuid not in self._indexes:
+            self._indexes[context.uuid] = _read_index(self._store, context).spans()
+            if len(self._indexes) > _KEPT:
+                self._indexes.popitem(last=False)
+        return self._indexes[context.uuid]
+
+    def _blocks(self, start: TopicPosition, stop: TopicPosition) -> Iterator[tuple[Context, list[BlockSpan]]]:
+        for context in self._contexts():
+            if not start.sequence <= context.sequence <= stop.sequence:
+                continue
+            low = start.offset if context.sequence == start.sequence else 0
+            high = stop.offset if context.sequence == stop.sequence else None
+            if high == 0 or (context.complete and low == context.data_length):
+                continue
+            spans = self._spans(context)
+            ends = {0, *(span.end for span in spans)}
+            if low not in ends or (high is not None and high not in ends):
+                what = f"{low} to {spans[-1].end if spans and high is None else high}"
+                text = f"bytes {what} of {context.data} do not begin and end with blocks: of another topic or container"
+                raise InvalidArgument(text, argument="start" if low not in ends else "stop")
+            chosen = [span for span in spans if span.start >= low and (high is None or span.end <= high)]
+            if chosen:
+                yield context, chosen
+
+    def _plan_context(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
+        """The parts that one offload segment holds, of the ``wanted`` ledgers."""
+        spans = self._spans(context)
+        counts = {item.ledger: item.entries for item in context.ranges}
+        if context.complete:
+            lasts = {item.ledger: item.last_entry for item in context.ranges}
+        else:
+            lasts = last_entries(self._store, context.data, spans, wanted, known=self._walk(context).lasts)
+        rows = _by_ledger(span for span in spans if wanted is None or span.ledger in wanted)
+        if any(ledger not in lasts for ledger in rows):
+            raise Damaged(
+                "the index holds ledgers that the offload context does not", object=f"segment {context.index_segment}"
+            )
+        return [
+            LedgerRange(
+                self.topic,
+                ledger,
+                row[0].first_entry,
+                lasts[ledger],
+                context.data,
+                tuple(row),
+                context.complete,
+                counts.get(ledger, 0),
+            )
+            for ledger, row in rows.items()
+        ]
+
+
+def _by_ledger(spans: Iterable[BlockSpan]) -> dict[int, list[Block]]:
+    rows: dict[int, list[Block]] = {}
     for span in spans:
-        if wanted is None or span.ledger in wanted:
-            blocks.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
-    if any(ledger not in lasts for ledger in blocks):
-        raise Damaged(
-            "the index holds ledgers that the offload context does not", object=f"segment {context.index_segment}"
-        )
-    return [
-        LedgerRange(
-            context.topic, ledger, row[0].first_entry, lasts[ledger], context.data, tuple(row), context.complete
-        )
-        for ledger, row in blocks.items()
-    ]
+        rows.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
+    return rows
 
 
 def _read_index(store: Stored, context: Context) -> SegmentIndex:
@@ -91,33 +233,73 @@ def _read_index(store: Stored, context: Context) -> SegmentIndex:
     return index
 
 
-def walk_blocks(store: Stored, segment: str) -> list[BlockSpan]:
-    """The blocks of a data segment that has no index yet, by their headers. One small read a block.
+class _Walk:
+    """The blocks of a data segment that has no index yet, by their headers, each of which is read once: a small read.
 
-    Raises ``Damaged`` where no block begins, one reaches beyond the end, or there are too many; ``SegmentNotFound``.
+    What was read holds as long as the segment is the same one, by its id, no shorter, and the last block is where it was: bytes at a
+    position never change but by going back to a moment in place, which gives them to other blocks.
     """
-    name = f"segment {segment}"
-    length = store.info(segment).length
-    spans: list[BlockSpan] = []
-    position = 0
-    while position < length:
-        header = parse_block_header(store.read(segment, position, BLOCK_HEADER_BYTES), object=name, position=position)
+
+    def __init__(self, segment: str) -> None:
+        self._segment = segment
+        self._begin(0)
+
+    def _begin(self, identity: int) -> None:
+        self._identity = identity
+        self.spans: list[BlockSpan] = []
+        self.position = 0
+        self.lasts: dict[int, int] = {}
+        """By where a block begins: its last entry."""
+
+    def go_on(self, store: Stored) -> None:
+        """Read the headers that are new. Raises ``Damaged`` where no block begins, one reaches beyond the end, or there are too many;
+        ``SegmentNotFound``."""
+        handle = store.open_read(self._segment)
+        length = store.info(handle).length
+        if handle.segment_id != self._identity or length < self.position:
+            self._begin(handle.segment_id)
+        if length == self.position:
+            return
+        if self.spans:
+            last = self.spans[-1]
+            if self._read(store, handle, last.start, length) != last:
+                self._begin(handle.segment_id)
+        while self.position < length:
+            span = self._read(store, handle, self.position, length)
+            if len(self.spans) >= BLOCKS_MAX:
+                what = f"more than {BLOCKS_MAX} blocks"
+                raise Damaged(what, object=f"segment {self._segment}", position=self.position)
+            self.spans.append(span)
+            self.position = span.end
+
+    def _read(self, store: Stored, handle: SegmentHandle, position: int, length: int) -> BlockSpan:
+        name = f"segment {self._segment}"
+        header = parse_block_header(store.read(handle, position, BLOCK_HEADER_BYTES), object=name, position=position)
         if header.length > length - position:
             raise Damaged(
                 f"a block of {header.length} bytes, but {length - position} are left", object=name, position=position
             )
-        if len(spans) >= BLOCKS_MAX:
-            raise Damaged(f"more than {BLOCKS_MAX} blocks", object=name, position=position)
-        end = position + header.length
-        spans.append(BlockSpan(header.ledger, header.first_entry, 1 << 63, position, end))
-        position = end
-    return spans
+        return BlockSpan(header.ledger, header.first_entry, 1 << 63, position, position + header.length)
+
+
+def walk_blocks(store: Stored, segment: str) -> list[BlockSpan]:
+    """The blocks of a data segment that has no index yet, by their headers. Raises as ``_Walk.go_on``."""
+    walk = _Walk(segment)
+    walk.go_on(store)
+    return walk.spans
 
 
 def last_entries(
-    store: Stored, segment: str, spans: Iterable[BlockSpan], wanted: set[int] | None = None
+    store: Stored,
+    segment: str,
+    spans: Iterable[BlockSpan],
+    wanted: set[int] | None = None,
+    *,
+    known: dict[int, int] | None = None,
 ) -> dict[int, int]:
-    """The last entry of each (wanted) ledger in these blocks: the last block of each is read. Raises ``Damaged``."""
+    """The last entry of each (wanted) ledger in these blocks: the last block of each is read, unless its last entry is ``known`` by where
+    it begins; then that is added. Raises ``Damaged``."""
+    known = {} if known is None else known
     final: dict[int, BlockSpan] = {}
     for span in spans:
         if wanted is None or span.ledger in wanted:
@@ -133,8 +315,11 @@ def last_entries(
     found: dict[int, int] = {}
     for ledger, span in final.items():
         block = Block(span.first_entry, span.start, span.end)
-        for window in reader_of(store, segment, ledger, (block,)).windows(ledger):
-            found[ledger] = entry_id_at(window.data, window.marks[-2])
+        if span.start not in known:
+            for window in reader_of(store, segment, ledger, (block,)).windows(ledger):
+                known[span.start] = entry_id_at(window.data, window.marks[-2])
+        if span.start in known:
+            found[ledger] = known[span.start]
     return found
 
 

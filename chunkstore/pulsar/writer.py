@@ -159,7 +159,10 @@ class OffloadWriter:
                 complete=True,
                 data_length=self._encoder.length,
                 index_length=len(index),
-                ranges=tuple(EntryRange(ledger, first, self._acknowledged[ledger]) for ledger, first in self._firsts()),
+                ranges=tuple(
+                    EntryRange(ledger, first, self._acknowledged[ledger], self._counts[ledger] or 0)
+                    for ledger, first in self._firsts()
+                ),
             )
             changes: list[Change] = [
                 Seal(context.data),
@@ -217,6 +220,8 @@ class OffloadWriter:
         self._context: Context | None = None
         self._encoder = SegmentEncoder(self._store_block, block_bytes_max=self._block_bytes)
         self._first_entries: dict[int, int] = {}
+        self._counts: dict[int, int | None] = {}
+        """Entries by ledger; None: there are blocks of another writer."""
         self._added: dict[int, int] = {}
         self._blocks = 0
         self._ledger = -1
@@ -247,6 +252,8 @@ class OffloadWriter:
         self._blocks += 1
         self._first_entries.setdefault(block.ledger, block.first_entry)
         self._acknowledged[block.ledger] = block.last_entry
+        before = self._counts.get(block.ledger, 0)
+        self._counts[block.ledger] = None if before is None else before + block.entries
         self.entries_acknowledged += block.entries
 
     def _begin_segment(self) -> Context:
@@ -271,6 +278,7 @@ class OffloadWriter:
         for span in spans:
             self._encoder.adopt(span.ledger, span.first_entry, lasts[span.ledger], span.end - span.start)
             self._first_entries.setdefault(span.ledger, span.first_entry)
+            self._counts[span.ledger] = None
         self._blocks = len(spans)
         self._acknowledged.update(lasts)
         self._context = context

@@ -1,9 +1,9 @@
 """Spark reads and writes a container: ``spark.read.format("chunkstore")``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
 docs/guide-spark-writing.md).
 
-The planner (``options``, ``plan``, ``ledgers``), the reader (``pieces``, ``batches``) and what a sink does (``write_options``,
-``chunks_out``, ``once``, ``committing``, ``owners``) are plain modules that run without a JVM; only ``source``, ``sink`` and ``foreach``
-know pyspark, and only what runs on executors knows pyarrow.
+The planners (``options``, ``ranges``, ``plan``, ``stream``, ``ledgers``), the readers (``pieces``, ``framing``, ``batches``) and what a
+sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) are plain modules that run without a JVM; only
+``source``, ``stream_source``, ``tasks``, ``mapping``, ``sink`` and ``foreach`` know pyspark, and only what runs on executors knows pyarrow.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.spark.mapping import map_batches
 
-__all__ = ["foreach_batch"]
+__all__ = ["foreach_batch", "map_batches"]
 
 
 def foreach_batch(store: ChunkedSegmentStorage, **options: Any) -> Callable[[Any, int], None]:

@@ -1,7 +1,8 @@
 """From planned tasks to Arrow record batches of about 1 MiB, on an executor; no metadata is opened here.
 
 Promises: payload bytes are copied once at most on the way into a batch (rows of 1 MiB not at all); a batch is given out only
-after every check of its bytes that was due. A task keeps a few fetches and a batch. Leaves out: Spark (``source``), planning (``plan``).
+after every check of its bytes that was due. A task keeps a few fetches and a batch (a row that is longer is a batch). Leaves out: Spark
+(``source``), planning (``plan``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from chunkstore.config import Settings
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage, routed
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.pieces import PieceReader
+from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
+from chunkstore.spark.pieces import PieceReader, Span
 from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
@@ -27,7 +29,7 @@ __all__ = ["BATCH_BYTES", "Column", "read_task"]
 BATCH_BYTES: Final = ROW_BYTES
 """A batch ends when it holds this much: larger ones cost memory in the JVM, smaller ones time."""
 _ROWS_MAX: Final = 4096
-"""Rows of a batch where rows are tiny chunks, or carry no bytes at all."""
+"""Rows of a batch where rows are tiny chunks."""
 
 _TYPES: Final = {
     "segment": pa.string(),
@@ -47,11 +49,6 @@ class Column(NamedTuple):
     nullable: bool = True
 
 
-class _Row(NamedTuple):
-    offset: int
-    data: BytesLike | None
-
-
 def read_task(
     task: ReadTask,
     columns: Sequence[Column],
@@ -66,7 +63,8 @@ def read_task(
     """
     schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
     segments = [run for run in task.runs if isinstance(run, SegmentRun)]
-    if "value" not in schema.names and len(segments) == len(task.runs):
+    has_lines = any(run.cut is not None and run.cut.line_bytes_max for run in segments)
+    if "value" not in schema.names and len(segments) == len(task.runs) and not has_lines:
         for segment in segments:
             yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema)
         return
@@ -88,48 +86,58 @@ def read_task(
             storage.close()
 
 
-def _rows_of_plan(run: SegmentRun) -> Iterator[_Row]:
+def _rows_of_plan(run: SegmentRun) -> Iterator[Rows]:
+    if run.cut is not None:
+        yield Rows(offsets_of_rows(run.cut), [])
+        return
     for piece in run.pieces:
-        start = piece.start
-        while start < piece.stop:
-            yield _Row(piece.offset + start - piece.start, None)
-            start = (start // ROW_BYTES + 1) * ROW_BYTES
+        base = piece.offset - piece.start
+        first = piece.start // ROW_BYTES * ROW_BYTES
+        yield Rows([base + max(piece.start, low) for low in range(first, piece.stop, ROW_BYTES)], [])
 
 
-def _rows(run: SegmentRun, reader: PieceReader) -> Iterator[_Row]:
-    for span in reader.spans(run.segment, run.pieces):
+def _rows(run: SegmentRun, reader: PieceReader) -> Iterator[Rows]:
+    spans = reader.spans(run.segment, run.pieces)
+    if run.cut is None:
+        return _rows_of_chunks(spans)
+    return line_rows(run.segment, run.cut, spans) if run.cut.line_bytes_max else fixed_rows(run.cut, spans)
+
+
+def _rows_of_chunks(spans: Iterable[Span]) -> Iterator[Rows]:
+    for span in spans:
         view = memoryview(span.data)
         begin = 0
         while begin < len(view):
             # Rows end at multiples of ROW_BYTES of the chunk, however the reads were cut.
             end = min(len(view), ((span.start + begin) // ROW_BYTES + 1) * ROW_BYTES - span.start)
-            yield _Row(span.offset + begin, view[begin:end])
+            yield Rows([span.offset + begin], [view[begin:end]])
             begin = end
 
 
-def _segment_batches(segment: str, rows: Iterable[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    held: list[_Row] = []
+def _segment_batches(segment: str, found: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    held = Rows([], [])
     held_bytes = 0
-    for row in rows:
-        size = 0 if row.data is None else len(row.data)
-        if held and (held_bytes + size > BATCH_BYTES or len(held) >= _ROWS_MAX):
+    for rows in found:
+        size = sum(map(len, rows.values))
+        if held.offsets and (held_bytes + size > BATCH_BYTES or len(held.offsets) >= _ROWS_MAX):
             yield _segment_batch(segment, held, schema)
-            held, held_bytes = [], 0
-        held.append(row)
+            held, held_bytes = Rows([], []), 0
+        held.offsets.extend(rows.offsets)
+        held.values.extend(rows.values)
         held_bytes += size
-    if held:
+    if held.offsets:
         yield _segment_batch(segment, held, schema)
 
 
-def _segment_batch(segment: str, rows: Sequence[_Row], schema: pa.Schema) -> pa.RecordBatch:
+def _segment_batch(segment: str, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
     columns: list[pa.Array] = []
     for name in schema.names:
         if name == "segment":
-            columns.append(pa.repeat(pa.scalar(segment, pa.string()), len(rows)))
+            columns.append(pa.repeat(pa.scalar(segment, pa.string()), len(rows.offsets)))
         elif name == "offset":
-            columns.append(pa.array([row.offset for row in rows], pa.int64()))
+            columns.append(pa.array(rows.offsets, pa.int64()))
         else:
-            columns.append(_binary([row.data for row in rows if row.data is not None]))
+            columns.append(_binary(rows.values))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -1,4 +1,4 @@
-"""The options of ``spark.read.format("chunkstore")``, checked before anything is opened.
+"""The options of ``spark.read`` and ``spark.readStream`` of the format "chunkstore", checked before anything is opened.
 
 Promises: an unknown option is refused by name, so that a misspelt one cannot change an answer silently; names are
 case-insensitive, as Spark's are. Leaves out: whether container, segments and ledgers exist (``plan`` finds out).
@@ -7,38 +7,70 @@ case-insensitive, as Spark's are. Leaves out: whether container, segments and le
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, TypeAlias
 
+from chunkstore.config import GIB, MIB
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
     "LEDGER_COLUMNS",
     "OPTIONS",
     "SEGMENT_COLUMNS",
+    "STREAM_OPTIONS",
+    "Positions",
     "ReadOptions",
     "known_values",
     "parse_options",
     "unknown_name",
 ]
 
-OPTIONS: Final = ("path", "container", "topic", "ledgers", "segments", "columns", "minPartitions")
+_BOTH: Final = (
+    "path",
+    "container",
+    "topic",
+    "ledgers",
+    "segments",
+    "segmentsPattern",
+    "topicsPattern",
+    "columns",
+    "framing",
+    "maxRecordBytes",
+    "minPartitions",
+    "maxBytesPerPartition",
+    "startingOffsets",
+    "failOnDataLoss",
+)
+OPTIONS: Final = (*_BOTH, "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
+"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
+STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Kafka's numbers for the two ends."""
+Positions: TypeAlias = int | Mapping[str, int]
+"""An offset for all segments, or for each by name; ``EARLIEST`` and ``LATEST`` among them."""
 SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINARY"}
 """The columns of raw segments and their Spark types, in order."""
 LEDGER_COLUMNS: Final = {"topic": "STRING", "ledger": "LONG", "entry": "LONG", "payload": "BINARY"}
 """The columns of offloaded ledgers and their Spark types, in order."""
 _PARTITIONS_MAX = 100_000
-_LEDGER_MAX = (1 << 63) - 1
+_LEDGER_MAX = _BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one read asks for. Either ``segments`` names some, or ``topic`` is set; ``ledgers`` None means all of the topic's."""
+    """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
+    all of the topic's. ``record_bytes_max``: the longest line, with ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without
+    a limit."""
 
     path: str
     container: str
@@ -47,11 +79,30 @@ class ReadOptions:
     ledgers: tuple[int, ...] | None
     columns: tuple[str, ...]
     min_partitions: int
+    segments_pattern: str | None = None
+    topics_pattern: str | None = None
+    lines: bool = False
+    record_bytes_max: int = 16 * MIB
+    partition_bytes: int | None = None
+    starting: Positions = EARLIEST
+    ending: Positions = LATEST
+    fail_on_data_loss: bool = True
+    as_of_lsn: int | None = None
+    as_of_ms: int | None = None
+    function: str | None = None
+    trigger_bytes: int | None = None
+    trigger_rows: int | None = None
+    pin_progress: bool = False
+
+    @property
+    def reads_topics(self) -> bool:
+        """Whether this is about entries of ledgers, not about raw segments."""
+        return self.topic is not None or self.topics_pattern is not None
 
     @property
     def known_columns(self) -> dict[str, str]:
         """Every column this read could have, with its Spark type."""
-        return SEGMENT_COLUMNS if self.topic is None else LEDGER_COLUMNS
+        return LEDGER_COLUMNS if self.reads_topics else SEGMENT_COLUMNS
 
 
 def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -82,12 +133,23 @@ def unknown_name(what: str, given: str, names: Sequence[str]) -> str:
     return f"unknown {what} {given!r}; {hint} {what}s are {', '.join(names)}"
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option.
+def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
+    """Check the options as Spark hands them over; ``stream`` None: either kind of read's. Raises ``InvalidArgument`` naming the option.
 
     ``Unsupported``: a root in memory, a table of Spark's catalog.
     """
-    values = known_values(given, OPTIONS)
+    own: tuple[str, ...] = OPTIONS
+    other: tuple[str, ...] = STREAM_OPTIONS
+    where = "streams (spark.readStream)"
+    if stream:
+        own, other, where = STREAM_OPTIONS, OPTIONS, "batch reads (spark.read)"
+    elif stream is None:
+        own = tuple(dict.fromkeys((*OPTIONS, *STREAM_OPTIONS)))
+    odd = {name.lower() for name in other} - {name.lower() for name in own}
+    for key in given:
+        if key.lower() in odd:
+            raise InvalidArgument(f"option {key!r} is for {where} only", argument=key)
+    values = known_values(given, own)
     path = values.get("path", "")
     if not path:
         raise InvalidArgument(
@@ -98,23 +160,138 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     container = values.get("container", "default")
     check_container_name(container)
     segments = _segments(values)
-    topic = values.get("topic")
-    if (topic is None) == (not segments):
-        raise InvalidArgument(
-            "give either option 'segments' or option 'topic' (with 'ledgers', if not all)", argument="segments"
-        )
-    if topic == "":
-        raise InvalidArgument("option 'topic' is empty", argument="topic")
-    if topic is None and "ledgers" in values:
-        raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
+    _check_choice(values, stream=stream)
+    reads_topics = not {"topic", "topicsPattern"}.isdisjoint(values)
+    starting = _positions(values, "startingOffsets", LATEST if stream else EARLIEST, segments)
     return ReadOptions(
         path=path,
         container=container,
         segments=segments,
-        topic=topic,
+        topic=values.get("topic"),
         ledgers=_ledgers(values),
-        columns=_columns(values, SEGMENT_COLUMNS if topic is None else LEDGER_COLUMNS),
-        min_partitions=_min_partitions(values),
+        columns=_columns(values, LEDGER_COLUMNS if reads_topics else SEGMENT_COLUMNS),
+        min_partitions=_whole(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
+        segments_pattern=_pattern(values, "segmentsPattern"),
+        topics_pattern=_pattern(values, "topicsPattern"),
+        lines=_one_of(values, "framing", ("none", "lines")) == "lines",
+        record_bytes_max=_whole(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
+        partition_bytes=_whole(values, "maxBytesPerPartition", 1, _BYTES_MAX),
+        starting=starting,
+        ending=_positions(values, "endingOffsets", LATEST, segments),
+        fail_on_data_loss=_one_of(values, "failOnDataLoss", ("true", "false")) == "true",
+        as_of_lsn=_whole(values, "lsnAsOf", 1, _BYTES_MAX),
+        as_of_ms=_moment(values),
+        function=values.get("mapFunction"),
+        trigger_bytes=_whole(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
+        trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
+        pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
+    )
+
+
+_CHOICES: Final = ("segments", "segmentsPattern", "topic", "topicsPattern")
+
+
+def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
+    """What is read is said once, and all options are about it."""
+    if sum(name in values for name in _CHOICES) != 1:
+        raise InvalidArgument(f"give one of the options {', '.join(_CHOICES)}", argument="segments")
+    if values.get("topic") == "":
+        raise InvalidArgument("option 'topic' is empty", argument="topic")
+    if "ledgers" in values and ("topic" not in values or stream):
+        raise InvalidArgument("option 'ledgers' needs option 'topic', in a batch", argument="ledgers")
+    if not {"topic", "topicsPattern"}.isdisjoint(values):
+        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
+            if name in values:
+                raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
+        if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):
+            raise InvalidArgument(
+                "option 'startingOffsets' is earliest or latest for topics", argument="startingOffsets"
+            )
+    if "maxRecordBytes" in values and values.get("framing", "").lower() != "lines":
+        raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
+    if "lsnAsOf" in values and "timestampAsOf" in values:
+        raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
+
+
+def _one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """The first word unless another is given."""
+    word = values.get(name, words[0]).strip().lower()
+    if word not in words:
+        raise InvalidArgument(f"option {name!r} is {' or '.join(words)}, not {values[name]!r}", argument=name)
+    return word
+
+
+def _whole(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    if name not in values:
+        return None
+    text = values[name].strip()
+    if _WHOLE.fullmatch(text) is None or not least <= int(text) <= most:
+        raise InvalidArgument(
+            f"option {name!r} must be a whole number from {least} to {most}, not {text!r}", argument=name
+        )
+    return int(text)
+
+
+def _pattern(values: Mapping[str, str], name: str) -> str | None:
+    pattern = values.get(name)
+    try:
+        re.compile(pattern or "")
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidArgument(f"option {name!r} is no regular expression: {error}", argument=name) from error
+    if pattern == "":
+        raise InvalidArgument(f"option {name!r} is empty", argument=name)
+    return pattern
+
+
+def _positions(values: Mapping[str, str], name: str, default: int, segments: tuple[str, ...]) -> Positions:
+    """earliest, latest, a number, or a JSON object of numbers by segment (-2: earliest, -1: latest)."""
+    if name not in values:
+        return default
+    text = values[name].strip()
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if _is_position(given, 0):
+        return int(given)
+    if not isinstance(given, dict) or not all(_is_position(item, EARLIEST) for item in given.values()):
+        raise InvalidArgument(
+            f"option {name!r} is earliest, latest, an offset, or a JSON object of offsets by segment "
+            f'(-2: earliest, -1: latest), such as {{"orders": 4096}}; not {text!r}',
+            argument=name,
+        )
+    for segment in given:
+        check_segment_name(segment, name)
+    if segments and set(given) != set(segments):
+        odd = min(set(given) ^ set(segments))
+        raise InvalidArgument(f"options {name!r} and 'segments' differ in {odd!r}", argument=name)
+    return {str(segment): int(given[segment]) for segment in sorted(given)}
+
+
+def _is_position(value: object, least: int) -> bool:
+    return type(value) is int and least <= value <= _BYTES_MAX
+
+
+def _moment(values: Mapping[str, str]) -> int | None:
+    """Milliseconds since 1970: as such, or ISO 8601 with a time zone."""
+    text = values.get("timestampAsOf", "").strip()
+    if "timestampAsOf" not in values:
+        return None
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return math.floor(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidArgument(
+        "option 'timestampAsOf' is milliseconds since 1970, or a time with its zone such as "
+        f"2026-11-20T08:00:00+00:00; not {text!r}",
+        argument="timestampAsOf",
     )
 
 
@@ -180,13 +357,3 @@ def _columns(values: Mapping[str, str], known: Mapping[str, str]) -> tuple[str, 
     if not columns:
         raise InvalidArgument("option 'columns' names no column", argument="columns")
     return tuple(columns)
-
-
-def _min_partitions(values: Mapping[str, str]) -> int:
-    text = values.get("minPartitions", "1").strip()
-    if _WHOLE.fullmatch(text) is None or not 1 <= int(text) <= _PARTITIONS_MAX:
-        raise InvalidArgument(
-            f"option 'minPartitions' must be a whole number from 1 to {_PARTITIONS_MAX}, not {text!r}",
-            argument="minPartitions",
-        )
-    return int(text)

@@ -84,8 +84,8 @@ class PieceReader:
             data = self._storage.read(ChunkHandle(piece.chunk, False), start, stop - start)
         except ChunkNotFound as error:
             error.add_note(
-                f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load again; "
-                "if it happens again, run check."
+                f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load "
+                "(or start the stream) again; if it happens again, run check."
             )
             raise
         if len(data) != stop - start:

@@ -6,7 +6,8 @@ the blocks that hold their bytes, against which these are verified.
 
 A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first
 byte, and a row never spans two chunks. Partitions are cut between chunks; inside chunks (at ends of rows) only where there
-are fewer chunks than ``minPartitions``. Leaves out: reading (``pieces``, ``batches``), what ledgers are (``chunkstore.pulsar``).
+are fewer chunks than ``minPartitions``, or ``maxBytesPerPartition`` says so. Rows of streams and of lines do not depend on chunks at all
+(``Cut``). Leaves out: reading (``pieces``, ``batches``), what ledgers are (``chunkstore.pulsar``).
 """
 
 from __future__ import annotations
@@ -19,22 +20,28 @@ from typing import Final, NamedTuple, Protocol
 from chunkstore.blocks import Borders, is_one_block
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
-from chunkstore.errors import Conflict, Damaged, SegmentTruncated, Unsupported
+from chunkstore.errors import BadOffset, Conflict, Damaged, SegmentTruncated, Unsupported
+from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import scan_roots
 from chunkstore.names import parse_routed
+from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.options import ReadOptions
+from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
 
 __all__ = [
     "PARTITION_BYTES",
     "ROW_BYTES",
+    "Cut",
     "LedgerPlanner",
     "LedgerRun",
     "Piece",
     "ReadTask",
     "SegmentRun",
+    "plan_parts",
+    "plan_ranges",
     "plan_read",
     "plan_segments",
     "share",
@@ -44,6 +51,8 @@ PARTITION_BYTES: Final = 128 * MIB
 """Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
 ROW_BYTES: Final = 1 * MIB
 """The longest row of a raw segment."""
+_CELLS: Final = 16
+"""Equal parts that a partition is put together from, where it can be."""
 
 
 class LedgerPlanner(Protocol):
@@ -71,11 +80,26 @@ class Piece(NamedTuple):
     borders: Borders | None
 
 
+class Cut(NamedTuple):
+    """How rows are cut so that they are the same whatever becomes of chunks: those that begin in ``[start, stop)`` of the segment.
+
+    ``line_bytes_max`` 0: at multiples of ``ROW_BYTES`` of the segment. Else behind newlines: a line that begins there may end
+    behind it, up to ``end``, where the last one ends in any case; and with ``joined`` one that began before goes on there.
+    """
+
+    start: int
+    stop: int
+    end: int
+    line_bytes_max: int
+    joined: bool
+
+
 class SegmentRun(NamedTuple):
-    """Consecutive bytes of a raw segment."""
+    """Consecutive bytes of a raw segment. ``cut`` None: rows are pieces of chunks."""
 
     segment: str
     pieces: tuple[Piece, ...]
+    cut: Cut | None = None
 
 
 class LedgerRun(NamedTuple):
@@ -109,17 +133,35 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
     meanwhile), and what the replica and the planner raise.
     """
     lsn = replica.lsn
-    if options.topic is None:
-        groups: Sequence[Sequence[SegmentRun | LedgerRun]] = plan_segments(
-            replica, options.segments, options.min_partitions
+    if not options.reads_topics:
+        ranges = chosen_ranges(replica, options)
+        groups: Sequence[Sequence[SegmentRun | LedgerRun]] = (
+            _plan_cuts(replica, ranges, options) if options.lines else plan_segments(replica, ranges, options)
         )
     else:
         if ledger_planner is None:
             raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
-        parts = ledger_planner(replica, options.topic, options.ledgers)
-        groups = _plan_ledgers(replica, options.topic, parts, options.min_partitions)
+        topics = chosen_topics(replica, options)
+        parts = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers)]
+        groups = _plan_ledgers(replica, parts, options)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
+    return _tasks(replica, options, lsn, groups)
+
+
+def plan_ranges(replica: Replica, options: ReadOptions, ranges: Sequence[Range]) -> list[ReadTask]:
+    """The partitions of these ranges, whose rows are the same each time. Raises as ``plan_read``, and ``BadOffset``."""
+    return _tasks(replica, options, replica.lsn, _plan_cuts(replica, ranges, options))
+
+
+def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRange]) -> list[ReadTask]:
+    """The partitions of these blocks. Raises as ``plan_read``."""
+    return _tasks(replica, options, replica.lsn, _plan_ledgers(replica, parts, options))
+
+
+def _tasks(
+    replica: Replica, options: ReadOptions, lsn: int, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
+) -> list[ReadTask]:
     roots = {
         number: root
         for number, root in replica.look(lambda view: list(scan_roots(view)))
@@ -154,22 +196,73 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return groups
 
 
-def plan_segments(replica: ReadableContainer, segments: Iterable[str], min_partitions: int) -> list[list[SegmentRun]]:
-    """Partitions over whole raw segments, in the order given. Raises as ``plan_read``."""
+def plan_segments(replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions) -> list[list[SegmentRun]]:
+    """Partitions over raw segments, in the order given. Raises as ``plan_read``."""
     pieces: list[tuple[str, Piece]] = []
-    for name in segments:
-        stored = _Stored(replica, name)
-        pieces += [(name, piece) for piece in stored.pieces(stored.info.start_offset, stored.info.length)]
-    if len(pieces) < min_partitions:
-        goal = sum(piece.stop - piece.start for _, piece in pieces) // min_partitions
-        rows = max(1, goal // ROW_BYTES)
+    for name, _, start, stop in ranges:
+        pieces += [(name, piece) for piece in _Stored(replica, name).pieces(start, stop)]
+    total = sum(piece.stop - piece.start for _, piece in pieces)
+    goals = [options.partition_bytes] if options.partition_bytes is not None else []
+    if len(pieces) < options.min_partitions:
+        goals.append(total // options.min_partitions)
+    if goals:
+        rows = max(1, min(goals) // ROW_BYTES)
         pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
     sizes = [piece.stop - piece.start for _, piece in pieces]
-    return [_segment_runs(pieces[begin:end]) for begin, end in share(sizes, _parts(sizes, min_partitions))]
+    return [_segment_runs(pieces[begin:end]) for begin, end in share(sizes, _parts(sizes, options))]
 
 
-def _parts(sizes: Sequence[int], min_partitions: int) -> int:
-    return max(min_partitions, -(-sum(sizes) // PARTITION_BYTES))
+def _parts(sizes: Sequence[int], options: ReadOptions) -> int:
+    return max(options.min_partitions, -(-sum(sizes) // (options.partition_bytes or PARTITION_BYTES)))
+
+
+def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions) -> list[list[SegmentRun]]:
+    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end."""
+    sizes = [item.stop - item.start for item in ranges]
+    parts = _parts(sizes, options)
+    step = max(1, sum(sizes) // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES
+    cells = [
+        (item, max(item.start, low), min(item.stop, low + step))
+        for item in ranges
+        for low in range(item.start // step * step, item.stop, step)
+    ]
+    groups: list[list[tuple[Range, int, int]]] = []
+    for begin, end in share([high - low for _, low, high in cells], parts):
+        group: list[tuple[Range, int, int]] = []
+        for item, low, high in cells[begin:end]:
+            if group and group[-1][0] is item:
+                low = group.pop()[1]
+            group.append((item, low, high))
+        groups.append(group)
+    limit = options.record_bytes_max if options.lines else 0
+
+    def planned(view: MetadataView) -> list[list[SegmentRun]]:
+        return [[_cut_run(replica, view, *cell, limit) for cell in group] for group in groups]
+
+    return replica.look(planned)
+
+
+def _cut_run(
+    replica: ReadableContainer, view: MetadataView, whole: Range, start: int, stop: int, limit: int
+) -> SegmentRun:
+    joined = limit > 0 and start > whole.start
+    low, high = start - joined, min(whole.stop, stop + limit + 1) if limit else stop
+    name = whole.segment
+    slices = plan_slices(view, replica.read_context.names, name, whole.identity, low, high - low, verify=True)
+    if slices.length < high - low:
+        raise BadOffset(name, expected=low + slices.length, given=high)
+    pieces = tuple(
+        Piece(
+            item.name,
+            item.offset,
+            item.offset + item.length,
+            item.offset + item.length,
+            low + item.start,
+            item.borders,
+        )
+        for item in slices.slices
+    )
+    return SegmentRun(name, pieces, Cut(start, stop, whole.stop, limit, joined))
 
 
 def _cut(piece: Piece, rows: int) -> list[Piece]:
@@ -253,7 +346,7 @@ class _Stored:
 
 
 def _plan_ledgers(
-    replica: ReadableContainer, topic: str, parts: Sequence[LedgerRange], min_partitions: int
+    replica: ReadableContainer, parts: Sequence[LedgerRange], options: ReadOptions
 ) -> list[list[LedgerRun]]:
     """Partitions over blocks of ledgers; a block is never cut."""
     stored: dict[str, _Stored] = {}
@@ -265,13 +358,13 @@ def _plan_ledgers(
     blocks = [(part, block) for part in parts for block in part.blocks]
     sizes = [block.stop - block.start for _, block in blocks]
     groups: list[list[LedgerRun]] = []
-    for begin, end in share(sizes, _parts(sizes, min_partitions)):
+    for begin, end in share(sizes, _parts(sizes, options)):
         runs: list[LedgerRun] = []
         for part, row in _rows_of_blocks(blocks[begin:end]):
             pieces = stored[part.segment].pieces(row[0].start, row[-1].stop)
             runs.append(
                 LedgerRun(
-                    topic,
+                    part.topic,
                     part.ledger,
                     part.first_entry,
                     part.last_entry,

@@ -7,14 +7,13 @@ applies them to the rows), writing (``sink``).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
@@ -24,23 +23,17 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from chunkstore.assembly import open_replica
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
-from chunkstore.spark.plan import LedgerPlanner, ReadTask, plan_read
+from chunkstore.spark.plan import LedgerPlanner, plan_read
+from chunkstore.spark.tasks import Partition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DefaultSource", "Partition", "Reader"]
+__all__ = ["DefaultSource", "Reader"]
 
 _TYPES: dict[str, DataType] = {"STRING": StringType(), "LONG": LongType(), "BINARY": BinaryType()}
-
-
-class Partition(InputPartition):
-    """A planned task, as Spark carries it to an executor."""
-
-    def __init__(self, task: ReadTask) -> None:
-        super().__init__(task)
-        self.task = task
 
 
 class DefaultSource(DataSource):
@@ -53,15 +46,29 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns that the options ask for. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
-            options = parse_options(self.options)
+            options = parse_options(self.options, stream=None)
         return StructType([StructField(name, _TYPES[options.known_columns[name]]) for name in options.columns])
 
     def reader(self, schema: StructType) -> Reader:
         """A reader of the columns in ``schema``, which may be the user's own. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
             options = parse_options(self.options)
-            _check_schema(schema, options, chosen="columns" in {key.lower() for key in self.options})
-        return Reader(options, [(field.name, field.nullable) for field in schema.fields])
+            if options.function is not None:
+                columns = [(name, True) for name in options.columns]
+                return Reader(options, columns, Mapped(options.function, schema))
+            return Reader(options, self._columns(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """As ``reader``, for a stream."""
+        from chunkstore.spark.stream_source import stream_reader
+
+        with annotated():
+            options = parse_options(self.options, stream=True)
+            return stream_reader(options, self._columns(options, schema))
+
+    def _columns(self, options: ReadOptions, schema: StructType) -> list[tuple[str, bool]]:
+        _check_schema(schema, options, chosen="columns" in {key.lower() for key in self.options})
+        return [(field.name, field.nullable) for field in schema.fields]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a batch. Raises ``InvalidArgument``, ``Unsupported`` and what asking the owner raises."""
@@ -69,7 +76,7 @@ class DefaultSource(DataSource):
 
         return BatchWriter(dict(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  (Spark's name)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of one micro-batch. Raises as ``writer``."""
         from chunkstore.spark.sink import StreamWriter
 
@@ -95,30 +102,21 @@ def _check_schema(schema: StructType, options: ReadOptions, *, chosen: bool) -> 
         )
 
 
-@cache
-def _settle_process() -> None:
-    """Once in an executor's Python process: take what is loaded by now out of the garbage collector's sight.
-
-    Spark's workers collect garbage after every task; going through all that pandas, pyarrow and the like keep for good took
-    70 ms of it, more than reading 64 MiB does. Objects made later are collected as ever.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 class Reader(DataSourceReader):
     """Plans in the driver, reads on executors; plain data, so that it can be pickled."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], mapped: Mapped | None = None) -> None:
         self._options = options
         self._columns = tuple(columns)
+        self._mapped = mapped
 
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot's worth of tasks. Raises as ``plan_read`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
-            planner = self.ledger_planner() if options.topic is not None else None
-            with open_replica(options.path, container=options.container) as replica:
+            planner = self.ledger_planner() if options.reads_topics else None
+            lsn, time_ms = options.as_of_lsn, options.as_of_ms
+            with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
                 return [Partition(task) for task in plan_read(replica, options, planner)]
 
     def ledger_planner(self) -> LedgerPlanner:
@@ -128,10 +126,5 @@ class Reader(DataSourceReader):
         return plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task as Arrow batches. Raises as ``read_task``."""
-        if not isinstance(partition, Partition):
-            return iter(())  # Spark asks for one nameless partition where there are none
-        from chunkstore.spark.batches import Column, read_task
-
-        _settle_process()
-        return read_task(partition.task, [Column(*column) for column in self._columns])
+        """The rows of one task as Arrow batches. Raises as ``read_partition``."""
+        return read_partition(partition, self._columns, self._mapped)

@@ -162,7 +162,7 @@ def _decode_name(data: bytes, gate: Gate) -> None:
 # --- rows of the table of offload contexts ---------------------------------------------------------------------------
 
 _CONTEXT = contexts.Context(
-    "topic", 3, bytes(range(16)), True, 5000, 77, (contexts.EntryRange(1, 0, 9), contexts.EntryRange(2, 5, 5))
+    "topic", 3, bytes(range(16)), True, 5000, 77, (contexts.EntryRange(1, 0, 9, 7), contexts.EntryRange(2, 5, 5))
 )
 _CONTEXT_TREE: Tree = msgpack.unpackb(contexts.encode_context(_CONTEXT), use_list=False)
 

@@ -23,11 +23,16 @@ UUID = bytes(range(16))
 GOLDEN_OPEN = "970100c410000102030405060708090a0b0c0d0e0f01000090"
 GOLDEN_COMPLETE = "970100c410000102030405060708090a0b0c0d0e0f02cd1388649307000a"
 COMPLETE = Context("t", 3, UUID, True, 5000, 100, (EntryRange(7, 0, 10),))
+GOLDEN_COUNTED_OPEN = "980101c410000102030405060708090a0b0c0d0e0f0100009090"
+GOLDEN_COUNTED = "980101c410000102030405060708090a0b0c0d0e0f02cd1388649307000a9109"
+COUNTED = COMPLETE._replace(ranges=(EntryRange(7, 0, 10, 9),))
 
 
 def test_golden_bytes() -> None:
-    assert encode_context(Context("t", 3, UUID, complete=False)).hex() == GOLDEN_OPEN
-    assert encode_context(COMPLETE).hex() == GOLDEN_COMPLETE
+    assert encode_context(Context("t", 3, UUID, complete=False)).hex() == GOLDEN_COUNTED_OPEN
+    assert encode_context(COUNTED).hex() == GOLDEN_COUNTED
+    assert decode_context(key_of("t", 3), bytes.fromhex(GOLDEN_COUNTED)) == COUNTED
+    assert decode_context(key_of("t", 3), bytes.fromhex(GOLDEN_OPEN)) == Context("t", 3, UUID, complete=False)
     assert key_of("t", 258) == b"t\x00\x00\x00\x00\x00\x00\x00\x01\x02"
     assert decode_context(key_of("t", 3), bytes.fromhex(GOLDEN_COMPLETE)) == COMPLETE
     assert COMPLETE.data == "offload/t/00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -35,7 +40,9 @@ def test_golden_bytes() -> None:
 
 
 def test_fields_of_a_newer_minor_version_are_passed_over() -> None:
-    row = [1, 1, UUID, 2, 5000, 100, [7, 0, 10], "newer"]
+    row = [1, 2, UUID, 2, 5000, 100, [7, 0, 10], [9], "newer"]
+    assert decode_context(key_of("t", 3), msgpack.packb(row)) == COUNTED
+    row = [1, 0, UUID, 2, 5000, 100, [7, 0, 10], "of nobody"]
     assert decode_context(key_of("t", 3), msgpack.packb(row)) == COMPLETE
 
 
@@ -52,6 +59,12 @@ def test_fields_of_a_newer_minor_version_are_passed_over() -> None:
         [1, 0, UUID, 2, 0, 0, [1, 5, 4]],
         [1, 0, UUID, 2, 0, 0, 7],
         [1, 0, UUID, 2, 0, 0],
+        [1, 1, UUID, 2, 0, 0, [7, 0, 10]],
+        [1, 1, UUID, 2, 0, 0, [7, 0, 10], 9],
+        [1, 1, UUID, 2, 0, 0, [7, 0, 10], [9, 9]],
+        [1, 1, UUID, 2, 0, 0, [7, 0, 10], [12]],
+        [1, 1, UUID, 2, 0, 0, [7, 0, 10], [-1]],
+        [1, "1", UUID, 2, 0, 0, [7, 0, 10], []],
         7,
         {},
     ],

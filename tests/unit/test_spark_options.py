@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chunkstore.errors import BadOffset, ChunkstoreError, Damaged, InvalidArgument, Unsupported
 from chunkstore.spark.errors import annotated, original_error
-from chunkstore.spark.options import OPTIONS, parse_options
+from chunkstore.spark.options import EARLIEST, LATEST, OPTIONS, parse_options
 
 ROOT = {"path": "file:///srv/log"}
 
@@ -39,6 +41,33 @@ def test_an_unknown_option_is_refused_by_name() -> None:
     assert error.to_fields() == {"argument": "colums"}
     assert "'colums'" in error.message
     assert all(name in error.message for name in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("Segment", "segments"), ("startingOffset", "startingOffsets"), ("compression", None)]
+)
+def test_the_closest_name_is_told(given: str, meant: str | None) -> None:
+    message = refusal(InvalidArgument, **{given: "a"}).message
+    assert (f"did you mean {meant!r}" in message) if meant else ("did you mean" not in message)
+
+
+def test_streams_have_options_of_their_own() -> None:
+    stream = {**ROOT, "segments": "a", "maxBytesPerTrigger": "5", "maxoffsetspertrigger": "6", "pinProgress": "TRUE"}
+    options = parse_options(stream, stream=True)
+    assert (options.trigger_bytes, options.trigger_rows, options.pin_progress) == (5, 6, True)
+    assert options.starting == LATEST
+    assert parse_options({**ROOT, "segments": "a"}).starting == EARLIEST
+    assert parse_options(stream, stream=None) == replace(options, starting=EARLIEST), "a schema is the same for both"
+    with pytest.raises(InvalidArgument, match="batch reads"):
+        parse_options({**ROOT, "segments": "a", "endingOffsets": "latest"}, stream=True)
+
+
+def test_positions_and_moments() -> None:
+    given = {**ROOT, "segments": "b,a", "startingOffsets": '{"a": -1, "b": 7}', "endingOffsets": "12"}
+    options = parse_options({**given, "timestampAsOf": "1970-01-01T01:00:01.5+01:00"})
+    assert (options.starting, options.ending, options.as_of_ms) == ({"a": LATEST, "b": 7}, 12, 1500)
+    assert parse_options({**given, "timestampAsOf": "1234"}).as_of_ms == 1234
+    assert parse_options({**given, "lsnAsOf": "9"}).as_of_lsn == 9
 
 
 def test_names_with_commas_are_written_as_json() -> None:
@@ -76,6 +105,27 @@ def test_names_with_commas_are_written_as_json() -> None:
         ({"segments": "a", "SEGMENTS": "b"}, "segments"),
         ({"segments": "a", "container": "../up"}, "container"),
         ({"segments": "a", "path": ""}, "path"),
+        ({"segments": "a", "segmentsPattern": "a"}, "segments"),
+        ({"segmentsPattern": ""}, "segmentsPattern"),
+        ({"segmentsPattern": "("}, "segmentsPattern"),
+        ({"segments": "a", "framing": "line"}, "framing"),
+        ({"segments": "a", "maxRecordBytes": "5"}, "maxRecordBytes"),
+        ({"segments": "a", "framing": "lines", "maxRecordBytes": "0"}, "maxRecordBytes"),
+        ({"segments": "a", "maxBytesPerPartition": "1k"}, "maxBytesPerPartition"),
+        ({"segments": "a", "failOnDataLoss": "no"}, "failOnDataLoss"),
+        ({"segments": "a", "startingOffsets": "oldest"}, "startingOffsets"),
+        ({"segments": "a", "startingOffsets": "-3"}, "startingOffsets"),
+        ({"segments": "a", "startingOffsets": '{"a": -3}'}, "startingOffsets"),
+        ({"segments": "a", "startingOffsets": '{"a": true}'}, "startingOffsets"),
+        ({"segments": "a", "startingOffsets": '{"a": {"0": 1}}'}, "startingOffsets"),
+        ({"segments": "a,b", "startingOffsets": '{"a": 1}'}, "startingOffsets"),
+        ({"segments": "a", "endingOffsets": '{"a": 1, "c": 2}'}, "endingOffsets"),
+        ({"topic": "t", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"topic": "t", "framing": "lines"}, "framing"),
+        ({"segments": "a", "lsnAsOf": "1", "timestampAsOf": "1"}, "lsnAsOf"),
+        ({"segments": "a", "timestampAsOf": "2026-11-20T08:00:00"}, "timestampAsOf"),
+        ({"segments": "a", "timestampAsOf": "yesterday"}, "timestampAsOf"),
+        ({"segments": "a", "maxBytesPerTrigger": "5"}, "maxBytesPerTrigger"),
     ],
 )
 def test_wrong_values_name_their_option(options: dict[str, str], argument: str) -> None:

@@ -19,7 +19,7 @@ class LedgerRange(NamedTuple):
     """The part of a ledger that one data segment holds: entries ``first_entry`` to ``last_entry``, both included.
 
     ``blocks`` are those of this ledger in this segment, ascending by entry and by position. ``complete``: nothing can be added
-    to this part any more.
+    to this part any more. ``entries``: how many there are; 0: not known.
     """
 
     topic: str
@@ -29,6 +29,12 @@ class LedgerRange(NamedTuple):
     segment: str
     blocks: tuple[Block, ...]
     complete: bool
+    entries: int = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every id from the first to the last is that of an entry: then ids are known without reading a byte."""
+        return self.entries == self.last_entry - self.first_entry + 1
 
     @property
     def size_bytes(self) -> int:

@@ -1,0 +1,220 @@
+"""A stream: where it begins, how far the next batch goes, what is read between two offsets. Plain Python in the planning process.
+
+Promises
+* Offsets are positions (of segments by id, of topics by offload segment): merges and take-overs do not change them. The same (start, end)
+  is the same rows.
+* Everything comes once. What is gone before it was read is an error; or it is counted, if that is allowed. So are a container that was
+  restored to before an offset, and a checkpoint of another container: these are always errors.
+* One replica, opened when it is needed, and anew after an error. It follows the journal where ``latest`` is asked.
+
+Leaves out: what segments and topics are (``stream_segments``, ``stream_topics``), Spark (``stream_source``), reading, which tasks do.
+Assumes: nobody changes the checkpoint, and history is not cut off between planning and reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from chunkstore import runtime
+from chunkstore.asker import Asker
+from chunkstore.assembly import open_asker, open_replica
+from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
+from chunkstore.replica import Replica
+from chunkstore.spark.errors import annotated
+from chunkstore.spark.options import ReadOptions
+from chunkstore.spark.plan import ReadTask
+from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.progress_pins import ProgressPins
+from chunkstore.spark.sharing import Limit
+from chunkstore.spark.stream_segments import SegmentFollower
+
+__all__ = ["Follower", "Stream"]
+
+_IDLE_S: Final = 0.02
+_IDLE_REMOTE_S: Final = 1.0
+"""Spark asks again at once where there is nothing new; so often is the journal looked at then."""
+_CONSUMER_BYTES: Final = 8
+
+
+class Follower(Protocol):
+    """What knows the kind of thing that is streamed. Offsets it makes say positions and what is lost, nothing else."""
+
+    def forget(self) -> None:
+        """Another replica will be asked from now on."""
+
+    def freeze(self, replica: Replica) -> None:
+        """Go no further than what is there now."""
+
+    def initial(self, replica: Replica) -> StreamOffset:
+        """Where a new query begins."""
+
+    def ends(self, replica: Replica) -> StreamOffset:
+        """What is there."""
+
+    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
+        """How far the next batch goes."""
+
+    def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
+        """What is read between two offsets."""
+
+    def pinned(self, replica: Replica, offset: StreamOffset) -> Mapping[str, int]:
+        """By segment, what a pin keeps for a reader that has come so far."""
+
+
+def _follower(options: ReadOptions) -> Follower:
+    if options.reads_topics:
+        from chunkstore.spark.stream_topics import TopicFollower  # raw segments need no codec
+
+        return TopicFollower(options)
+    return SegmentFollower(options)
+
+
+class Stream:
+    """See the module. One per query; its calls come one at a time."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._open: tuple[Replica, Asker | None] | None = None
+        self._follower = _follower(options)
+        self._frozen = False
+        self._latest: StreamOffset | None = None
+        self._quiet: tuple[int, dict[str, Any]] | None = None
+        """Up to which record of history there was nothing new behind an offset."""
+        self._pinned = self._planned = False
+        self._born = ""
+
+    # ---- what Spark asks
+
+    def initial(self) -> dict[str, Any]:
+        """Where a new query begins. Raises ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, and as ``open_replica``."""
+        with self._working() as replica:
+            replica.refresh()
+            if self._options.pin_progress:
+                self._born = runtime.token(_CONSUMER_BYTES).hex()
+            self._latest = _stamped(self._follower.initial(replica), replica)._replace(consumer=self._born)
+            return self._latest.to_json()
+
+    def latest(self, given: dict[str, Any] | None, limit: Limit) -> dict[str, Any]:
+        """How far the next batch goes, from ``given`` (None: from where the last one ended); ``given`` itself where nothing is new.
+
+        Raises ``Conflict`` (another container), ``RolledBack``, ``SegmentTruncated`` and ``SegmentNotFound`` (data loss),
+        ``InvalidArgument`` (a line is too long), and as ``Replica.refresh``.
+        """
+        with self._working() as replica:
+            replica.refresh()
+            start = self._latest if given is None else self._decoded(replica, given)
+            if start is None:  # before Spark 4.2, behind a restart
+                start = StreamOffset()
+            self._require_pin(replica, start)
+            same = start.to_json()
+            if self._quiet != (replica.lsn, same):
+                quiet_lsn = replica.lsn
+                end = self._follower.advance(replica, start, limit)
+                if not start.lsn or end.positions != start.positions:
+                    self._latest = _stamped(end, replica)
+                    return self._latest.to_json()
+                self._quiet = quiet_lsn, same
+            if not self._frozen:
+                runtime.sleep_s(_IDLE_REMOTE_S if replica.storage.capabilities.remote else _IDLE_S)
+            return same
+
+    def report(self) -> dict[str, Any]:
+        """What is there, as far as the journal was followed: what a batch without limits would reach. Raises as ``latest``."""
+        with self._working() as replica:
+            return _stamped(self._follower.ends(replica), replica).to_json()
+
+    def freeze(self) -> None:
+        """Go no further than what is there now. Raises as ``Replica.refresh``."""
+        with self._working() as replica:
+            replica.refresh()
+            self._follower.freeze(replica)
+            self._frozen = True
+
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
+        """What is read between two offsets: the same rows each time. Raises as ``latest``, and as ``plan_ranges``."""
+        with self._working() as replica:
+            first, last = self._decoded(replica, start), self._decoded(replica, end)
+            self._planned, self._latest = True, last
+            self._require_pin(replica, first)
+            return self._follower.tasks(replica, first, last)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """All before ``end`` has been dealt with: the pin goes there. Raises ``Damaged`` of what is no offset."""
+        if not self._options.pin_progress:
+            return
+        with self._working() as replica:
+            reached = StreamOffset.from_json(end)
+            replica.refresh()
+            self._pins(reached).move(self._follower.pinned(replica, reached))
+
+    def close(self) -> None:
+        """Release everything; a stream that never planned a batch gives up its pin. Raises nothing. Safe to repeat."""
+        if self._born and self._pinned and not self._planned and self._open is not None:
+            ProgressPins(self._asker(), self._born).drop()
+        self._release()
+
+    # ---- one replica
+
+    @contextmanager
+    def _working(self) -> Iterator[Replica]:
+        """The replica, opened if it is not; after an error the next call opens it anew."""
+        options = self._options
+        with annotated(container=options.container):
+            try:
+                if self._open is None and options.pin_progress:
+                    asker = open_asker(options.path, container=options.container)
+                    self._open = asker.replica, asker
+                elif self._open is None:
+                    self._open = open_replica(options.path, container=options.container), None
+                yield self._open[0]
+            except ChunkstoreError:
+                self._release()
+                raise
+
+    def _release(self) -> None:
+        held, self._open, self._quiet = self._open, None, None
+        self._follower.forget()
+        if held is not None:
+            replica, asker = held
+            (asker or replica).close()
+
+    def _asker(self) -> Asker:
+        asker = self._open[1] if self._open is not None else None
+        assert asker is not None
+        return asker
+
+    # ---- offsets
+
+    def _decoded(self, replica: Replica, given: dict[str, Any]) -> StreamOffset:
+        """An offset of this container, on the history that is there."""
+        offset = StreamOffset.from_json(given)
+        if offset.container != replica.uuid.hex():
+            raise Conflict("the container of the checkpoint", expected=offset.container, found=replica.uuid.hex())
+        if replica.lsn < offset.lsn:
+            replica.refresh()
+        if not replica.passes(offset.epoch, offset.lsn):
+            raise RolledBack(
+                f"the checkpoint has seen record {offset.lsn} of epoch {offset.epoch}, which is not in the history of container "
+                f"{replica.container!r} (any more): was it restored to before that? Begin with a new checkpoint",
+                object="offset in the checkpoint",
+                lsn_seen=offset.lsn,
+                lsn_now=replica.lsn,
+            )
+        return offset
+
+    # ---- the pin
+
+    def _pins(self, offset: StreamOffset) -> ProgressPins:
+        return ProgressPins(self._asker(), offset.consumer or self._born)
+
+    def _require_pin(self, replica: Replica, start: StreamOffset) -> None:
+        if self._options.pin_progress and not self._pinned:
+            self._pins(start).require(self._follower.pinned(replica, start))
+            self._pinned = True
+
+
+def _stamped(offset: StreamOffset, replica: Replica) -> StreamOffset:
+    """With a point of history that has all of it."""
+    return offset._replace(container=replica.uuid.hex(), epoch=replica.epoch, lsn=replica.lsn)

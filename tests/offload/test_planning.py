@@ -1,0 +1,197 @@
+"""Planners that stay: what was read is not read again, positions are kept, and dense ledgers are known."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, ENTRY_ID_MAX
+from chunkstore.config import KIB, RollingPolicy
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.pulsar import Block, LedgerReader, OffloadWriter, TopicPlanner, TopicPosition, plan
+
+T = "persistent/tenant/ns/topic"
+START = TopicPosition(0, 0)
+
+
+class Reading:
+    """A store that remembers what was read of data segments through it."""
+
+    def __init__(self, store: ChunkedSegmentStorage) -> None:
+        self._store = store
+        self.read_at: list[tuple[int, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, segment: Any, offset: int, length: int) -> bytes:
+        self.read_at.append((offset, length))
+        return self._store.read(segment, offset, length)
+
+    def taken(self) -> list[tuple[int, int]]:
+        """What was read since the last time."""
+        taken, self.read_at = self.read_at, []
+        return taken
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[ChunkedSegmentStorage]:
+    with chunkstore.open(f"memory://planning-{request.node.name}") as opened:
+        yield opened
+
+
+def planner_of(store: ChunkedSegmentStorage) -> tuple[TopicPlanner, Reading]:
+    reading = Reading(store)
+    return TopicPlanner(reading, T), reading  # type: ignore[arg-type]
+
+
+def writer_of(store: ChunkedSegmentStorage, **options: Any) -> OffloadWriter:
+    return OffloadWriter(store, T, block_bytes=4 * KIB, rolling=RollingPolicy(chunk_size_bytes_max=3 * KIB), **options)
+
+
+def add_block(writer: OffloadWriter, ledger: int, first: int, count: int = 3) -> None:
+    for entry in range(first, first + count):
+        writer.append(ledger, entry, b"%d.%d" % (ledger, entry))
+    writer.flush()
+
+
+def test_of_an_open_segment_only_new_headers_are_read(store: ChunkedSegmentStorage) -> None:
+    planner, reading = planner_of(store)
+    assert planner.begin() == planner.end() == START and planner.between(START, planner.end()) == ()
+    writer = writer_of(store)
+    for number in range(4):
+        add_block(writer, 1, 3 * number)
+    end = planner.end()
+    length = store.info(writer.open_segment or "").length
+    assert end == TopicPosition(0, length) and [at for at, _ in reading.taken()] == [0, *ends(planner, end)[:-1]]
+    assert planner.end() == end and planner.between(START, end)[0].blocks[-1].stop == length
+    assert reading.taken() == []
+    add_block(writer, 1, 12)
+    later = planner.end()
+    last = ends(planner, end)[-2]
+    assert reading.taken() == [(last, BLOCK_HEADER_BYTES), (length, BLOCK_HEADER_BYTES)], (
+        "the last known one, and the new"
+    )
+    (part,) = planner.between(end, later)
+    assert part.blocks == (Block(12, end.offset, later.offset),) and part.last_entry == ENTRY_ID_MAX
+    assert planner.plan() == plan(store, T)
+    reading.taken()
+    assert planner.plan() == plan(store, T) and reading.taken() == [], "not even the last block"
+    writer.complete()
+    assert planner.end() == later and planner.between(end, later)[0].last_entry == 14
+    assert reading.taken() == [], "what was walked needs no index"
+
+
+def ends(planner: TopicPlanner, stop: TopicPosition) -> list[int]:
+    return [position.offset for position in planner.borders(START, stop)]
+
+
+def test_steps_from_position_to_position_hold_everything_once(store: ChunkedSegmentStorage) -> None:
+    """By planners that stay, and that are made anew, while ledgers alternate, segments are completed, and chunks are merged."""
+    staying, position = TopicPlanner(store, T), START
+    found: dict[str, list[Block]] = {}
+    writer = writer_of(store, segment_bytes_max=2 * KIB)
+    for number in range(30):
+        add_block(writer, number % 3, number * 10, 2 + number % 5)
+        if number % 4 == 3:
+            if number % 8 == 3:
+                store.defrag()
+            planner = staying if number % 3 else TopicPlanner(store, T)
+            stop = pickle.loads(pickle.dumps(planner.end()))
+            for part in planner.between(position, stop):
+                found.setdefault(part.segment, []).extend(part.blocks)
+            position = stop
+    writer.close()
+    stop = staying.end()
+    for part in staying.between(position, stop):
+        found.setdefault(part.segment, []).extend(part.blocks)
+    expected: dict[str, list[Block]] = {}
+    for part in plan(store, T):
+        expected.setdefault(part.segment, []).extend(part.blocks)
+    assert len(expected) > 2
+    assert {name: sorted(row) for name, row in found.items()} == {name: sorted(row) for name, row in expected.items()}
+    borders = list(TopicPlanner(store, T).borders(START, stop))
+    assert borders == sorted(borders) and len(borders) == sum(map(len, expected.values()))
+    one_by_one = [part for low, high in pairwise([START, *borders]) for part in staying.between(low, high)]
+    assert sum(len(part.blocks) for part in one_by_one) == len(borders)
+    for part in one_by_one:
+        ids = [entry.entry for entry in LedgerReader(store).read(T, part.ledger, part.first_entry, part.last_entry)]
+        assert ids and ids[0] == part.first_entry
+    assert staying.between(stop, stop) == () == staying.between(stop, START)
+    assert staying.begin() == START
+
+
+def test_positions_of_others_are_refused(store: ChunkedSegmentStorage) -> None:
+    planner, _ = planner_of(store)
+    writer = writer_of(store)
+    add_block(writer, 1, 0)
+    end = planner.end()
+    for complete in (False, True):
+        if complete:
+            writer.complete()
+        for low, high in ((TopicPosition(0, 1), end), (START, TopicPosition(0, 1)), (START, TopicPosition(0, 1 << 40))):
+            with pytest.raises(InvalidArgument, match="another topic or container"):
+                planner.between(low, high)
+            with pytest.raises(InvalidArgument):
+                list(planner.borders(low, high))
+
+
+def test_a_segment_that_is_another_one_is_walked_anew(store: ChunkedSegmentStorage) -> None:
+    planner, reading = planner_of(store)
+    writer = writer_of(store)
+    for first in (0, 10, 20):
+        add_block(writer, 1, first)
+    name, end = writer.open_segment or "", planner.end()
+    raw = store.read(name, 0, end.offset)
+    borders = ends(planner, end)
+    reading.taken()
+    store.delete(name)
+    store.create(name)
+    store.append(name, raw[borders[0] : borders[1]])
+    assert planner.end() == TopicPosition(0, borders[1] - borders[0])
+    store.append(name, raw[borders[1] :])
+    assert [block.first_entry for block in planner.plan()[0].blocks] == [10, 20]
+    # As behind a moment that was gone back to: the same segment, and other blocks where known ones were.
+    walk = next(iter(planner._walks.values()))
+    walk.spans[-1] = walk.spans[-1]._replace(first_entry=19)
+    add_again = raw[: borders[0]].replace(b"1.0", b"9.9")
+    store.append(name, add_again)
+    with pytest.raises(Damaged, match="behind one of entry"):
+        planner.plan()
+    assert [span.first_entry for span in walk.spans] == [10, 20, 0]
+    store.append(name, b"no block" * 30)
+    for _ in range(2):
+        with pytest.raises(Damaged, match="no block begins here") as caught:
+            planner.end()
+        assert caught.value.position == store.info(name).length - 240
+
+
+def test_a_ledger_is_dense_when_its_count_says_so(store: ChunkedSegmentStorage) -> None:
+    with writer_of(store) as writer:
+        add_block(writer, 1, 5, 7)
+        add_block(writer, 2, 0, 4)
+        add_block(writer, 2, 9, 2)
+        (open_part, _) = TopicPlanner(store, T).plan()
+        assert open_part.entries == 0 and not open_part.is_dense
+    one, two = TopicPlanner(store, T).plan()
+    assert (one.first_entry, one.last_entry, one.entries, one.is_dense) == (5, 11, 7, True)
+    assert (two.first_entry, two.last_entry, two.entries, two.is_dense) == (0, 10, 6, False)
+    planner = TopicPlanner(store, T)
+    assert [(part.entries, part.is_dense) for part in planner.between(START, planner.end())] == [(7, True), (6, False)]
+    borders = list(planner.borders(START, planner.end()))
+    assert [part.entries for part in planner.between(START, borders[1])] == [7, 0], "the second one goes on behind"
+
+
+def test_what_another_writer_wrote_is_not_counted(store: ChunkedSegmentStorage) -> None:
+    first = writer_of(store)
+    add_block(first, 1, 0)
+    with first.resume() as second:
+        add_block(second, 1, 3)
+        add_block(second, 2, 0)
+    assert [(part.entries, part.is_dense) for part in plan(store, T)] == [(0, False), (3, True)]

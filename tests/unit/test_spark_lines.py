@@ -1,0 +1,276 @@
+"""Lines and positions in batch reads, what Spark hands over and gets back, and functions over batches: without a JVM."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import chunkstore
+from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentTruncated, Unsupported
+from tests.support.data import pattern
+from tests.support.spark import missing
+from tests.support.spark_ground import MIB, Ground, filled
+
+if "Java" not in missing() and missing():
+    pytest.skip(missing(), allow_module_level=True)
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StructField, StructType
+
+from chunkstore.spark import plan as planning
+from chunkstore.spark import stream_source
+from chunkstore.spark.source import DefaultSource
+
+Store = chunkstore.ChunkedSegmentStorage
+Row = tuple[str, int, bytes]
+
+
+@pytest.fixture(scope="module")
+def lined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ground, bytes]:
+    """A sealed segment of lines of all lengths, in chunks of 1,000 bytes."""
+    ground = Ground(tmp_path_factory.mktemp("lines"))
+    lines = [pattern(number, number * 7 % 301).replace(b"\n", b" ") for number in range(300)]
+    data = b"\n".join(lines) + b"\n"
+    with ground.open() as store:
+        filled(store, "a", 0, 1000)
+        store.append("a", data)
+    return ground, data
+
+
+def read(ground: Ground, **options: str) -> list[Row]:
+    """The rows of a batch read, as Spark goes about it."""
+    source = DefaultSource({"path": ground.url, **options})
+    reader = source.reader(source.schema())
+    arrived = pickle.loads(cloudpickle.dumps(reader))  # type: ignore[no-untyped-call]
+    rows: list[Row] = []
+    for partition in reader.partitions():
+        for batch in arrived.read(pickle.loads(pickle.dumps(partition))):
+            assert batch.schema.equals(pa.schema({"segment": "string", "offset": "int64", "value": "binary"}))
+            rows += [(row["segment"], row["offset"], row["value"]) for row in batch.to_pylist()]
+    return rows
+
+
+def lines_of(data: bytes, start: int = 0) -> list[Row]:
+    rows = []
+    for line in data[start:].split(b"\n") if data[start:] else []:
+        rows.append(("a", start, line))
+        start += len(line) + 1
+    return rows[:-1] if rows and not rows[-1][2] else rows
+
+
+@given(
+    unit=st.sampled_from((1, 10, 64, 999, 5000)),
+    parts=st.integers(1, 40),
+    start=st.integers(0, 3000),
+    length=st.integers(0, 50_000),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_line_comes_once_whatever_partitions_do(
+    lined: tuple[Ground, bytes], unit: int, parts: int, start: int, length: int
+) -> None:
+    ground, data = lined
+    stop = min(len(data), start + length)
+    with pytest.MonkeyPatch.context() as patched:
+        # Bytes that rows of partitions are cut at; a MiB would be one partition here.
+        patched.setattr(planning, "ROW_BYTES", unit)
+        rows = read(
+            ground,
+            segments="a",
+            framing="lines",
+            maxRecordBytes="300",
+            minPartitions=str(parts),
+            startingOffsets=str(start),
+            endingOffsets=str(stop),
+        )
+    assert rows == lines_of(data[:stop], start)
+
+
+@pytest.mark.parametrize("parts", ["1", "30"])
+def test_a_longer_line_is_named(lined: tuple[Ground, bytes], parts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ground, data = lined
+    monkeypatch.setattr(planning, "ROW_BYTES", 50)
+    longest = max(len(row[2]) for row in lines_of(data))
+    first = next(row[1] for row in lines_of(data) if len(row[2]) == longest)
+    limit = str(longest - 1)
+    with pytest.raises(InvalidArgument, match=f"offset {first} of segment 'a' is longer than {limit}") as caught:
+        read(ground, segments="a", framing="lines", maxRecordBytes=limit, minPartitions=parts)
+    assert caught.value.argument == "maxRecordBytes"
+
+
+def test_the_last_line_needs_no_newline_in_a_batch(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        store.create("a")
+        store.append("a", b"one\r\n\ntwo")
+        store.create("empty")
+        rows = read(ground, segments="a,empty", framing="lines")
+    assert rows == [("a", 0, b"one\r"), ("a", 5, b""), ("a", 6, b"two")]
+
+
+def test_lines_of_more_than_a_mib(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    data = b"x" * (3 * MIB) + b"\n" + b"y" * 10 + b"\n" + b"z" * (2 * MIB)
+    with ground.open() as store:
+        filled(store, "a", 0, 700_000)
+        store.append("a", data)
+        assert read(ground, segments="a", framing="lines", minPartitions="4") == lines_of(data)
+        with pytest.raises(InvalidArgument, match="offset 0 of"):
+            read(ground, segments="a", framing="lines", minPartitions="4", maxRecordBytes=str(2 * MIB))
+
+
+def test_patterns_and_positions_of_batches(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        for number, name in enumerate(("b-1", "a-1", "a-22", "c")):
+            filled(store, name, 100, 30, seed=number)
+        store.truncate("c", 30)
+        assert {row[0] for row in read(ground, segmentsPattern="[ab]-.")} == {"a-1", "b-1"}
+        rows = read(ground, segmentsPattern="a.*", startingOffsets='{"a-1": 95}', endingOffsets='{"a-22": 5}')
+        assert [(row[0], row[1], len(row[2])) for row in rows] == [("a-1", 95, 5), ("a-22", 0, 5)]
+        assert read(ground, segments="c", startingOffsets="latest") == []
+        for kind, options in (
+            (SegmentTruncated, {"segments": "c", "startingOffsets": "29"}),
+            (BadOffset, {"segments": "c", "endingOffsets": "101"}),
+            (InvalidArgument, {"segments": "c", "startingOffsets": "60", "endingOffsets": "50"}),
+            (SegmentNotFound, {"segmentsPattern": "a.*", "startingOffsets": '{"b-1": 5}'}),
+            (SegmentNotFound, {"segments": "nix"}),
+        ):
+            with pytest.raises(kind):
+                read(ground, **options)
+        rows = read(ground, segments="c", startingOffsets="29", failOnDataLoss="false")
+        assert rows[0][1] == 30
+        assert read(ground, segmentsPattern="nothing") == []
+
+
+def test_states_of_the_past(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 100, 30)
+        with ground.replica() as replica:
+            lsn = replica.lsn
+        store.append("a", b"later")
+        assert sum(len(row[2]) for row in read(ground, segments="a", lsnAsOf=str(lsn))) == 100
+        far = "2100-01-01T00:00:00Z"
+        with pytest.raises(InvalidArgument):
+            read(ground, segments="a", timestampAsOf=far)
+
+
+def test_partitions_of_at_most_so_many_bytes(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 6 * MIB, 4 * MIB)
+        for options in ({}, {"framing": "lines"}):
+            source = DefaultSource(
+                {"path": ground.url, "segments": "a", "maxBytesPerPartition": str(2 * MIB), **options}
+            )
+            assert len(source.reader(source.schema()).partitions()) == 3
+
+
+# What Spark calls
+
+
+def stream_reader(ground: Ground, **options: str) -> Any:
+    source = DefaultSource({"path": ground.url, "segments": "a", "startingOffsets": "earliest", **options})
+    return source.streamReader(source.schema())
+
+
+def test_limits_come_from_spark(tmp_path: Path) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 100, 30)
+        reader = stream_reader(ground, maxBytesPerTrigger="40", maxOffsetsPerTrigger="1")
+        assert pickle.loads(cloudpickle.dumps(reader)) is not None  # type: ignore[no-untyped-call]
+        assert reader.getDefaultReadLimit() == ReadMaxBytes(40)
+        assert stream_reader(ground).getDefaultReadLimit() == ReadAllAvailable()
+        assert stream_reader(ground, maxOffsetsPerTrigger="3").getDefaultReadLimit() == ReadMaxRows(3)
+        start = reader.initialOffset()
+        for limit, at in (
+            (ReadMaxBytes(40), 40),
+            (ReadMaxBytes(7), 7),
+            (ReadMaxRows(1), 40),
+            (ReadAllAvailable(), 100),
+        ):
+            end = reader.latestOffset(start, limit)
+            assert end["segments"]["a"]["at"] == at
+            assert json.loads(json.dumps(end)) == end
+        [partition] = reader.partitions(start, end)
+        assert sum(batch.num_rows for batch in reader.read(partition)) == 1
+        assert reader.reportLatestOffset()["segments"]["a"]["at"] == 100
+        reader.stop()
+        reader.stop()
+
+
+def test_before_spark_4_2_limits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_source, "HAS_LIMITS", False)
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 100, 30)
+        for name, value in (("maxBytesPerTrigger", "5"), ("maxOffsetsPerTrigger", "5"), ("pinProgress", "true")):
+            with pytest.raises(Unsupported, match=r"needs Spark 4\.2") as caught:
+                stream_reader(ground, **{name: value})
+            assert caught.value.feature == name
+        reader = stream_reader(ground)
+        start = reader.initialOffset()
+        end = reader.latestOffset()
+        assert end["segments"]["a"]["at"] == 100
+        assert reader.latestOffset() == end
+        again = stream_reader(ground)
+        assert again.latestOffset()["segments"]["a"]["at"] == 100
+        for planner in (reader, again):
+            assert len(planner.partitions(start, end)) == 1
+            planner.stop()
+
+
+# Functions over batches
+
+
+def mapped(ground: Ground, function: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """What ``map_batches`` makes, without a session."""
+    text = base64.b64encode(cloudpickle.dumps(function)).decode()  # type: ignore[no-untyped-call]
+    source = DefaultSource({"path": ground.url, "segments": "a", "columns": "value", "mapFunction": text})
+    reader = source.reader(StructType([StructField("n", LongType(), False)]))
+    return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def lengths(batches: Any) -> Any:
+    for batch in batches:
+        yield pa.record_batch({"n": pa.array([sum(map(len, batch.column("value").to_pylist()))], pa.int64())})
+
+
+def test_what_a_function_makes_is_checked(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 100, 30)
+        assert mapped(ground, lengths) == [{"n": 100}]
+
+        def wrong(made: object) -> Callable[[Any], Any]:
+            return lambda batches: made
+
+        bad: dict[str, object] = {
+            "columns m; the schema has n": [pa.record_batch({"m": [1]})],
+            "int32, in the schema int64": [pa.record_batch({"n": pa.array([1], pa.int32())})],
+            "nulls": [pa.record_batch({"n": pa.array([None], pa.int64())})],
+            "gave int, not a pyarrow": [1],
+            "returned RecordBatch, not an iterator": pa.record_batch({"n": [1]}),
+            "returned NoneType": None,
+        }
+        for text, made in bad.items():
+            with pytest.raises(InvalidArgument, match=text) as caught:
+                mapped(ground, wrong(made))
+            assert caught.value.argument == "function"
+        with pytest.raises(ZeroDivisionError):
+            mapped(ground, lambda batches: [1 // 0])
+    source = DefaultSource({"path": ground.url, "segments": "a", "mapFunction": "?"})
+    with pytest.raises(InvalidArgument, match="mapFunction"):
+        source.reader(StructType([StructField("n", LongType())]))
