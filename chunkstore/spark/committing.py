@@ -26,12 +26,14 @@ from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.once import Incoming, Verdict, judge_batch, judge_job
 
-__all__ = ["Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order"]
+__all__ = ["Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order", "was_done"]
 
 _TRIES: Final = 8
 _SESSION_S: Final = 3_600.0
 """A stream's session that is older is changed for another: then the sweep takes what failed tasks have left in it."""
 _TOKEN_BYTES: Final = 16
+_NO_SESSION: Final = 1
+"""Ids hold the epoch that gave them: this is nobody's."""
 
 
 class Door(Protocol):
@@ -41,6 +43,9 @@ class Door(Protocol):
 
     def row(self, key: bytes) -> TableEntry | None:
         """A row of ``!sinks`` as it is now. Raises what reading raises."""
+
+    def is_certain(self, entry: TableEntry) -> bool:
+        """Whether this row, which ``row`` has shown, is durable for certain: an asker cannot tell of the last record of all."""
 
     def session(self, session_id: int) -> OpenSession | None:
         """This session if it is open, as of the last ``row``. Raises what reading raises."""
@@ -75,6 +80,9 @@ class StoreDoor:
     def row(self, key: bytes) -> TableEntry | None:
         return self._table.get(key)
 
+    def is_certain(self, entry: TableEntry) -> bool:
+        return True
+
     def session(self, session_id: int) -> OpenSession | None:
         return next((item for item in self._store.sessions() if item.id == session_id), None)
 
@@ -108,12 +116,7 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
         old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
         return old or job.leftovers or (stored is not None and stored.run != digest)
 
-    verdict = _commit(door, key, judge, row, job, ends)
-    if verdict == "done":
-        # What the tasks have written once more is nobody's: let the sweep have it.
-        with suppress(ChunkstoreError):
-            _end_session(door, key, job.session_id)
-    return verdict
+    return _commit(door, key, judge, row, job, ends)
 
 
 def commit_job(door: Door, application: str | None, version: int, job: Job) -> Verdict:
@@ -130,6 +133,16 @@ def commit_job(door: Door, application: str | None, version: int, job: Job) -> V
         return SinkRow(version if application is not None else job.session_id, door.uuid, bytes(16), _token())
 
     return _commit(door, key, judge, row, job, lambda _stored, _session: True)
+
+
+def was_done(door: Door, application: str | None, version: int) -> bool:
+    """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (nobody answers who could say), and what
+    reading raises."""
+    entry = None if application is None else door.row(sink_key(JOB, application.encode()))
+    if entry is None or judge_job(decode_sink(entry.key, entry.value), version) != "done":
+        return False
+    _confirm(door, entry, _NO_SESSION)
+    return True
 
 
 def give_up(door: Door, session_id: int) -> bool:
@@ -175,7 +188,8 @@ def _commit(
         entry = door.row(key)
         stored = None if entry is None else decode_sink(key, entry.value)
         verdict = judge(stored)
-        if verdict == "done":
+        if entry is not None and verdict == "done":
+            _confirm(door, entry, job.session_id)
             return verdict
         session = door.session(job.session_id)
         if session is None:
@@ -191,6 +205,21 @@ def _commit(
             return verdict
     assert moved is not None
     raise moved
+
+
+def _confirm(door: Door, done: TableEntry, session_id: int) -> None:
+    """Let the sweep have what was written once more, for it is nobody's; and be certain that what the row says is durable: a record that is
+    committed behind it says so."""
+    certain = door.is_certain(done)
+    try:
+        if _end_session(door, done.key, session_id) or certain:
+            return
+        value = encode_sink(decode_sink(done.key, done.value)._replace(token=_token()))
+        with suppress(Conflict):  # somebody else's record is behind it
+            door.attach(session_id, (), TablePut(SINKS_NAMESPACE, done.key, value, done.version), end_session=False)
+    except ChunkstoreError:
+        if not certain:
+            raise
 
 
 def _end_session(door: Door, key: bytes, session_id: int) -> bool:

@@ -40,6 +40,7 @@ _BOTH: Final = (
     "ledgers",
     "segments",
     "segmentsPattern",
+    "topicsPattern",
     "columns",
     "framing",
     "maxRecordBytes",
@@ -67,9 +68,9 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one read asks for. ``segments`` names some, ``segments_pattern`` is matched by their whole names, or ``topic`` is set;
-    ``ledgers`` None means all of the topic's. ``record_bytes_max``: the longest line, with ``lines``. ``trigger_*``: bytes and rows of a
-    micro-batch, None without a limit."""
+    """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
+    all of the topic's. ``record_bytes_max``: the longest line, with ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without
+    a limit."""
 
     path: str
     container: str
@@ -79,6 +80,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     min_partitions: int
     segments_pattern: str | None = None
+    topics_pattern: str | None = None
     lines: bool = False
     record_bytes_max: int = 16 * MIB
     partition_bytes: int | None = None
@@ -93,9 +95,14 @@ class ReadOptions:
     pin_progress: bool = False
 
     @property
+    def reads_topics(self) -> bool:
+        """Whether this is about entries of ledgers, not about raw segments."""
+        return self.topic is not None or self.topics_pattern is not None
+
+    @property
     def known_columns(self) -> dict[str, str]:
         """Every column this read could have, with its Spark type."""
-        return SEGMENT_COLUMNS if self.topic is None else LEDGER_COLUMNS
+        return LEDGER_COLUMNS if self.reads_topics else SEGMENT_COLUMNS
 
 
 def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -152,18 +159,20 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         raise Unsupported("a memory:// root lives in one process; Spark reads from many", feature="memory")
     container = values.get("container", "default")
     check_container_name(container)
-    segments, topic = _segments(values), values.get("topic")
-    _check_choice(values)
+    segments = _segments(values)
+    _check_choice(values, stream=stream)
+    reads_topics = not {"topic", "topicsPattern"}.isdisjoint(values)
     starting = _positions(values, "startingOffsets", LATEST if stream else EARLIEST, segments)
     return ReadOptions(
         path=path,
         container=container,
         segments=segments,
-        topic=topic,
+        topic=values.get("topic"),
         ledgers=_ledgers(values),
-        columns=_columns(values, SEGMENT_COLUMNS if topic is None else LEDGER_COLUMNS),
+        columns=_columns(values, LEDGER_COLUMNS if reads_topics else SEGMENT_COLUMNS),
         min_partitions=_whole(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
-        segments_pattern=_pattern(values),
+        segments_pattern=_pattern(values, "segmentsPattern"),
+        topics_pattern=_pattern(values, "topicsPattern"),
         lines=_one_of(values, "framing", ("none", "lines")) == "lines",
         record_bytes_max=_whole(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
         partition_bytes=_whole(values, "maxBytesPerPartition", 1, _BYTES_MAX),
@@ -179,24 +188,25 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
     )
 
 
-_CHOICES: Final = ("segments", "segmentsPattern", "topic")
-_OF_SEGMENTS: Final = ("framing", "startingOffsets", "endingOffsets", "failOnDataLoss")
+_CHOICES: Final = ("segments", "segmentsPattern", "topic", "topicsPattern")
 
 
-def _check_choice(values: Mapping[str, str]) -> None:
+def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     """What is read is said once, and all options are about it."""
     if sum(name in values for name in _CHOICES) != 1:
-        raise InvalidArgument(
-            "give one of the options 'segments', 'segmentsPattern' and 'topic' (with 'ledgers', if not all)",
-            argument="segments",
-        )
+        raise InvalidArgument(f"give one of the options {', '.join(_CHOICES)}", argument="segments")
     if values.get("topic") == "":
         raise InvalidArgument("option 'topic' is empty", argument="topic")
-    if "topic" not in values and "ledgers" in values:
-        raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
-    for name in _OF_SEGMENTS:
-        if "topic" in values and name in values:
-            raise InvalidArgument(f"option {name!r} is for raw segments, not for a topic", argument=name)
+    if "ledgers" in values and ("topic" not in values or stream):
+        raise InvalidArgument("option 'ledgers' needs option 'topic', in a batch", argument="ledgers")
+    if not {"topic", "topicsPattern"}.isdisjoint(values):
+        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
+            if name in values:
+                raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
+        if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):
+            raise InvalidArgument(
+                "option 'startingOffsets' is earliest or latest for topics", argument="startingOffsets"
+            )
     if "maxRecordBytes" in values and values.get("framing", "").lower() != "lines":
         raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
     if "lsnAsOf" in values and "timestampAsOf" in values:
@@ -222,16 +232,14 @@ def _whole(values: Mapping[str, str], name: str, least: int, most: int) -> int |
     return int(text)
 
 
-def _pattern(values: Mapping[str, str]) -> str | None:
-    pattern = values.get("segmentsPattern")
+def _pattern(values: Mapping[str, str], name: str) -> str | None:
+    pattern = values.get(name)
     try:
         re.compile(pattern or "")
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidArgument(
-            f"option 'segmentsPattern' is no regular expression: {error}", argument="segmentsPattern"
-        ) from error
+        raise InvalidArgument(f"option {name!r} is no regular expression: {error}", argument=name) from error
     if pattern == "":
-        raise InvalidArgument("option 'segmentsPattern' is empty", argument="segmentsPattern")
+        raise InvalidArgument(f"option {name!r} is empty", argument=name)
     return pattern
 
 

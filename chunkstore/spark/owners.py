@@ -72,6 +72,10 @@ class AskerDoor:
         self._asker.replica.refresh()
         return self._asker.replica.table(SINKS_NAMESPACE).get(key)
 
+    def is_certain(self, entry: TableEntry) -> bool:
+        able = self._asker.replica.storage.capabilities
+        return able.sync_repeatable or not able.append or entry.version < self._asker.replica.lsn
+
     def session(self, session_id: int) -> OpenSession | None:
         return next((item for item in self._asker.replica.sessions() if item.id == session_id), None)
 

@@ -29,7 +29,7 @@ from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.ranges import Range, chosen_ranges
+from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
 
 __all__ = [
     "PARTITION_BYTES",
@@ -40,6 +40,7 @@ __all__ = [
     "Piece",
     "ReadTask",
     "SegmentRun",
+    "plan_parts",
     "plan_ranges",
     "plan_read",
     "plan_segments",
@@ -134,7 +135,7 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
     meanwhile), and what the replica and the planner raise.
     """
     lsn = replica.lsn
-    if options.topic is None:
+    if not options.reads_topics:
         ranges = chosen_ranges(replica, options)
         groups: Sequence[Sequence[SegmentRun | LedgerRun]] = (
             _plan_cuts(replica, ranges, options) if options.lines else plan_segments(replica, ranges, options)
@@ -142,8 +143,9 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
     else:
         if ledger_planner is None:
             raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
-        parts = ledger_planner(replica, options.topic, options.ledgers)
-        groups = _plan_ledgers(replica, options.topic, parts, options)
+        topics = chosen_topics(replica, options)
+        parts = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers)]
+        groups = _plan_ledgers(replica, parts, options)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
     return _tasks(replica, options, lsn, groups)
@@ -152,6 +154,11 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
 def plan_ranges(replica: Replica, options: ReadOptions, ranges: Sequence[Range]) -> list[ReadTask]:
     """The partitions of these ranges, whose rows are the same each time. Raises as ``plan_read``, and ``BadOffset``."""
     return _tasks(replica, options, replica.lsn, _plan_cuts(replica, ranges, options))
+
+
+def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRange]) -> list[ReadTask]:
+    """The partitions of these blocks. Raises as ``plan_read``."""
+    return _tasks(replica, options, replica.lsn, _plan_ledgers(replica, parts, options))
 
 
 def _tasks(
@@ -344,7 +351,7 @@ class _Stored:
 
 
 def _plan_ledgers(
-    replica: ReadableContainer, topic: str, parts: Sequence[LedgerRange], options: ReadOptions
+    replica: ReadableContainer, parts: Sequence[LedgerRange], options: ReadOptions
 ) -> list[list[LedgerRun]]:
     """Partitions over blocks of ledgers; a block is never cut."""
     stored: dict[str, _Stored] = {}
@@ -362,7 +369,7 @@ def _plan_ledgers(
             pieces = stored[part.segment].pieces(row[0].start, row[-1].stop)
             runs.append(
                 LedgerRun(
-                    topic,
+                    part.topic,
                     part.ledger,
                     part.first_entry,
                     part.last_entry,

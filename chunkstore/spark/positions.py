@@ -2,11 +2,14 @@
 
     {"version": 1, "container": "<uuid, 32 hex digits>", "epoch": 3, "lsn": 120,
      "segments": {"orders": {"id": 7, "at": 4096}, "refunds": {"id": 9, "at": 12, "done": true, "from": 5}},
+     "topics": {"a/b/c": {"sequence": 2, "id": "<uuid, 32 hex digits>", "at": 8192, "done": true, "from": [2, 0]}},
      "lost": {"bytes": 0, "segments": 0}, "consumer": "<16 hex digits>"}
 
 ``epoch`` and ``lsn``: a point of history that had all of it. ``at``: all below it was given out, of the segment with this id; ``done``: it
-was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before. ``lost`` counts what was
-gone before it was read, where that is allowed; ``consumer`` names a stream that holds a pin. Both are left out where there is none.
+was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before. Of a topic: the offload
+segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``: it is complete, and that is all.
+``lost`` counts what was gone before it was read, where that is allowed; ``consumer`` names a stream that holds a pin. ``topics``, ``lost``
+and ``consumer`` are left out where there are none.
 
 Promises: what was encoded is decoded to the same; anything else is a typed error. Leaves out: what positions mean (``stream``).
 """
@@ -19,11 +22,12 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore.errors import Damaged, Unsupported
 
-__all__ = ["Reached", "StreamOffset"]
+__all__ = ["Reached", "StreamOffset", "TopicReached"]
 
 _VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1
 _UUID = re.compile(r"[0-9a-f]{32}")
+_ID = re.compile(r"([0-9a-f]{32})?")
 _CONSUMER = re.compile(r"([0-9a-f]{16})?")
 
 
@@ -36,16 +40,34 @@ class Reached(NamedTuple):
     begin: int | None = None
 
 
+class TopicReached(NamedTuple):
+    """Of a topic: see the module. ``identity``: empty at the beginning of a topic that has nothing."""
+
+    sequence: int
+    identity: str
+    at: int
+    done: bool = False
+    begin: tuple[int, int] | None = None
+
+
 class StreamOffset(NamedTuple):
     """See the module."""
 
-    container: str
-    epoch: int
-    lsn: int
-    segments: Mapping[str, Reached]
+    segments: Mapping[str, Reached] = {}
+    topics: Mapping[str, TopicReached] = {}
+    container: str = ""
+    epoch: int = 0
+    lsn: int = 0
     lost_bytes: int = 0
     lost_segments: int = 0
     consumer: str = ""
+
+    @property
+    def positions(self) -> tuple[object, ...]:
+        """What makes another batch."""
+        segments = {name: reached._replace(begin=None) for name, reached in self.segments.items()}
+        topics = {name: reached._replace(begin=None) for name, reached in self.topics.items()}
+        return segments, topics, self.lost_bytes, self.lost_segments
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; the same for the same positions, down to the order of keys."""
@@ -56,6 +78,8 @@ class StreamOffset(NamedTuple):
             "lsn": self.lsn,
             "segments": {name: _plain(self.segments[name]) for name in sorted(self.segments)},
         }
+        if self.topics:
+            document["topics"] = {name: _plain_topic(self.topics[name]) for name in sorted(self.topics)}
         if self.lost_bytes or self.lost_segments:
             document["lost"] = {"bytes": self.lost_bytes, "segments": self.lost_segments}
         if self.consumer:
@@ -72,12 +96,14 @@ class StreamOffset(NamedTuple):
                 feature="version of offsets",
             )
         segments = _Fields(whole.values.get("segments"))
+        topics = _Fields(whole.values.get("topics", {}))
         lost = _Fields(whole.values.get("lost", {"bytes": 0, "segments": 0}))
         return cls(
+            {name: _reached(value) for name, value in segments.values.items()},
+            {name: _topic(value) for name, value in topics.values.items()},
             whole.text("container", _UUID),
             whole.number("epoch"),
             whole.number("lsn"),
-            {name: _reached(value) for name, value in segments.values.items()},
             lost.number("bytes"),
             lost.number("segments"),
             whole.text("consumer", _CONSUMER) if "consumer" in whole.values else "",
@@ -100,6 +126,32 @@ def _reached(document: object) -> Reached:
     if begin is not None and begin > reached.at:
         raise _damaged(f"{begin} lies behind {reached.at}")
     return reached
+
+
+def _plain_topic(reached: TopicReached) -> dict[str, Any]:
+    document: dict[str, Any] = {"sequence": reached.sequence, "id": reached.identity, "at": reached.at}
+    if reached.done:
+        document["done"] = True
+    if reached.begin is not None:
+        document["from"] = list(reached.begin)
+    return document
+
+
+def _topic(document: object) -> TopicReached:
+    fields = _Fields(document)
+    begin: tuple[int, int] | None = None
+    if "from" in fields.values:
+        given = fields.values["from"]
+        if not isinstance(given, (list, tuple)) or len(given) != 2:
+            raise _damaged(f"'from' is {given!r:.200}")
+        begin = _Fields({"sequence": given[0]}).number("sequence"), _Fields({"at": given[1]}).number("at")
+    return TopicReached(
+        fields.number("sequence"),
+        fields.text("id", _ID),
+        fields.number("at"),
+        fields.values.get("done") is True,
+        begin,
+    )
 
 
 class _Fields:

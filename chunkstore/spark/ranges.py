@@ -13,9 +13,10 @@ from typing import NamedTuple
 from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentTruncated
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import SegmentInfo
+from chunkstore.replica import Replica
 from chunkstore.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 
-__all__ = ["Range", "chosen_ranges", "chosen_segments", "is_chosen", "position_in"]
+__all__ = ["Range", "chosen_ranges", "chosen_segments", "chosen_topics", "is_chosen", "position_in", "require_named"]
 
 
 class Range(NamedTuple):
@@ -44,6 +45,16 @@ def chosen_segments(replica: ReadableContainer, options: ReadOptions) -> dict[st
         if replica.exists(name):
             found[name] = replica.info(name)
     return found
+
+
+def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
+    """The topic that is named, whether it is there or not; or those that are there and match. Raises as ``ReadableContainer.table``."""
+    if options.topics_pattern is None:
+        return [options.topic] if options.topic is not None else []
+    from chunkstore.pulsar.contexts import iter_topics  # raw segments need no codec
+
+    matches = re.compile(options.topics_pattern).fullmatch
+    return [topic for topic in iter_topics(replica) if matches(topic)]
 
 
 def chosen_ranges(replica: ReadableContainer, options: ReadOptions) -> list[Range]:

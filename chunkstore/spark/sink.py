@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +18,11 @@ from pyspark.sql.types import StructType
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
-from chunkstore.metadata.sinks import JOB, STREAM, decode_sink, sink_key
+from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
-from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up
+from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up, was_done
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.once import Incoming, judge_job
+from chunkstore.spark.once import Incoming
 from chunkstore.spark.owners import AskerDoor, driver_pid
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
@@ -142,7 +141,7 @@ class BatchWriter(DataSourceArrowWriter):
             with AskerDoor(options, stream=False) as door:
                 if options.take_over:
                     door.depose()
-                self._was_done = _is_done(door, options)
+                self._was_done = was_done(door, options.application, options.version)
                 session_id = 0 if self._was_done else door.find_session(_HOLDER + runtime.token(16).hex(), _TTL_S)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
@@ -163,9 +162,7 @@ class BatchWriter(DataSourceArrowWriter):
             told, job = job_of(messages, self._options)
             _require_container(told, door)
             job = job._replace(session_id=self._plan.session_id)
-            if commit_job(door, self._options.application, self._options.version, job) == "done":
-                with suppress(ChunkstoreError):
-                    give_up(door, job.session_id)
+            commit_job(door, self._options.application, self._options.version, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """End the session, so that nothing of it can be attached any more; deletes nothing. Raises nothing of ours: that is said."""
@@ -213,13 +210,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""
-
-
-def _is_done(door: Door, options: WriteOptions) -> bool:
-    if options.application is None:
-        return False
-    entry = door.row(sink_key(JOB, options.application.encode()))
-    return entry is not None and judge_job(decode_sink(entry.key, entry.value), options.version) == "done"
 
 
 def _refuse_overwriting(*, overwrite: bool) -> None:

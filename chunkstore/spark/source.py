@@ -114,7 +114,7 @@ class Reader(DataSourceReader):
         """One snapshot's worth of tasks. Raises as ``plan_read`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
-            planner = self.ledger_planner() if options.topic is not None else None
+            planner = self.ledger_planner() if options.reads_topics else None
             lsn, time_ms = options.as_of_lsn, options.as_of_ms
             with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
                 return [Partition(task) for task in plan_read(replica, options, planner)]

@@ -14,7 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from chunkstore.errors import Unsupported
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.stream import Limit, SegmentStream
+from chunkstore.spark.sharing import Limit
+from chunkstore.spark.stream import Stream
 from chunkstore.spark.tasks import Partition, read_partition
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ class StreamReader(DataSourceStreamReader):
 
     def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> None:
         self._columns = tuple(columns)
-        self._stream = SegmentStream(options)
+        self._stream = Stream(options)
         self._limit = Limit(options.trigger_bytes, options.trigger_rows)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Raises as ``SegmentStream.initial``."""
+        """Raises as ``Stream.initial``."""
         return self._stream.initial()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        """Raises as ``SegmentStream.latest``. Before Spark 4.2 there are no arguments."""
+        """Raises as ``Stream.latest``. Before Spark 4.2 there are no arguments."""
         return self._stream.latest(start, self._limit_of(limit))
 
     def _limit_of(self, limit: object) -> Limit:
@@ -63,7 +64,7 @@ class StreamReader(DataSourceStreamReader):
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises as ``SegmentStream.tasks``."""
+        """Raises as ``Stream.tasks``."""
         return [Partition(task) for task in self._stream.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -71,7 +72,7 @@ class StreamReader(DataSourceStreamReader):
         return read_partition(partition, self._columns, None)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Raises as ``SegmentStream.commit``."""
+        """Raises as ``Stream.commit``."""
         self._stream.commit(end)
 
     def stop(self) -> None:
@@ -92,19 +93,17 @@ if HAS_LIMITS:
             return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
         def reportLatestOffset(self) -> dict[str, Any]:
-            """What is there, for the progress report. Raises as ``SegmentStream.report``."""
+            """What is there, for the progress report. Raises as ``Stream.report``."""
             return self._stream.report()
 
         def prepareForTriggerAvailableNow(self) -> None:
-            """Raises as ``SegmentStream.freeze``."""
+            """Raises as ``Stream.freeze``."""
             self._stream.freeze()
 
 
 def stream_reader(options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> StreamReader:
     """The reader that this version of Spark can use. Raises ``Unsupported``: it cannot do what the options ask for."""
     with annotated(container=options.container):
-        if options.topic is not None:
-            raise Unsupported("topics cannot be streamed yet; read them with spark.read", feature="streams of topics")
         if HAS_LIMITS:
             return LimitedStreamReader(options, columns)
         asked = {

@@ -46,7 +46,15 @@ class Pipeline:
         conf = [word for item in _CONF.items() for word in ("--conf", "=".join(item))]
         warehouse = ("--conf", f"spark.sql.warehouse.dir=file://{self.folder}/warehouse")
         return subprocess.run(
-            [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", "local[2]", *conf, *warehouse, *arguments],
+            [
+                str(spark_home() / "bin" / "spark-pipelines"),
+                "run",
+                "--remote",
+                "local[2]",
+                *conf,
+                *warehouse,
+                *arguments,
+            ],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,

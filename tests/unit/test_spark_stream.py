@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,85 +23,16 @@ from chunkstore.errors import (
     SegmentTruncated,
     Unsupported,
 )
-from chunkstore.spark.options import parse_options
-from chunkstore.spark.plan import ROW_BYTES, ReadTask
+from chunkstore.spark.plan import ROW_BYTES
 from chunkstore.spark.positions import StreamOffset
-from chunkstore.spark.stream import Limit, SegmentStream
+from chunkstore.spark.sharing import Limit
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams are not tested")
 
 from chunkstore.spark.batches import Column, read_task
-
-Row = tuple[str, int, bytes]
-
-
-def rows_of(tasks: list[ReadTask]) -> list[Row]:
-    rows: list[Row] = []
-    for task in pickle.loads(pickle.dumps(tasks)):
-        for batch in read_task(task, [Column("segment"), Column("offset"), Column("value")]):
-            batch.validate(full=True)
-            rows += [(row["segment"], row["offset"], row["value"]) for row in batch.to_pylist()]
-    return rows
-
-
-class Stream:
-    """A query: it goes on from what it wrote down, as Spark does."""
-
-    def __init__(self, ground: Ground, **given: str) -> None:
-        self.given = {"path": ground.url, **given}
-        self.log: list[str] = []
-        self.rows: list[list[Row]] = []
-        self.planner: SegmentStream
-        self.restart()
-
-    def restart(self, **given: str) -> None:
-        """Another planning process."""
-        if self.log:
-            self.planner.close()
-        self.given |= given
-        self.planner = SegmentStream(parse_options(self.given, stream=True))
-        if not self.log:
-            self.log.append(json.dumps(self.planner.initial()))
-
-    def step(self, **limit: int) -> list[Row]:
-        """One micro-batch; no rows where there is nothing new."""
-        start = json.loads(self.log[-1])
-        end = self.planner.latest(start, Limit(**limit))
-        if json.dumps(end) == self.log[-1]:
-            return []
-        self.log.append(json.dumps(end))
-        self.rows.append(self.read(-1))
-        self.planner.commit(json.loads(self.log[-2]))
-        return self.rows[-1]
-
-    def read(self, number: int) -> list[Row]:
-        """Plan and read a batch of the log, as a replay does."""
-        at = number % len(self.log)
-        return rows_of(self.planner.tasks(json.loads(self.log[at - 1]), json.loads(self.log[at])))
-
-    def drain(self, **limit: int) -> None:
-        while self.step(**limit):
-            pass
-
-    def replay(self) -> None:
-        """A new process plans every batch again: the same rows."""
-        self.restart()
-        for number, rows in enumerate(self.rows, 1):
-            assert self.read(number) == rows
-
-    def bytes_of(self, segment: str, start: int = 0) -> bytes:
-        """The rows of a segment so far, one behind the other."""
-        found = b""
-        for name, offset, value in (row for rows in self.rows for row in rows):
-            if name == segment:
-                assert offset == start + len(found)
-                found += value
-        return found
-
-    def offset(self) -> StreamOffset:
-        return StreamOffset.from_json(json.loads(self.log[-1]))
+from tests.support.spark_streams import Stream
 
 
 @pytest.fixture
@@ -134,7 +64,7 @@ def add(store: Store, name: str, data: bytes) -> None:
 def test_a_stream_follows_its_segments(ground: Ground, store: Store) -> None:
     filled(store, "a", 1000, 300, seed=1)
     filled(store, "b", 10, 10, seed=2)
-    stream = Stream(ground, segments="a,b", startingOffsets="earliest")
+    stream = Stream(ground.url, segments="a,b", startingOffsets="earliest")
     assert [row[:2] for row in stream.step()] == [("a", 0), ("b", 0)]
     assert stream.step() == []
     store.append("b", b"more")
@@ -150,26 +80,29 @@ def test_a_stream_follows_its_segments(ground: Ground, store: Store) -> None:
 def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
     filled(store, "a", 100, 30)
     filled(store, "b", 50, 30)
-    assert Stream(ground, segments="a").step() == [], "latest is the default"
-    assert [row[1] for row in Stream(ground, segments="a,b", startingOffsets='{"a": 60, "b": -2}').step()] == [60, 0]
-    latest = Stream(ground, segments="a,b", startingOffsets='{"a": -1, "b": 50}')
+    assert Stream(ground.url, segments="a").step() == [], "latest is the default"
+    assert [row[1] for row in Stream(ground.url, segments="a,b", startingOffsets='{"a": 60, "b": -2}').step()] == [
+        60,
+        0,
+    ]
+    latest = Stream(ground.url, segments="a,b", startingOffsets='{"a": -1, "b": 50}')
     store.append("a", b"x")
     assert latest.step() == [("a", 100, b"x")]
-    assert Stream(ground, segments="a", startingOffsets="7").step()[0][1] == 7
+    assert Stream(ground.url, segments="a", startingOffsets="7").step()[0][1] == 7
     store.truncate("b", 20)
     for kind, text in ((chunkstore.BadOffset, "51"), (SegmentTruncated, "19")):
         with pytest.raises(kind, match="b") as caught:
-            Stream(ground, segments="b", startingOffsets=text)
+            Stream(ground.url, segments="b", startingOffsets=text)
         assert "startingOffsets" in "".join(caught.value.__notes__)
     with pytest.raises(SegmentNotFound):
-        Stream(ground, segments="a,nix")
+        Stream(ground.url, segments="a,nix")
 
 
 def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store: Store) -> None:
     store.create("a")
     for at in range(0, 2 * MIB, 700_000):
         add(store, "a", pattern(at, min(700_000, 2 * MIB + 5 - at)))
-    stream = Stream(ground, segments="a", startingOffsets="3", minPartitions="5")
+    stream = Stream(ground.url, segments="a", startingOffsets="3", minPartitions="5")
     first = stream.step(size_bytes=MIB)
     assert [row[1] for row in first] == [3, MIB]
     stream.drain()
@@ -181,7 +114,7 @@ def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store
 
 def test_columns_without_bytes_are_the_same_rows(ground: Ground, store: Store) -> None:
     filled(store, "a", 2 * MIB + 5, 700_000)
-    stream = Stream(ground, segments="a", startingOffsets="3")
+    stream = Stream(ground.url, segments="a", startingOffsets="3")
     rows = stream.step()
     [task] = stream.planner.tasks(json.loads(stream.log[0]), json.loads(stream.log[1]))
     [batch] = read_task(task, [Column("offset")])
@@ -194,7 +127,7 @@ def test_columns_without_bytes_are_the_same_rows(ground: Ground, store: Store) -
 def test_limits_are_shared_out_and_nobody_starves(ground: Ground, store: Store) -> None:
     filled(store, "big", 5000, 1000)
     filled(store, "small", 100, 100)
-    stream = Stream(ground, segments="big,small", startingOffsets="earliest")
+    stream = Stream(ground.url, segments="big,small", startingOffsets="earliest")
     sizes = {row[0]: len(row[2]) for row in stream.step(size_bytes=1000)}
     assert sizes == {"small": 100, "big": 900}
     assert sum(len(row[2]) for row in stream.step(size_bytes=1)) == 1
@@ -207,7 +140,7 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     store.create("b")
     store.append("a", b"1\n22\n333\n4444\n5")
     store.append("b", b"x" * 50 + b"\n" + b"y\n" * 10)
-    stream = Stream(ground, segments="a", framing="lines", startingOffsets="earliest")
+    stream = Stream(ground.url, segments="a", framing="lines", startingOffsets="earliest")
     assert stream.step(rows=2) == [("a", 0, b"1"), ("a", 2, b"22")]
     assert stream.step(size_bytes=9) == [("a", 5, b"333"), ("a", 9, b"4444")]
     assert stream.step() == [], "an unfinished line of an open segment is no row"
@@ -218,7 +151,7 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     assert stream.offset().segments["a"].done
     assert stream.step() == []
     stream.replay()
-    both = Stream(ground, segments="a,b", framing="lines", startingOffsets="earliest")
+    both = Stream(ground.url, segments="a,b", framing="lines", startingOffsets="earliest")
     found = both.step(rows=6)
     assert [sum(row[0] == name for row in found) for name in "ab"] == [3, 3]
     found = both.step(size_bytes=2)
@@ -230,11 +163,11 @@ def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store) -> None:
     store.append("a", b"fine\n" + b"x" * 40 + b"\nfine\n")
     options = {"segments": "a", "framing": "lines", "startingOffsets": "earliest"}
     for limit in ({}, {"rows": 1}, {"size_bytes": 10}):
-        stream = Stream(ground, maxRecordBytes="39", **options)
+        stream = Stream(ground.url, maxRecordBytes="39", **options)
         with pytest.raises(InvalidArgument, match=r"offset \d+ of segment 'a' is longer than 39") as caught:
             stream.drain(**limit)
         assert caught.value.argument == "maxRecordBytes"
-        stream = Stream(ground, maxRecordBytes="40", **options)
+        stream = Stream(ground.url, maxRecordBytes="40", **options)
         stream.drain(**limit)
         assert [row[2] for rows in stream.rows for row in rows] == [b"fine", b"x" * 40, b"fine"]
     store.append("a", b"y" * 41)
@@ -245,7 +178,7 @@ def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store) -> None:
 def test_latest_of_lines_is_behind_the_last_finished_one(ground: Ground, store: Store) -> None:
     store.create("a")
     store.append("a", b"old\nbeg")
-    stream = Stream(ground, segments="a", framing="lines")
+    stream = Stream(ground.url, segments="a", framing="lines")
     store.append("a", b"un\n")
     assert stream.step() == [("a", 4, b"begun")]
 
@@ -256,7 +189,7 @@ def test_latest_of_lines_is_behind_the_last_finished_one(ground: Ground, store: 
 def test_segments_by_pattern_are_found_while_running(ground: Ground, store: Store) -> None:
     filled(store, "orders-1", 10, 10, seed=1)
     filled(store, "other", 10, 10, seed=2)
-    stream = Stream(ground, segmentsPattern="orders-[0-9]+")
+    stream = Stream(ground.url, segmentsPattern="orders-[0-9]+")
     assert stream.step() == [], "what is there is old"
     filled(store, "orders-2", 10, 10, seed=3)
     filled(store, "orders-x", 10, 10, seed=4)
@@ -273,7 +206,7 @@ def test_segments_by_pattern_are_found_while_running(ground: Ground, store: Stor
 def test_a_segment_that_goes_unread_is_a_loss(ground: Ground, store: Store) -> None:
     filled(store, "a", 10, 10)
     filled(store, "b", 10, 10)
-    stream = Stream(ground, segmentsPattern=".", startingOffsets="earliest")
+    stream = Stream(ground.url, segmentsPattern=".", startingOffsets="earliest")
     stream.drain()
     store.append("a", b"unread")
     store.delete("a")
@@ -287,7 +220,7 @@ def test_a_segment_that_goes_unread_is_a_loss(ground: Ground, store: Store) -> N
 
 def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Store) -> None:
     filled(store, "a", 100, 10)
-    stream = Stream(ground, segments="a", startingOffsets="earliest")
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest")
     stream.step(size_bytes=20)
     store.truncate("a", 55)
     with pytest.raises(SegmentTruncated) as caught:
@@ -306,7 +239,7 @@ def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Stor
 
 def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:
     filled(store, "a1", 30, 10)
-    stream = Stream(ground, segmentsPattern="a.", startingOffsets="earliest")
+    stream = Stream(ground.url, segmentsPattern="a.", startingOffsets="earliest")
     stream.planner.freeze()
     store.append("a1", b"later")
     filled(store, "a2", 5, 5)
@@ -321,7 +254,7 @@ def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:
 
 def test_the_report_is_where_segments_end(ground: Ground, store: Store) -> None:
     filled(store, "a", 30, 10)
-    stream = Stream(ground, segments="a")
+    stream = Stream(ground.url, segments="a")
     store.append("a", b"lag")
     stream.step(size_bytes=1)
     assert stream.planner.report()["segments"]["a"]["at"] == 33
@@ -332,7 +265,7 @@ def test_the_report_is_where_segments_end(ground: Ground, store: Store) -> None:
 
 def test_the_checkpoint_of_another_container_is_refused(ground: Ground, store: Store, tmp_path: Path) -> None:
     filled(store, "a", 30, 10)
-    stream = Stream(ground, segments="a", startingOffsets="earliest")
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest")
     stream.step()
     other = Ground(tmp_path / "other")
     with other.open() as another:
@@ -347,7 +280,7 @@ def test_the_checkpoint_of_another_container_is_refused(ground: Ground, store: S
 def test_a_container_that_was_restored_to_before_is_refused(ground: Ground) -> None:
     with ground.open() as store:
         filled(store, "a", 10, 10)
-        stream = Stream(ground, segments="a", startingOffsets="earliest")
+        stream = Stream(ground.url, segments="a", startingOffsets="earliest")
         stream.step()
         lsn = stream.offset().lsn
         store.append("a", b"cut off")
@@ -377,7 +310,7 @@ def test_offsets_survive_takeovers(ground: Ground) -> None:
         with ground.open() as store:
             if stream is None:
                 store.create("a")
-                stream = Stream(ground, segments="a", startingOffsets="earliest")
+                stream = Stream(ground.url, segments="a", startingOffsets="earliest")
             store.append("a", b"%d" % number)
             assert stream.step() == [("a", number, b"%d" % number)]
     assert stream is not None
@@ -411,7 +344,7 @@ def test_offsets_of_others_are_refused(change: Mapping[str, Any]) -> None:
 
 def test_an_error_is_followed_by_another_replica(ground: Ground, store: Store) -> None:
     filled(store, "a", 30, 10)
-    stream = Stream(ground, segments="a", startingOffsets="earliest")
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest")
     with pytest.raises(ChunkstoreError):
         stream.planner.latest({"version": 9}, Limit())
     stream.drain()
@@ -424,7 +357,7 @@ def test_an_error_is_followed_by_another_replica(ground: Ground, store: Store) -
 def test_progress_is_pinned_and_moves(ground: Ground, store: Store) -> None:
     filled(store, "a", 30, 10)
     store.set_retention("a", chunkstore.RetentionPolicy(size_bytes_max=1))
-    stream = Stream(ground, segments="a", startingOffsets="earliest", pinProgress="true")
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
     consumer = stream.offset().consumer
 
     def pinned() -> list[dict[str, int]]:
@@ -441,7 +374,7 @@ def test_progress_is_pinned_and_moves(ground: Ground, store: Store) -> None:
     assert store.info("a").start_offset == 10, "retention goes as far as the pin"
     stream.planner.close()
     assert pinned() == [{"a": 10}], "it outlives the stream"
-    idle = Stream(ground, segments="a", pinProgress="true")
+    idle = Stream(ground.url, segments="a", pinProgress="true")
     idle.step()
     assert len(store.pins()) == 2
     idle.planner.close()
@@ -460,7 +393,7 @@ def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory
     model: dict[str, bytearray] = {}
     with ground.open() as store:
         stream = Stream(
-            ground, segmentsPattern="s[0-9]", startingOffsets="earliest", minPartitions="3", **given_options
+            ground.url, segmentsPattern="s[0-9]", startingOffsets="earliest", minPartitions="3", **given_options
         )
         for _ in range(data.draw(st.integers(5, 25), "steps")):
             name = f"s{data.draw(st.integers(0, 2))}"

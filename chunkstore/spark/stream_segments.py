@@ -1,0 +1,181 @@
+"""A stream of raw segments: how far each can be read, and what a batch reads of them. The other half of ``stream``.
+
+Promises: bytes of a segment come once, in order, whatever becomes of chunks; of lines only finished ones. Leaves out: the checkpoint
+and its history, opening and closing (``stream``).
+"""
+
+from __future__ import annotations
+
+from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTruncated
+from chunkstore.handles import SegmentHandle
+from chunkstore.records import SegmentInfo
+from chunkstore.replica import Replica
+from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_lines
+from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
+from chunkstore.spark.plan import ROW_BYTES, ReadTask, plan_ranges
+from chunkstore.spark.positions import Reached, StreamOffset
+from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
+from chunkstore.spark.sharing import Limit, lose, share_out
+
+__all__ = ["SegmentFollower"]
+
+
+class SegmentFollower:
+    """See the module. Of one stream; the replica is the stream's."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._target: dict[str, SegmentInfo] | None = None
+        self._unfinished: dict[int, tuple[int, int]] = {}
+        """By segment id, bytes known to hold no newline."""
+
+    def forget(self) -> None:
+        """Another replica will be asked from now on."""
+
+    def freeze(self, replica: Replica) -> None:
+        """Go no further than what is there now."""
+        self._target = chosen_segments(replica, self._options)
+
+    def initial(self, replica: Replica) -> StreamOffset:
+        """Where a new query begins."""
+        segments = chosen_segments(replica, self._options)
+        require_named(self._options, segments)
+        return StreamOffset({name: Reached(info.id, self._first(replica, info)) for name, info in segments.items()})
+
+    def ends(self, replica: Replica) -> StreamOffset:
+        """Where the segments end."""
+        segments = chosen_segments(replica, self._options)
+        return StreamOffset({name: Reached(info.id, info.length) for name, info in segments.items()})
+
+    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
+        there = self._visible(replica)
+        begins: dict[str, int] = {}
+        lost_bytes, lost_segments = start.lost_bytes, start.lost_segments
+        for name, before in start.segments.items():
+            info = there.get(name)
+            if info is not None and info.id == before.identity:
+                if info.length < before.at:
+                    raise BadOffset(name, expected=info.length, given=before.at)
+                begins[name] = max(before.at, info.start_offset)
+                lost_bytes += begins[name] - before.at
+                if begins[name] > before.at:
+                    lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=before.at))
+            elif not before.done and is_chosen(self._options, name):
+                lost_segments += 1
+                lose(self._options, SegmentNotFound(name))
+        for name, info in there.items():
+            if info.length > info.start_offset:
+                begins.setdefault(name, info.start_offset)
+        reached: dict[str, Reached] = {}
+
+        def go_on(name: str, share: Limit) -> tuple[int, int]:
+            info, begin = there[name], begins[name]
+            end, rows = self._end(replica, info, begin, share) if begin < info.length else (begin, 0)
+            held = start.segments.get(name)
+            follows = held is not None and held.identity == info.id and held.at == begin
+            if held is not None or end > begin:  # else it has nothing yet
+                done = info.sealed and end == info.length
+                reached[name] = Reached(info.id, end, done, None if follows else begin)
+            return end - begin, rows
+
+        share_out({name: there[name].length - begin for name, begin in begins.items()}, limit, go_on)
+        return start._replace(segments=reached, lost_bytes=lost_bytes, lost_segments=lost_segments)
+
+    def _visible(self, replica: Replica) -> dict[str, SegmentInfo]:
+        """The segments as far as they may be read: to the target, if there is one."""
+        there = chosen_segments(replica, self._options)
+        if self._target is None:
+            return there
+        found: dict[str, SegmentInfo] = {}
+        for name, info in there.items():
+            target = self._target.get(name)
+            if target is not None and target.id == info.id:
+                length = max(info.start_offset, min(info.length, target.length))
+                found[name] = info._replace(length=length, sealed=info.sealed and target.sealed)
+        return found
+
+    def _end(self, replica: Replica, info: SegmentInfo, begin: int, limit: Limit) -> tuple[int, int]:
+        """Where the batch ends in a segment that has something behind ``begin``, and how many rows that are (counted if it matters)."""
+        size, rows = limit
+        stop = info.length if size is None else min(info.length, begin + size)
+        if not self._options.lines:
+            if rows is not None:
+                stop = min(stop, (begin // ROW_BYTES + rows) * ROW_BYTES)
+            return stop, -(-stop // ROW_BYTES) - begin // ROW_BYTES
+        return self._end_of_lines(replica, info, begin, stop, rows)
+
+    def _end_of_lines(
+        self, replica: Replica, info: SegmentInfo, begin: int, stop: int, rows: int | None
+    ) -> tuple[int, int]:
+        """``_end`` at or before ``stop``; behind it only where not even the first line ends there."""
+        segment, limit = _handle(info), self._options.record_bytes_max
+        known = self._unfinished.get(info.id)
+        low = known[1] if known is not None and known[0] == begin else begin
+        passed, found = 0, None
+        if rows is None:
+            found = line_end_before(replica, segment, low, stop, limit)
+        else:
+            found, passed = pass_lines(replica, segment, low, stop, rows)
+        end = found if found is not None and found > low else begin
+        if end == begin and stop < info.length:
+            high = min(info.length, begin + limit + 1)
+            found, passed = pass_lines(replica, segment, max(low, stop), high, 1)
+            end, stop = (found if passed else begin), max(stop, high)
+        if info.sealed and stop == info.length and passed != rows and info.length - end <= limit:
+            return info.length, passed + (end < info.length)
+        if end == begin and stop - begin > limit:
+            line_too_long(info.name, begin, limit)
+        if end == begin:
+            self._unfinished[info.id] = begin, stop
+        return end, passed
+
+    def _first(self, replica: Replica, info: SegmentInfo) -> int:
+        """``startingOffsets`` in this segment. What is latest of lines is behind the last finished one."""
+        starting, clip = self._options.starting, not self._options.fail_on_data_loss
+        at = position_in(info, starting, "startingOffsets", EARLIEST, clip=clip)
+        said = starting if isinstance(starting, int) else starting.get(info.name, EARLIEST)
+        if said == LATEST and self._options.lines and not info.sealed:
+            limit = self._options.record_bytes_max
+            return line_end_before(replica, _handle(info), info.start_offset, at, limit) or info.start_offset
+        return at
+
+    def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
+        """What is read between two offsets: the same rows each time."""
+        ranges: list[Range] = []
+        for name, reached in last.segments.items():
+            before = first.segments.get(name)
+            begin = reached.begin
+            if before is not None and before.identity == reached.identity:
+                begin = max(before.at, begin or 0)
+            if begin is None:
+                raise Conflict(f"the start of a batch, of segment {name!r}", expected=reached.identity, found=before)
+            found = self._whole_range(replica, name, reached, begin)
+            if found is not None and found.start < found.stop:
+                ranges.append(found)
+        return plan_ranges(replica, self._options, ranges)
+
+    def _whole_range(self, replica: Replica, name: str, reached: Reached, begin: int) -> Range | None:
+        """The bytes of a planned batch as far as they are there; all of them unless losing some is allowed."""
+        try:
+            info = replica.info(SegmentHandle(name, reached.identity, False))
+        except SegmentNotFound as error:
+            if begin < reached.at:
+                lose(self._options, error)
+            return None
+        if begin < min(info.start_offset, reached.at):
+            lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=begin))
+        return Range(name, reached.identity, max(begin, info.start_offset), reached.at)
+
+    def pinned(self, replica: Replica, offset: StreamOffset) -> dict[str, int]:
+        """Where segments that are there and not finished were read to."""
+        found: dict[str, int] = {}
+        there = chosen_segments(replica, self._options)
+        for name, reached in offset.segments.items():
+            info = there.get(name)
+            if info is not None and info.id == reached.identity and not reached.done:
+                found[name] = min(max(reached.at, info.start_offset), info.length)
+        return found
+
+
+def _handle(info: SegmentInfo) -> SegmentHandle:
+    return SegmentHandle(info.name, info.id, False)

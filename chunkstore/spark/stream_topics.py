@@ -1,0 +1,212 @@
+"""A stream of the entries of offloaded topics: how far each can be read, and what a batch reads of them. The other half of ``stream``.
+
+Promises: whole blocks, each once, in the order in which they were written; they are there as a whole, and so are their entries. Offload
+segments are known by number and id: what went missing between two of them is noticed. Leaves out: the checkpoint and its history,
+opening and closing (``stream``), where blocks lie (``chunkstore.pulsar``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chunkstore.codec.pulsar.pip76 import ENTRY_ID_MAX
+from chunkstore.codec.pulsar.ranges import LedgerRange
+from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
+from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.replica import Replica
+from chunkstore.spark.options import LATEST, ReadOptions
+from chunkstore.spark.plan import ReadTask, plan_parts
+from chunkstore.spark.positions import StreamOffset, TopicReached
+from chunkstore.spark.ranges import chosen_topics
+from chunkstore.spark.sharing import Limit, lose, share_out
+
+__all__ = ["TopicFollower"]
+
+
+class TopicFollower:
+    """See the module. Of one stream; the replica is the stream's."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._target: dict[str, TopicPosition] | None = None
+        self._planners: dict[str, TopicPlanner] = {}
+
+    def forget(self) -> None:
+        """Another replica will be asked from now on."""
+        self._planners.clear()
+
+    def freeze(self, replica: Replica) -> None:
+        """Go no further than what is there now."""
+        self._target = {topic: self._planner(replica, topic).end() for topic in self._topics(replica)}
+
+    def initial(self, replica: Replica) -> StreamOffset:
+        """Where a new query begins."""
+        topics = self._topics(replica)
+        if self._options.topic is not None and not topics:
+            raise LedgerNotFound(self._options.topic)
+        if self._options.starting == LATEST:
+            return self.ends(replica)
+        begins = {topic: TopicPosition(contexts[0].sequence, 0) for topic, contexts in topics.items()}
+        return StreamOffset(topics={topic: _reached(topics[topic], begin) for topic, begin in begins.items()})
+
+    def ends(self, replica: Replica) -> StreamOffset:
+        """Where the topics end."""
+        found = {}
+        for topic, contexts in self._topics(replica).items():
+            end = self._planner(replica, topic).end()
+            found[topic] = _reached(contexts, end if end.offset else TopicPosition(contexts[0].sequence, 0))
+        return StreamOffset(topics=found)
+
+    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
+        """How far the next batch goes."""
+        there = self._topics(replica)
+        lost = start.lost_segments
+        for topic, before in start.topics.items():
+            if topic not in there and not before.done:
+                lost += self._lose(topic, 1)
+        begins: dict[str, TopicPosition] = {}
+        ends: dict[str, TopicPosition] = {}
+        for topic, contexts in there.items():
+            begins[topic], missing = _begin(contexts, start.topics.get(topic))
+            lost += self._lose(topic, missing)
+            end = self._planner(replica, topic).end()
+            if self._target is not None:
+                end = min(end, self._target.get(topic, begins[topic]))
+            ends[topic] = max(end, begins[topic])
+        found: dict[str, TopicReached] = {}
+
+        def go_on(topic: str, share: Limit) -> tuple[int, int]:
+            nonlocal lost
+            begin, contexts = begins[topic], there[topic]
+            end, rows = self._end(replica, contexts, begin, ends[topic], share)
+            before = start.topics.get(topic)
+            if before is not None or end > begin:  # else it has nothing yet
+                lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
+                follows = before is not None and begin == (before.sequence, before.at)
+                found[topic] = _reached(contexts, end)._replace(
+                    begin=None if follows else (begin.sequence, begin.offset)
+                )
+            return _distance(contexts, begin, end), rows
+
+        share_out({topic: _distance(there[topic], begins[topic], ends[topic]) for topic in there}, limit, go_on)
+        return start._replace(topics=found, lost_segments=lost)
+
+    def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
+        """What is read between two offsets: the same rows each time."""
+        parts: list[LedgerRange] = []
+        for topic, reached in last.topics.items():
+            before, stop = first.topics.get(topic), TopicPosition(reached.sequence, reached.at)
+            start = TopicPosition(*(reached.begin or (0, 0)))
+            is_read = False
+            if before is not None and (before.sequence < stop.sequence or before.identity == reached.identity):
+                start, is_read = max(start, TopicPosition(before.sequence, before.at)), before.done
+            if start >= stop:
+                continue
+            contexts = iter_contexts(replica, topic)
+            self._lose(topic, _missing(contexts, start.sequence + is_read, stop.sequence))
+            if _reached(contexts, stop).identity != reached.identity:
+                self._lose(topic, 1)
+                stop = TopicPosition(stop.sequence, 0)
+            parts += self._planner(replica, topic).between(start, stop)
+        return plan_parts(replica, self._options, parts)
+
+    def pinned(self, replica: Replica, offset: StreamOffset) -> dict[str, int]:
+        """By data segment, what is not read yet."""
+        found: dict[str, int] = {}
+        for topic, contexts in self._topics(replica).items():
+            reached = offset.topics.get(topic, TopicReached(-1, "", 0))
+            for context in contexts:
+                if context.sequence == reached.sequence and not reached.done:
+                    found[context.data] = reached.at
+                elif context.sequence > reached.sequence:
+                    found[context.data] = 0
+        return found
+
+    # Helpers
+
+    def _topics(self, replica: Replica) -> dict[str, list[Context]]:
+        """The topics that are there, and their offload segments."""
+        found = {topic: iter_contexts(replica, topic) for topic in chosen_topics(replica, self._options)}
+        return {topic: contexts for topic, contexts in found.items() if contexts}
+
+    def _planner(self, replica: Replica, topic: str) -> TopicPlanner:
+        if topic not in self._planners:
+            self._planners[topic] = TopicPlanner(replica, topic)
+        return self._planners[topic]
+
+    def _lose(self, topic: str, count: int) -> int:
+        """So many offload segments of a topic are gone, if any: refused, or counted."""
+        if count:
+            lose(self._options, LedgerNotFound(topic))
+        return count
+
+    def _end(
+        self, replica: Replica, contexts: list[Context], begin: TopicPosition, end: TopicPosition, limit: Limit
+    ) -> tuple[TopicPosition, int]:
+        """Where the batch ends, and how many entries it has at most (counted if that matters): one block at least."""
+        size, rows = limit
+        if limit == Limit() or begin == end:
+            return end, 0
+        planner = self._planner(replica, contexts[0].topic)
+        counts = _entries(contexts, planner.between(begin, end)) if rows is not None else {}
+        at, size_taken, rows_taken = begin, 0, 0
+        for border in planner.borders(begin, end):
+            # A last block whose entries nobody has counted may be more than all that is left.
+            count = counts.get(border, 0 if rows is None else rows)
+            size_taken += border.offset - (at.offset if border.sequence == at.sequence else 0)
+            is_over = (size is not None and size_taken > size) or (rows is not None and rows_taken + count > rows)
+            if is_over and at != begin:
+                return at, rows_taken
+            at, rows_taken = border, rows_taken + count
+            if is_over:
+                break
+        return at, rows_taken
+
+
+def _entries(contexts: list[Context], parts: Iterable[LedgerRange]) -> dict[TopicPosition, int]:
+    """By where a block ends, how many entries it has at most, where that is known: ids may be left out."""
+    sequences = {context.data: context.sequence for context in contexts}
+    counts: dict[TopicPosition, int] = {}
+    for part in parts:
+        behind = [block.first_entry for block in part.blocks[1:]]
+        if part.last_entry < ENTRY_ID_MAX:
+            behind.append(part.last_entry + 1)
+        for block, following in zip(part.blocks, behind, strict=False):
+            counts[TopicPosition(sequences[part.segment], block.stop)] = following - block.first_entry
+    return counts
+
+
+def _begin(contexts: list[Context], before: TopicReached | None) -> tuple[TopicPosition, int]:
+    """Where the next batch begins, and how many offload segments in front of that were not read to their ends, and are gone."""
+    if before is None:
+        return TopicPosition(contexts[0].sequence, 0), 0
+    same = next((context for context in contexts if context.sequence == before.sequence), None)
+    if same is not None and same.uuid.hex() == before.identity:
+        return TopicPosition(before.sequence, before.at), 0
+    later = [context.sequence for context in contexts if same is None and context.sequence > before.sequence]
+    if later:
+        return TopicPosition(later[0], 0), later[0] - before.sequence - before.done
+    return TopicPosition(contexts[0].sequence, 0), int(not before.done)
+
+
+def _missing(contexts: list[Context], first: int, last: int) -> int:
+    """How many numbers from ``first`` to ``last`` are not there: offload segments of a topic are numbered without holes."""
+    return max(0, last + 1 - first) - sum(first <= context.sequence <= last for context in contexts)
+
+
+def _distance(contexts: list[Context], begin: TopicPosition, end: TopicPosition) -> int:
+    """Bytes between two positions."""
+    return sum(
+        (end.offset if context.sequence == end.sequence else context.data_length)
+        - (begin.offset if context.sequence == begin.sequence else 0)
+        for context in contexts
+        if begin.sequence <= context.sequence <= end.sequence
+    )
+
+
+def _reached(contexts: list[Context], end: TopicPosition) -> TopicReached:
+    for context in contexts:
+        if context.sequence == end.sequence:
+            done = context.complete and end.offset == context.data_length
+            return TopicReached(end.sequence, context.uuid.hex(), end.offset, done)
+    return TopicReached(end.sequence, "", end.offset)

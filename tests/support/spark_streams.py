@@ -1,0 +1,88 @@
+"""A streaming query without Spark: the log it keeps, its restarts, and replays that must give the same rows."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from chunkstore.spark.batches import Column, read_task
+from chunkstore.spark.options import parse_options
+from chunkstore.spark.plan import ReadTask
+from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.sharing import Limit
+from chunkstore.spark.stream import Stream as Planner
+
+__all__ = ["Row", "Stream", "rows_of"]
+
+Row = tuple[Any, ...]
+
+
+def rows_of(tasks: Sequence[ReadTask], columns: Sequence[str]) -> list[Row]:
+    """What tasks that have travelled read."""
+    rows: list[Row] = []
+    for task in pickle.loads(pickle.dumps(tasks)):
+        for batch in read_task(task, [Column(name) for name in columns]):
+            batch.validate(full=True)
+            rows += [tuple(row.values()) for row in batch.to_pylist()]
+    return rows
+
+
+class Stream:
+    """A query: it goes on from what it wrote down, as Spark does."""
+
+    def __init__(self, url: str, **given: str) -> None:
+        self.given = {"path": url, **given}
+        self.log: list[str] = []
+        self.rows: list[list[Row]] = []
+        self.planner: Planner
+        self.restart()
+
+    def restart(self, **given: str) -> None:
+        """Another planning process."""
+        if self.log:
+            self.planner.close()
+        self.given |= given
+        self.options = parse_options(self.given, stream=True)
+        self.planner = Planner(self.options)
+        if not self.log:
+            self.log.append(json.dumps(self.planner.initial()))
+
+    def step(self, **limit: int) -> list[Row]:
+        """One micro-batch; no rows where there is nothing new."""
+        start = json.loads(self.log[-1])
+        end = self.planner.latest(start, Limit(**limit))
+        if json.dumps(end) == self.log[-1]:
+            return []
+        self.log.append(json.dumps(end))
+        self.rows.append(self.read(-1))
+        self.planner.commit(json.loads(self.log[-2]))
+        return self.rows[-1]
+
+    def read(self, number: int) -> list[Row]:
+        """Plan and read a batch of the log, as a replay does."""
+        at = number % len(self.log)
+        return rows_of(self.planner.tasks(json.loads(self.log[at - 1]), json.loads(self.log[at])), self.options.columns)
+
+    def drain(self, **limit: int) -> None:
+        while self.step(**limit):
+            pass
+
+    def replay(self) -> None:
+        """A new process plans every batch again: the same rows."""
+        self.restart()
+        for number, rows in enumerate(self.rows, 1):
+            assert self.read(number) == rows
+
+    def bytes_of(self, segment: str, start: int = 0) -> bytes:
+        """The rows of a segment so far, one behind the other."""
+        found = b""
+        for name, offset, value in (row for rows in self.rows for row in rows):
+            if name == segment:
+                assert offset == start + len(found)
+                found += value
+        return found
+
+    def offset(self) -> StreamOffset:
+        return StreamOffset.from_json(json.loads(self.log[-1]))

@@ -1,0 +1,192 @@
+"""Streams of offloaded topics without Spark: every entry once, in the order of blocks, replays that give the same rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import chunkstore
+from chunkstore.config import KIB
+from chunkstore.errors import InvalidArgument
+from chunkstore.pulsar import LedgerNotFound, OffloadWriter
+from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts, key_of
+from tests.support.spark_ground import Ground
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams are not tested")
+
+from tests.support.spark_streams import Row, Stream
+
+Store = chunkstore.ChunkedSegmentStorage
+TOPIC = "tenant/ns/persistent/orders"
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+@pytest.fixture
+def store(ground: Ground) -> Iterator[Store]:
+    with ground.open() as store:
+        yield store
+
+
+class Writer:
+    """Entries that go into blocks of some KiB, and what was written."""
+
+    def __init__(self, store: Store, topic: str = TOPIC) -> None:
+        self.store, self.topic = store, topic
+        self.rows: list[Row] = []
+        self.begin()
+
+    def begin(self) -> None:
+        self.writer = OffloadWriter(self.store, self.topic, block_bytes=4 * KIB, segment_bytes_max=40 * KIB)
+
+    def add(self, ledger: int, first: int, count: int, size: int = 100) -> None:
+        for entry in range(first, first + count):
+            payload = b"%d-%d;" % (ledger, entry) * (size // 8)
+            self.writer.append(ledger, entry, payload)
+            self.rows.append((self.topic, ledger, entry, payload))
+        self.writer.flush()
+
+
+def test_a_stream_follows_a_topic(ground: Ground, store: Store) -> None:
+    writer = Writer(store)
+    writer.add(1, 0, 10)
+    stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest")
+    assert stream.step() == writer.rows
+    assert stream.step() == []
+    writer.add(1, 10, 5)
+    assert stream.step() == writer.rows[10:]
+    writer.writer.complete()
+    stream.drain()
+    writer.add(2, 0, 5)
+    stream.restart()
+    latest = Stream(ground.url, topicsPattern=".*/orders")
+    stream.drain()
+    assert [row for rows in stream.rows for row in rows] == writer.rows
+    assert latest.step() == []
+    writer.add(2, 5, 1)
+    assert latest.step() == writer.rows[-1:]
+    stream.replay()
+    writer.writer.close()
+    with pytest.raises(LedgerNotFound):
+        Stream(ground.url, topic="tenant/ns/persistent/nix")
+    with pytest.raises(InvalidArgument, match="earliest or latest"):
+        Stream(ground.url, topic=TOPIC, startingOffsets="7")
+
+
+def test_topics_by_pattern_and_limits(ground: Ground, store: Store) -> None:
+    one, two = Writer(store, "t/n/persistent/one"), Writer(store, "t/n/persistent/two")
+    one.add(1, 0, 200)
+    stream = Stream(ground.url, topicsPattern="t/n/.*", startingOffsets="earliest", columns="topic,ledger,entry")
+    found = stream.step(rows=80)
+    assert 0 < len(found) <= 80
+    two.add(5, 0, 3)
+    other = Stream(ground.url, topicsPattern=".*other", startingOffsets="earliest")
+    assert other.step() == []
+    found = stream.step(size_bytes=9 * KIB)
+    assert [row for row in found if row[0] == two.topic] == [row[:3] for row in two.rows], (
+        "found while running, and not starved"
+    )
+    assert len(found) < 150
+    stream.planner.freeze()
+    one.add(1, 200, 50)
+    three = Writer(store, "t/n/persistent/three")
+    three.add(1, 0, 1)
+    stream.drain(rows=1)
+    read = [row for rows in stream.rows for row in rows]
+    assert sorted(read) == sorted([row[:3] for row in one.rows[:200]] + [row[:3] for row in two.rows])
+    stream.restart()
+    stream.drain()
+    read = [row for rows in stream.rows for row in rows]
+    assert sorted(read) == sorted(row[:3] for writer in (one, two, three) for row in writer.rows)
+    assert stream.planner.report()["topics"].keys() == {one.topic, two.topic, three.topic}
+    stream.replay()
+    for writer in (one, two, three):
+        writer.writer.close()
+
+
+def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store) -> None:
+    writer = Writer(store)
+    for ledger in range(3):
+        writer.add(ledger, 0, 5)
+        writer.writer.complete()
+    stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest")
+    stream.step(size_bytes=1)
+    contexts = iter_contexts(store, TOPIC)
+    table = store.table(NAMESPACE)
+    table.delete(key_of(TOPIC, contexts[0].sequence))
+    stream.restart()
+    assert stream.step(size_bytes=1) == writer.rows[5:10], "one that was read whole is no loss"
+    writer.add(7, 0, 5)
+    writer.writer.complete()
+    table.delete(key_of(TOPIC, contexts[2].sequence))
+    stream.restart()
+    with pytest.raises(LedgerNotFound):
+        stream.step()
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == writer.rows[15:]
+    assert stream.offset().lost_segments == 1
+    writer.writer.close()
+
+
+def test_progress_is_pinned_by_data_segments(ground: Ground, store: Store) -> None:
+    writer = Writer(store)
+    writer.add(1, 0, 5)
+    writer.writer.complete()
+    writer.add(2, 0, 5)
+    writer.writer.close()
+    first, second = (context.data for context in iter_contexts(store, TOPIC))
+    stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest", pinProgress="true")
+    stream.step(size_bytes=1)
+    assert [dict(pin.offsets) for pin in store.pins()] == [{first: 0, second: 0}]
+    stream.step(size_bytes=1)
+    assert [dict(pin.offsets) for pin in store.pins()] == [{second: 0}]
+    stream.planner.close()
+
+
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_every_entry_comes_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    ground = Ground(tmp_path_factory.mktemp("model"))
+    with ground.open() as store:
+        writer = Writer(store)
+        writer.add(0, 0, 1)
+        following = {0: 1}
+        stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest", minPartitions="3")
+        for _ in range(data.draw(st.integers(5, 20), "steps")):
+            match data.draw(
+                st.sampled_from(("add", "add", "batch", "batch", "complete", "reopen", "defrag", "replay"))
+            ):
+                case "add":
+                    ledger = data.draw(st.integers(max(following), max(following) + 1))
+                    first = following.get(ledger, 0) + data.draw(st.integers(0, 2))
+                    count = data.draw(st.integers(1, 40))
+                    writer.add(ledger, first, count, data.draw(st.sampled_from((8, 200, 900))))
+                    following[ledger] = first + count
+                case "batch":
+                    limits = st.fixed_dictionaries(
+                        {}, optional={"rows": st.integers(1, 60), "size_bytes": st.integers(1, 20_000)}
+                    )
+                    stream.step(**data.draw(limits))
+                case "complete":
+                    writer.writer.complete()
+                case "reopen":
+                    writer.writer.close()
+                    writer.begin()
+                case "defrag":
+                    store.defrag(policy=chunkstore.DefragPolicy(fanout=2))
+                case _:
+                    stream.replay()
+        stream.drain()
+        stream.replay()
+        writer.writer.close()
+    assert [row for rows in stream.rows for row in rows] == writer.rows
+    for start, end in zip(stream.log, stream.log[1:], strict=False):
+        assert json.loads(start)["topics"][TOPIC] != json.loads(end)["topics"][TOPIC]
