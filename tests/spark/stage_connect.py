@@ -13,6 +13,7 @@ from tests.spark.test_connect import check_told, make_store, run_client
 from tests.support.servers.base import ServerProcess, free_port
 from tests.support.spark import missing_of_connect, settings_of
 from tests.support.spark_cluster import START_S, clean_environment, spark_home
+from tests.support.spark_connected import WHOLE
 from tests.support.wheels import build_wheel, new_environment, pip_install
 
 
@@ -57,4 +58,7 @@ def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.mark.timeout(600)
 def test_a_server_of_its_own(server: str, python: Path, tmp_path: Path) -> None:
-    check_told(run_client(server, make_store(tmp_path), tmp_path, python=str(python), sources=""))
+    checkpoint = f"file://{tmp_path}/checkpoint"
+    told = run_client(server, make_store(tmp_path), tmp_path, python=str(python), sources="", checkpoint=checkpoint)
+    check_told(told)
+    assert told["round"] == WHOLE

@@ -24,6 +24,9 @@ def tables(url: str, segment: str) -> str:
     return text.replace("file:///srv/log", url).replace('"segments", "orders"', f'"segments", "{segment}"')
 
 
+pytestmark = pytest.mark.timeout(1200)
+
+
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if missing_of_connect():

@@ -16,7 +16,6 @@ import chunkstore
 from tests.support.data import pattern
 from tests.support.paths import ROOT, SOURCES
 from tests.support.spark import missing_of_connect
-from tests.support.spark_connected import WHOLE
 from tests.support.spark_ground import flip
 
 SCRIPT = ROOT / "tests" / "support" / "spark_connected.py"
@@ -48,16 +47,17 @@ def check_told(told: dict[str, Any]) -> None:
     assert told["damaged"][0] == "Damaged"
     assert told["damaged"][1]["segment"] == "damaged"
     assert told["foreach"] == ["Unsupported", {"feature": "Spark Connect"}]
-    assert told["round"] == WHOLE
 
 
-def run_client(remote: str, url: str, scratch: Path, *, python: str = sys.executable, sources: str = SOURCES) -> Any:
-    """What the script tells."""
+def run_client(
+    remote: str, url: str, scratch: Path, *, python: str = sys.executable, sources: str = SOURCES, checkpoint: str = ""
+) -> Any:
+    """What the script tells. ``checkpoint``: it writes and streams, too."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
     environment |= {"PYSPARK_PYTHON": python, "PYTHONPATH": sources, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"XDG_CACHE_HOME": str(scratch / "cache"), "SPARK_LOCAL_DIRS": str(scratch / "local")}
     done = subprocess.run(
-        [python, str(SCRIPT), remote, url, f"file://{scratch}/checkpoint"],
+        [python, str(SCRIPT), remote, url, checkpoint],
         cwd=scratch,
         env=environment,
         capture_output=True,

@@ -41,7 +41,7 @@ class Pipeline:
         self._environment = clean_environment(folder / "own", "127.0.0.1") | {"PYSPARK_PYTHON": str(python)}
         self._environment |= {"PYSPARK_DRIVER_PYTHON": str(python)}
 
-    def run(self, *arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 560) -> subprocess.CompletedProcess[str]:
         """``spark-pipelines run``; says what it printed, however it ended."""
         conf = [word for item in _CONF.items() for word in ("--conf", "=".join(item))]
         warehouse = ("--conf", f"spark.sql.warehouse.dir=file://{self.folder}/warehouse")
