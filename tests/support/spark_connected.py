@@ -2,8 +2,8 @@
 
     python spark_connected.py REMOTE ROOT CHECKPOINT
 
-``REMOTE``: ``local[2]`` starts a server beside this process, ``sc://HOST:PORT`` asks one that runs. ``CHECKPOINT``: of a stream; empty: it only
-reads. Nothing of the tests is imported: the client has the installed package and what Connect needs.
+``REMOTE``: ``local[2]`` starts a server beside this process, ``sc://HOST:PORT`` asks one that runs. ``CHECKPOINT``: of a stream; empty: it
+only reads. Nothing of the tests is imported: the client has the installed package and what Connect needs.
 """
 
 from __future__ import annotations
