@@ -1,14 +1,13 @@
 """chunkstore: an embeddable storage engine for endless append-only segments on cheap storage.
 
 ``open`` claims a container and serves it; ``open_replica`` follows one read-only. See README.md for ten running lines,
-docs/guide-embed.md for the rest.
+docs/guide-embed.md for the rest. Settings and errors are here at once; the engine is loaded by the first name that needs it.
 """
 
-from chunkstore.asker import Asker
-from chunkstore.assembly import open_asker, open_replica
-from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from chunkstore.config import GIB, KIB, MIB, DefragPolicy, OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     AccessDenied,
     BadOffset,
@@ -39,11 +38,17 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.reader import StorageReader
-from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
-from chunkstore.replica import Replica
-from chunkstore.upkeep.optimiser import StorageOptimiser
-from chunkstore.writer import StorageWriter
+
+if TYPE_CHECKING:
+    from chunkstore.asker import Asker
+    from chunkstore.assembly import open_asker, open_replica
+    from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
+    from chunkstore.engine import ChunkedSegmentStorage
+    from chunkstore.reader import StorageReader
+    from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
+    from chunkstore.replica import Replica
+    from chunkstore.upkeep.optimiser import StorageOptimiser
+    from chunkstore.writer import StorageWriter
 
 __all__ = [
     "GIB",
@@ -96,3 +101,39 @@ __all__ = [
     "open_asker",
     "open_replica",
 ]
+
+_PLACES = {
+    "Asker": "asker",
+    "ChunkedSegmentStorage": "engine",
+    "LayoutChunk": "records",
+    "Pin": "records",
+    "Replica": "replica",
+    "SegmentInfo": "records",
+    "StorageOptimiser": "upkeep.optimiser",
+    "StorageReader": "reader",
+    "StorageWriter": "writer",
+    "Usage": "records",
+    "open": "assembly",
+    "open_asker": "assembly",
+    "open_replica": "assembly",
+}
+
+if not TYPE_CHECKING:  # a checker would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        """A public name, or a module (``chunkstore.changes``), at its first use."""
+        place = f"{__name__}.{_PLACES.get(name, name)}"
+        try:
+            module = import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        if name not in _PLACES:
+            return module
+        found = globals()[name] = getattr(module, "open_store" if name == "open" else name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
@@ -62,6 +61,8 @@ def _open_binding(scheme: str, root_url: str, settings: Settings) -> ChunkStorag
         return _open_hdfs(root_url, settings)
     if scheme == "s3":
         return _open_s3(root_url, settings)
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         maker = cast("Callable[[str, Settings], ChunkStorage]", entry.load())
         return maker(root_url, settings)

@@ -7,6 +7,7 @@ run's very last line names them again, so that nobody has to scroll.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import tempfile
 import threading
@@ -44,6 +45,8 @@ _FIRST = (
     "s3/",
     "faults/test_lost_replies_s3.py",
 )
+# Collected where the second worker begins: one session of Spark for all, and long ones do not come last.
+_SECOND = ("spark/", "integration/")
 # Their tests ask for full collections.
 _COLLECTING = {"faults", "simulation"}
 _frozen_for: set[Path] = set()
@@ -67,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What talks to servers goes first; everything else stays in its order."""
+    """What talks to servers goes first, Spark where the second worker begins; everything else stays in its order."""
     places = {
         path: path.relative_to(_HERE).as_posix() for path in {item.path for item in items} if path.is_relative_to(_HERE)
     }
@@ -77,6 +80,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(_FIRST) if place.startswith(name)), len(_FIRST))
 
     items.sort(key=rank)
+    second = [item for item in items if places.get(item.path, "").startswith(_SECOND)]
+    others = [item for item in items if not places.get(item.path, "").startswith(_SECOND)]
+    begin = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = others[:begin] + second + others[begin:]
 
 
 def _freeze() -> None:

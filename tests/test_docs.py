@@ -8,11 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, Replica, StorageReader, StorageWriter, errors
-from chunkstore.cli.app import app
+from chunkstore.cli.app import build_command
 from chunkstore.open_session import Session
 from chunkstore.reading import ReadableContainer
 from chunkstore.sessions import SessionWriter
@@ -205,7 +204,7 @@ def test_every_amendment_and_schedule_is_there() -> None:
 
 def test_command_line_is_described() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    group = typer.main.get_command(app)
+    group = build_command()
     commands = getattr(group, "commands")  # noqa: B009  (typer's groups are click's, whichever copy of it)
     known = {
         f"{name} {verb}".strip()

@@ -26,7 +26,9 @@ for package in ("chunkstore", "chunkstore_bindings", "chunkstore_journal", "pysp
 import chunkstore, chunkstore_bindings, chunkstore_journal
 [entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
 assert entry.name == "chunkstore"
+assert not {"chunkstore.engine", "lmdb"} & set(sys.modules), "who wants an error or a format pays for what is imported here"
 assert callable(entry.load())
+assert chunkstore.changes.Create("a") and set(chunkstore.__all__) <= set(dir(chunkstore)) and not hasattr(chunkstore, "nonsense")
 with chunkstore.open("memory://packaging") as store:
     store.create("a")
     assert store.append("a", b"bytes") == 0

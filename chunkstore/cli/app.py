@@ -10,34 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as distribution_version
-from typing import Annotated, ParamSpec, TypeVar
+from importlib import import_module
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 
-from chunkstore.cli import (
-    backups,
-    change,
-    headers,
-    imports,
-    ledgers,
-    look,
-    pins,
-    restore,
-    retention,
-    space,
-    transfer,
-    upkeep,
-)
 from chunkstore.cli.output import print_error
-from chunkstore.cli.serve import serve
-from chunkstore.cli.showcase import demo
 from chunkstore.cli.streams import watched_streams
-from chunkstore.cli.usage import usage
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
 
-__all__ = ["app", "main"]
+__all__ = ["build_command", "main"]
 
 DONE, FAILED, MISUSE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
@@ -72,56 +54,83 @@ def _guarded(verb: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-app = typer.Typer(
-    name="chunkstore",
-    help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
+_PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("Bytes", "transfer", ("put", "cat")),
+    ("Look", "look", ("ls", "stat", "layout", "containers", "owner")),
+    ("Change", "change", ("truncate", "seal", "unseal", "rm", "concat")),
+    ("Ledgers", "ledgers", ("offload",)),
+    ("Health and history", "upkeep", ("check", "scrub", "journal", "snapshot", "repair")),
+    ("Backup", "backups", ("backup", "export")),
+    ("Backup", "imports", ("import_",)),
+    ("Backup", "headers", ("import_headers",)),
+    ("Backup", "restore", ("restore",)),
+    ("Space", "usage", ("usage",)),
+    ("Space", "space", ("gc", "defrag")),
+    ("Space", "serve", ("serve",)),
+    ("Try it", "showcase", ("demo",)),
 )
-
-_PANELS: tuple[tuple[str, tuple[Callable[..., None], ...]], ...] = (
-    ("Bytes", (transfer.put, transfer.cat)),
-    ("Look", (look.ls, look.stat, look.layout, look.containers, look.owner)),
-    ("Change", (change.truncate, change.seal, change.unseal, change.rm, change.concat)),
-    ("Ledgers", (ledgers.offload,)),
-    ("Health and history", (upkeep.check, upkeep.scrub, upkeep.journal, upkeep.snapshot, upkeep.repair)),
-    ("Backup", (backups.backup, backups.export, imports.import_, headers.import_headers, restore.restore)),
-    ("Space", (usage, space.gc, space.defrag, serve)),
-    ("Try it", (demo,)),
-)
-for _panel, _verbs in _PANELS:
-    for _verb in _verbs:
-        app.command(_verb.__name__.strip("_").replace("_", "-"), rich_help_panel=_panel)(_guarded(_verb))
-
-_GROUPS: tuple[tuple[str, str, str, tuple[Callable[..., None], ...]], ...] = (
-    ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", (ledgers.ls, ledgers.read)),
-    ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", (ledgers.decode,)),
-    ("Health and history", "pins", "States that stay restorable: ls, add, rm.", (pins.ls, pins.add, pins.rm)),
+"""Panel, module, verbs: the order of ``--help``."""
+_GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
+    ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", "ledgers", ("ls", "read")),
+    ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", "ledgers", ("decode",)),
+    ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
     (
         "Health and history",
         "retention",
         "Policies that say what is kept, and applying them: ls, set, rm, apply.",
-        (retention.ls, retention.set_, retention.rm, retention.apply),
+        "retention",
+        ("ls", "set_", "rm", "apply"),
     ),
 )
-for _panel, _name, _text, _verbs in _GROUPS:
-    _group = typer.Typer(name=_name, help=_text)
-    for _verb in _verbs:
-        _group.command(_verb.__name__.rstrip("_"))(_guarded(_verb))
-    app.add_typer(_group, rich_help_panel=_panel)
+
+
+def _name(verb: str) -> str:
+    return verb.strip("_").replace("_", "-")
+
+
+_NAMES: Final = frozenset({_name(verb) for *_, verbs in _PANELS for verb in verbs} | {group[1] for group in _GROUPS})
+
+
+def build_command(only: str | None = None) -> Any:
+    """All verbs as one command, of the click that typer brings; or that with the verb (or group) ``only``: the others' modules, which are
+    half of the time that a short verb takes, are not loaded."""
+    app = typer.Typer(
+        name="chunkstore",
+        help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for panel, module, verbs in _PANELS:
+        for verb in verbs:
+            if only in (None, _name(verb)):
+                app.command(_name(verb), rich_help_panel=panel)(_loaded(module, verb))
+    for panel, name, text, module, verbs in _GROUPS:
+        if only in (None, name):
+            group = typer.Typer(name=name, help=text)
+            for verb in verbs:
+                group.command(_name(verb))(_loaded(module, verb))
+            app.add_typer(group, rich_help_panel=panel)
+    return typer.main.get_command(app)
+
+
+def _loaded(module: str, verb: str) -> Callable[..., None]:
+    found: Callable[..., None] = getattr(import_module(f"chunkstore.cli.{module}"), verb)
+    return _guarded(found)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
-            number = distribution_version("chunkstore-engine")
+            number = version("chunkstore-engine")
         except PackageNotFoundError:
             number = "from a checkout that is not installed"
         typer.echo(f"chunkstore {number}")
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     *,
     _version: Annotated[
@@ -145,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
     try:
-        result = typer.main.get_command(app).main(args=arguments, prog_name="chunkstore", standalone_mode=False)
+        only = arguments[0] if arguments and arguments[0] in _NAMES else None
+        result = build_command(only).main(args=arguments, prog_name="chunkstore", standalone_mode=False)
         sys.stdout.flush()
     except (_PipeClosed, BrokenPipeError):
         return PIPE_CLOSED

@@ -10,12 +10,10 @@ Leaves out: what upkeep does (``chunkstore.upkeep``), what is counted (``chunkst
 from __future__ import annotations
 
 import signal
-import socketserver
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from types import FrameType
 from typing import Annotated, Final
 
@@ -367,6 +365,10 @@ def _metrics(port: int | None, server: _Serving) -> Iterator[int | None]:
     if port is None:
         yield None
         return
+
+    from http.server import BaseHTTPRequestHandler
+    from socketserver import TCPServer
+
     collectors = [storage_collector(server.container, server.calls), upkeep_collector(server.container, server.figures)]
 
     class Answer(BaseHTTPRequestHandler):
@@ -386,7 +388,7 @@ def _metrics(port: int | None, server: _Serving) -> Iterator[int | None]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    class Server(socketserver.TCPServer):
+    class Server(TCPServer):
         allow_reuse_address = True
 
         def handle_error(self, request: object, client_address: object) -> None:

@@ -112,7 +112,7 @@ def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path
     copy.unlink()
     healed = call("backup", filled, target, "--audit", "--json").document
     assert healed["copied_chunks"] == 1 and healed["audit"]["findings"] == []
-    [export, *_] = (tmp_path / "backups" / "default" / "backups").iterdir()
+    [export, _] = sorted((tmp_path / "backups" / "default" / "backups").iterdir())
     export.unlink()
     assert b"DAMAGED" in call("backup", filled, target, "--audit", code=1).out
 

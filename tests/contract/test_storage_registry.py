@@ -106,7 +106,7 @@ def test_other_packages_add_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*, group: str, name: str) -> list[Entry]:
         return [Entry()] if (group, name) == (registry.ENTRY_POINT_GROUP, "tape") else []
 
-    monkeypatch.setattr(registry, "entry_points", found)
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
     assert open_storage("tape://drive/1", SETTINGS) is made
     assert asked == [("tape://drive/1", SETTINGS)]
 

@@ -1,4 +1,4 @@
-"""Every engine test runs in four worlds (``tests/support/worlds.py``)."""
+"""Every engine test runs in two or four worlds (``tests/support/worlds.py``)."""
 
 from __future__ import annotations
 

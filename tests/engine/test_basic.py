@@ -17,7 +17,9 @@ from chunkstore.errors import (
     SegmentSealed,
 )
 from tests.support.data import refused
-from tests.support.worlds import World
+from tests.support.worlds import EVERY_WORLD, World
+
+pytestmark = EVERY_WORLD
 
 
 def test_create_tells_what_it_made(world: World) -> None:

@@ -12,7 +12,9 @@ from chunkstore.changes import Append, Seal
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.recording import Recording
-from tests.support.worlds import World
+from tests.support.worlds import EVERY_WORLD, World
+
+pytestmark = EVERY_WORLD
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

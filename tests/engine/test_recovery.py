@@ -7,7 +7,9 @@ import pytest
 from chunkstore.changes import Append, Concat, TableDelete, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.support.data import pattern
-from tests.support.worlds import World
+from tests.support.worlds import EVERY_WORLD, World
+
+pytestmark = EVERY_WORLD
 
 
 def everything(store: ChunkedSegmentStorage) -> object:

@@ -11,7 +11,9 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.names import ContainerNames
 from tests.support.data import pattern
-from tests.support.worlds import World
+from tests.support.worlds import EVERY_WORLD, World
+
+pytestmark = EVERY_WORLD
 
 
 def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:

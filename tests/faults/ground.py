@@ -16,7 +16,7 @@ from chunkstore.records import AttributeValue
 from tests.support.alone import alone
 from tests.support.disk import Disk, DiskStorage
 from tests.support.faulty import FaultyChunkStorage, Outcome
-from tests.support.worlds import VARIANTS, Kind, Mode, World
+from tests.support.worlds import FULL_RUN, VARIANTS, Kind, Mode, World
 
 __all__ = [
     "FULL_RUN", "GROUNDS", "WRITER", "Ground", "Place", "SegmentView", "State", "Wire", "fast_folder", "observe", "work",
@@ -27,9 +27,6 @@ Place = Kind | Literal["disk"]
 GROUNDS: tuple[tuple[Place, Mode], ...] = (*VARIANTS, ("disk", "slot"), ("disk", "append"))
 Wire = FaultyChunkStorage | DiskStorage
 """A process's way to the storage, with faults."""
-
-FULL_RUN = os.environ.get("CHUNKSTORE_FAULTS", "") == "full"
-"""Whether every case runs, instead of a fixed share of them."""
 
 WRITER = b"writer"
 TABLES = ("rows", "work")

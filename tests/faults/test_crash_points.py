@@ -31,7 +31,7 @@ from tests.faults.crash_runs import Case, OperationRun
 from tests.faults.ground import FULL_RUN, GROUNDS, Place
 from tests.faults.scenarios import OPERATIONS, Operation
 from tests.support.faulty import Outcome
-from tests.support.worlds import VARIANTS, Mode
+from tests.support.worlds import USUAL, Mode
 
 CASES_PER_TEST = {"memory": 3, "filesystem": 2, "disk": 4}
 OUTAGES = frozenset(("append", "append-rolls-over", "table-put", "commit", "snapshot", "collect", "roll", "close"))
@@ -85,7 +85,7 @@ def test_all_or_nothing(
     say(record_property, what, len(cases))
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids="-".join, indirect=True)
+@pytest.mark.parametrize("variant", USUAL, ids="-".join, indirect=True)
 @pytest.mark.parametrize("operation", [item for item in OPERATIONS if item.name in OUTAGES], ids=lambda item: item.name)
 def test_outage_ends_within_the_deadline_and_is_survived(
     operation: Operation, variant: tuple[Place, Mode], folder: Path, record_property: Callable[[str, object], None]

@@ -279,6 +279,8 @@ def test_cache_disk_nearly_full(disk: SmallDisk, mode: Mode, tmp_path: Path) -> 
         here.die_and_come_back(disk)
 
 
+# The cache knows nothing of the journal's mode.
+@pytest.mark.parametrize(("disk", "mode"), [("tmpfs", "slot"), ("ext4", "append")], indirect=True)
 def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
     """Without a reserve a commit may be decided before its cache fails: then the outcome is unknown, and never "lost"."""
     make = lambda: FilesystemChunkStorage(tmp_path / "root", open_files_max=64)  # noqa: E731

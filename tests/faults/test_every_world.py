@@ -1,4 +1,4 @@
-"""The crash points, the storm and the two owners run in all four worlds, and none of them is left out."""
+"""The crash points and the two owners run in all four worlds, the storm and the races in two, and none of them is left out."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import cast
 
 import pytest
 
-from tests.support.worlds import VARIANT_IDS
+from tests.support.worlds import USUAL, VARIANTS
 
-FOUR_WORLDS = ("test_crash_points.py", "test_storm.py", "test_races.py")
+WORLDS = {"test_all_or_nothing": VARIANTS}
+"""Every other test of these files: USUAL."""
+FILES = ("test_crash_points.py", "test_storm.py", "test_races.py")
 
 
-def variant_of(item: pytest.Function) -> str:
+def variant_of(item: pytest.Function) -> tuple[str, str]:
     params = item.callspec.params
-    kind, mode = cast("tuple[str, str]", params["variant"] if "variant" in params else params["world"])
-    return f"{kind}-{mode}"
+    return cast("tuple[str, str]", params["variant"] if "variant" in params else params["world"])
 
 
 def test_nothing_is_left_out(request: pytest.FixtureRequest) -> None:
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    found: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     owners: dict[str, set[str]] = defaultdict(set)
     for item in request.session.items:
         if not isinstance(item, pytest.Function):
             continue
         if item.path.parent.name == "faults":
             assert not [mark for mark in item.iter_markers() if mark.name in ("skip", "skipif", "xfail")], item.nodeid
-        if item.path.parent.name != "simulation" and item.path.name in FOUR_WORLDS and hasattr(item, "callspec"):
+        if item.path.parent.name != "simulation" and item.path.name in FILES and hasattr(item, "callspec"):
             found[item.path.name, item.originalname].add(variant_of(item))
         if item.path.name == "test_two_owners.py":
             owners[item.originalname].add(str(item.callspec.params["mode"]))
-    for function, variants in found.items():
+    for (_, function), variants in found.items():
         # Crash points also run on a simulated disk that can lose its power.
-        assert variants - {"disk-append", "disk-slot"} == set(VARIANT_IDS), function
+        assert variants - {("disk", "append"), ("disk", "slot")} == set(WORLDS.get(function, USUAL)), function
     if owners:
         # Processes are the filesystem worlds, stores of one process the memory worlds.
         assert owners == {"test_processes": {"slot", "append"}, "test_stores_of_one_process": {"slot", "append"}}

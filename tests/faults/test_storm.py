@@ -34,7 +34,7 @@ from tests.support.data import problems, run_threads
 from tests.support.faulty import Outcome
 from tests.support.hooked import within
 from tests.support.segment_model import State, apply
-from tests.support.worlds import VARIANT_IDS, VARIANTS, Kind, Mode
+from tests.support.worlds import USUAL, Kind, Mode
 
 SEEDS = range(30) if FULL_RUN else range(2)
 THREADS = 4
@@ -52,7 +52,7 @@ TAG = re.compile(rb"\[(\d+)\.(\d+)(x*)\]")
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=VARIANTS, ids=VARIANT_IDS)
+@pytest.fixture(params=USUAL, ids="-".join)
 def variant(request: pytest.FixtureRequest) -> tuple[Kind, Mode]:
     kind, mode = request.param
     return kind, mode

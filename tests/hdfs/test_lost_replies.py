@@ -1,6 +1,6 @@
 """Every reply of HDFS lost once: RENAME, CREATE, DELETE, MKDIRS (protocol 2.3, #46).
 
-Over the model: every third changing request of short kinds of work, and of the conditional ones (the renames that make FORMAT,
+Over the model: every third changing request of an append, and of the conditional ones (the renames that make FORMAT,
 claims, OPEN, SEAL and records) of some others; with ``CHUNKSTORE_FAULTS=full`` every changing request of all. Over the real
 servers: every conditional request of a commit; in a full run of whatever decides.
 """
@@ -107,7 +107,7 @@ def of(*names: str) -> tuple[Work, ...]:
     return tuple(work for work in WORKS if work.name in names)
 
 
-SHORT = of("append", "create")
+SHORT = of("append")
 # What the real servers are asked below, and schedule 46 asks of the model, is not asked here once more.
 OTHERS = of("roll", "open-over-a-dead-claim")
 DECIDING = tuple(work for work in WORKS if "open" in work.name or work.name == "roll")

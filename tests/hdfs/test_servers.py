@@ -156,7 +156,7 @@ def test_silence_ends_at_the_deadline(hdfs: HdfsCluster, wire: HdfsWire) -> None
     for proxy in (wire.namenode, wire.datanode):
         proxy.set(black_hole=True)
         calls = lambda: storage.create_if_absent("c", b"x"), lambda: storage.read(handle, 0, 4)
-        fails_in_time(StorageUnavailable, *calls)
+        fails_in_time(StorageUnavailable, *calls, at_once=True)
         proxy.heal()
         proxy.reset_connections()
     assert patient.read(handle, 0, 4) == b"0123"

@@ -1,4 +1,4 @@
-"""Every regression test runs in four worlds (``tests/support/worlds.py``) unless it says otherwise."""
+"""Every regression test runs in two worlds (``tests/support/worlds.py``) unless it says otherwise."""
 
 from __future__ import annotations
 

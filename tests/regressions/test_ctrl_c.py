@@ -22,8 +22,9 @@ from tests.support.worlds import World
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("kind", ["append", "event", "commit", "row"])
-@pytest.mark.parametrize("mode", ["slot", "append"])
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("slot", "append"), ("append", "event"), ("append", "commit"), ("slot", "row")]
+)
 def test_whoever_is_interrupted_leaves_the_store_as_it_should_be(mode: str, kind: str) -> None:
     """Of a thousand interrupts some dozens lost a batch, the lead of the queue or a lock: segments were damaged for good, or no
     change was ever made again."""

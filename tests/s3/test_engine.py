@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.engine import test_recovery
 from tests.faults.ground import FULL_RUN
 from tests.support.servers.s3server import S3Server
 from tests.support.worlds import RemoteWorld, World
@@ -19,8 +20,10 @@ _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
 _NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
 _SHARES: dict[str, set[str]] = {"moto": set(), "rgw": {"test_asking", "test_basic", "test_fencing", "test_recovery"}}
-# Long, and about rows more than about the storage: in a full run only.
+# Long, and about rows more than about the storage, or refused before it is asked: in a full run only.
 _LONG = {
+    "test_bad_attributes_are_refused_and_harm_nobody",
+    "test_everything_is_there_again",  # below
     "test_an_epoch_whose_changes_cancel_out_is_followed_all_the_same",
     "test_many_epochs_each_writing",
     "test_the_other_kind_of_metadata_shows_the_same",
@@ -60,3 +63,10 @@ for _path in sorted(_HERE.glob("test_*.py")):
             globals()[f"Test{_server.title()}{_title}"] = suite(
                 _server, importlib.import_module(f"tests.engine.{_name}")
             )
+
+
+# All eight combinations run in the worlds of tests/engine. Here each value is met once.
+@pytest.mark.parametrize("world", ["rgw"], indirect=True)
+@pytest.mark.parametrize(("cache", "end", "snapshots"), [("lost", "crashed", 0), ("kept", "closed", 1)])
+def test_everything_is_there_again(world: World, cache: str, end: str, snapshots: int) -> None:
+    test_recovery.test_everything_is_there_again(world, cache, end, snapshots)

@@ -173,6 +173,7 @@ def test_a_black_hole_ends_with_the_deadline(rgw: S3Server, proxied: Proxied, co
         lambda: storage.create_if_absent("new", b"x"),
         lambda: storage.create("large", data(6 * MIB)),
         storage.list,
+        at_once=True,
     )
     proxy.heal()
     assert patient.read(handle, 0, 10) == b"x" * 10
@@ -196,7 +197,7 @@ def test_a_black_hole_ends_with_the_engines_deadline_too(rgw: S3Server, proxied:
 
         proxy.set(black_hole=True)
         calls = lambda: store.read("s", 0, 10), lambda: store.info("s"), lambda: store.append("s", b"y")
-        fails_in_time(ChunkstoreError, *calls, within_s=20)
+        fails_in_time(ChunkstoreError, *calls, within_s=20, at_once=True)
         proxy.heal()
         wait_until(is_back, deadline_s=60, what="the same store's next answer")
 

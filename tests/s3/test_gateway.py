@@ -31,14 +31,13 @@ def durable(s3_environment: None) -> Iterator[Any]:
 VICTIMS = [("rgw",), ("mon", "osd", "rgw"), *([("osd", "rgw"), ("osd",)] if FULL_RUN else [])]
 
 
-@pytest.mark.parametrize("victims", VICTIMS, ids="+".join)
-def test_kill_9_of_the_server_in_the_middle_of_commits(durable: Any, tmp_path: Path, victims: tuple[str, ...]) -> None:
+def test_kill_9_of_the_server_in_the_middle_of_commits(durable: Any, tmp_path: Path) -> None:
     root = durable.root(durable.make_bucket(), "k", read_timeout_s=5)
     settings = Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, op_deadline_s=60)
     store = chunkstore.open(root, settings=settings)
     writers = [Writer(store, f"s{number}") for number in range(3)]
-    chance = random.Random(repr(victims))
-    for _ in range(2 if FULL_RUN else 1):
+    chance = random.Random(1)
+    for victims in VICTIMS * (2 if FULL_RUN else 1):
         time.sleep(chance.uniform(0.3, 0.8))
         durable.kill(*victims)
         time.sleep(chance.uniform(0.0, 0.5))
@@ -55,8 +54,8 @@ def test_kill_9_of_the_server_in_the_middle_of_commits(durable: Any, tmp_path: P
 
 def test_processes_that_fight(rgw: S3Server, tmp_path: Path) -> None:
     """Live owners, zombies (SIGSTOP, then SIGCONT after the take-over) and killed ones, as on file systems."""
-    rounds = 8
-    duel = Duel(tmp_path, "slot", 1, root=rgw.root(rgw.make_bucket()), busy_s=0.3)
+    rounds = 4  # of seed 2: one, two and one of them
+    duel = Duel(tmp_path, "slot", 2, root=rgw.root(rgw.make_bucket()), busy_s=0.3)
     try:
         kinds = duel.run(rounds)
     finally:

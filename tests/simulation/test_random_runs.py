@@ -21,7 +21,7 @@ from tests.simulator.runs import RunResult, run_seed
 from tests.support.fresh_seeds import FRESH_SEED
 
 # Runs of their own: together they allow every fault class several times, in every kind of world.
-FIXED = (*range(13, 36), 3, 6, 8, 12, 42, 45, 54, 57, 65, 77, 78, 86, 102, 110, 132, 711, 1260, 4711, 60008, 60122)
+FIXED = (8, 12, 13, *range(15, 20), *range(22, 27), 29, 31, 35, 42, 45, 54, 57, 65, 77, 78, 86, 110, 132)
 FRESH, FRESH_CLAIMS = 10, 8
 UPKEEP = range(1310500000, 1310500012)
 KEEPS = (*range(1410500000, 1410500004), *range(1410500005, 1410500010))

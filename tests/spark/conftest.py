@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,9 @@ from tests.support.spark import need_spark, start_session
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     need_spark()
     before = dict(os.environ)
+    interrupted = signal.getsignal(signal.SIGINT)
     session = start_session(tmp_path_factory.mktemp("spark"))
+    signal.signal(signal.SIGINT, interrupted)  # the tests that follow here are not Spark's
     yield session
     session.stop()
     os.environ.clear()

@@ -40,16 +40,24 @@ def fails_in_time(
     *calls: Callable[[], object],
     match: str | None = None,
     within_s: float = 30.0,
+    at_once: bool = False,
 ) -> list[str]:
     """Each call must raise such an error, and soon: what ends by a deadline of a few seconds has ended by then, on a busy machine too,
-    and what waits for a longer one has not. Returns what the errors say."""
-    said = []
-    for call in calls:
+    and what waits for a longer one has not. ``at_once``: in a thread each. Returns what the errors say."""
+    said = [""] * len(calls)
+
+    def ask(number: int) -> None:
         began = time.monotonic()
         with pytest.raises(error, match=match) as caught:
-            call()
+            calls[number]()
         assert time.monotonic() - began < within_s
-        said.append(str(caught.value))
+        said[number] = str(caught.value)
+
+    if at_once:
+        run_threads(len(calls), ask)
+    else:
+        for number in range(len(calls)):
+            ask(number)
     return said
 
 
