@@ -93,7 +93,7 @@ class AskerDoor:
 
     def depose(self) -> None:
         """Have a server of ours own the container, unless one does. Raises ``StorageUnavailable`` where it does not come to serve."""
-        if self._is_ours():
+        if self._is_ours() or self._is_released():
             return
         owner = describe_owner(self._options.path, self._options.container)
         text = "option takeOver: deposing the owner of container %r, pid %s on %s"
