@@ -150,7 +150,9 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     assert stream.step() == [("a", 14, b"55555"), ("a", 20, b"")]
     assert stream.step() == []
     store.append("a", b"\n7")
-    assert stream.step() == [("a", 21, b"6")], "what was looked at before has no newline; what is new may begin with one"
+    assert stream.step() == [("a", 21, b"6")], (
+        "what was looked at before has no newline; what is new may begin with one"
+    )
     store.seal("a")
     assert stream.step() == [("a", 23, b"7")], "sealed: nothing follows"
     assert stream.offset().segments["a"].done
