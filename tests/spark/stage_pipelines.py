@@ -45,12 +45,13 @@ def test_tables_from_the_source_and_a_sink(python: Path, tmp_path: Path) -> None
     data = pattern(0, 5 << 19)
     rows = {row["offset"]: row["value"] for row in pipeline.rows("orders")}
     assert rows == {at: data[at : at + (1 << 20)] for at in (0, 1 << 20, 2 << 20)}
+    assert pipeline.rows("total") == [{"bytes": 5 << 19, "rows": 3}]
+    pipeline.forget()
     assert pipeline.run().returncode == 0, "nothing is new: nothing is written again"
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "another-cache"), lmdb_map_bytes=1 << 28)
     with chunkstore.open_replica(url, settings=settings) as replica:
         assert replica.info("copy").length == len(data)
         assert replica.read("copy", 0, len(data)) == data
-    assert pipeline.rows("total") == [{"bytes": 5 << 19, "rows": 3}]
 
 
 def test_an_error_of_the_source_is_in_what_the_run_says(python: Path, tmp_path: Path) -> None:

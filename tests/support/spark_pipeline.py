@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -44,7 +45,6 @@ class Pipeline:
     def run(self, *arguments: str, timeout_s: float = 560) -> subprocess.CompletedProcess[str]:
         """``spark-pipelines run``; says what it printed, however it ended."""
         conf = [word for item in _CONF.items() for word in ("--conf", "=".join(item))]
-        warehouse = ("--conf", f"spark.sql.warehouse.dir=file://{self.folder}/warehouse")
         return subprocess.run(
             [
                 str(spark_home() / "bin" / "spark-pipelines"),
@@ -52,7 +52,6 @@ class Pipeline:
                 "--remote",
                 "local[2]",
                 *conf,
-                *warehouse,
                 *arguments,
             ],
             cwd=self.folder,
@@ -64,6 +63,10 @@ class Pipeline:
         )
 
     def rows(self, table: str) -> list[dict[str, object]]:
-        """What the pipeline made of a table."""
-        found: list[dict[str, object]] = parquet.read_table(self.folder / "warehouse" / table).to_pylist()
+        """What the last run made of a table."""
+        found: list[dict[str, object]] = parquet.read_table(self.folder / "spark-warehouse" / table).to_pylist()
         return found
+
+    def forget(self) -> None:
+        """The tables alone: their catalog is in memory, and would find their files in its way."""
+        shutil.rmtree(self.folder / "spark-warehouse")
