@@ -55,6 +55,7 @@ def run_client(
     """What the script tells. ``checkpoint``: it writes and streams, too."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
     environment |= {"PYSPARK_PYTHON": python, "PYTHONPATH": sources, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"SPARK_TESTING": "1"}  # a server beside the client takes a free port, instead of 15002
     environment |= {"XDG_CACHE_HOME": str(scratch / "cache"), "SPARK_LOCAL_DIRS": str(scratch / "local")}
     done = subprocess.run(
         [python, str(SCRIPT), remote, url, checkpoint],
