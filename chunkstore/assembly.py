@@ -257,15 +257,13 @@ def open_replica_on(
     """
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import read_format
-    from chunkstore_journal.ends import passes
     from chunkstore_journal.findings import journal_findings
     from chunkstore_journal.follower import Follower
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
 
     chosen, names = parts.checked_settings(settings), ContainerNames(container)
-    asked = Asked(*check_moment(at_lsn, at_time))
-    past = asked != (None, None)
+    past = (asked := Asked(*check_moment(at_lsn, at_time))) != (None, None)
     storage = guarded(storage)
     try:
         format_ = read_format(storage, names)
@@ -296,7 +294,7 @@ def open_replica_on(
             journal_findings=findings,
             stored_sizes=parts.stored_sizes(storage, names),
             uuid=format_.uuid,
-            passes=partial(passes, streams),
+            passes=streams.passes,
             why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
             promote=partial(promote, seen, follower) if promotes else None,
             close_cache=made.close if cache is None else None,

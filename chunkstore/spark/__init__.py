@@ -1,7 +1,7 @@
 """Spark reads and writes a container: ``spark.read.format("chunkstore")``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
 docs/guide-spark-writing.md).
 
-The planners (``options``, ``ranges``, ``plan``, ``stream``, ``ledgers``), the readers (``pieces``, ``framing``, ``batches``) and what a
+The planners (``options``, ``ranges``, ``plan``, ``stream``), the readers (``pieces``, ``framing``, ``batches``) and what a
 sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) are plain modules that run without a JVM; only
 ``source``, ``stream_source``, ``tasks``, ``mapping``, ``sink`` and ``foreach`` know pyspark, and only what runs on executors knows pyarrow.
 """

@@ -35,8 +35,8 @@ class ProgressPins:
         if not any(all(pinned.get(name, at) <= at for name, at in offsets.items()) for pinned in pins):
             self._asker.pin(self._name(offsets), "progress of a stream", offsets=offsets)
 
-    def move(self, offsets: Mapping[str, int]) -> None:
-        """Have a pin at ``offsets`` and no other. Where that fails the pin stays behind; the next move takes it along."""
+    def move(self, offsets: Mapping[str, int]) -> bool:
+        """Have a pin at ``offsets`` and no other. False: that failed, and the pin stays behind; the next move takes it along."""
         try:
             name = self._name(offsets)
             there = self._names()
@@ -45,6 +45,8 @@ class ProgressPins:
             self._drop([other for other in there if other != name])
         except ChunkstoreError as error:
             _LOG.warning("the pin of a stream stays where it is: %s", error.message)
+            return False
+        return True
 
     def drop(self) -> None:
         """Give all of them up, if that is possible now."""

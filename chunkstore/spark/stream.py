@@ -35,6 +35,8 @@ __all__ = ["Follower", "Stream"]
 _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
 """Spark asks again at once where there is nothing new; so often is the journal looked at then."""
+_MOVE_AGAIN_S: Final = 120.0
+"""An owner that did not answer is not waited for again before that."""
 _CONSUMER_BYTES: Final = 8
 
 
@@ -84,6 +86,7 @@ class Stream:
         """Up to which record of history there was nothing new behind an offset."""
         self._pinned = self._planned = False
         self._born = ""
+        self._moves_at_s = 0.0
 
     # ---- what Spark asks
 
@@ -142,12 +145,13 @@ class Stream:
 
     def commit(self, end: dict[str, Any]) -> None:
         """All before ``end`` has been dealt with: the pin goes there. Raises ``Damaged`` of what is no offset."""
-        if not self._options.pin_progress:
+        if not self._options.pin_progress or runtime.monotonic_s() < self._moves_at_s:
             return
         with self._working() as replica:
             reached = StreamOffset.from_json(end)
             replica.refresh()
-            self._pins(reached).move(self._follower.pinned(replica, reached))
+            if not self._pins(reached).move(self._follower.pinned(replica, reached)):
+                self._moves_at_s = runtime.monotonic_s() + _MOVE_AGAIN_S
 
     def close(self) -> None:
         """Release everything; a stream that never planned a batch gives up its pin. Raises nothing. Safe to repeat."""

@@ -19,14 +19,7 @@ from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.walk import newest_opened, visible_end
 
-__all__ = [
-    "SeenEnds",
-    "contradicts",
-    "missing",
-    "naming_repair",
-    "passes",
-    "was_given_up",
-]
+__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "was_given_up"]
 
 _WAY_ON = (
     "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
@@ -233,15 +226,6 @@ def was_given_up(streams: Streams, newest: int, seen: Position) -> bool:
             return True
         epoch = payload.previous_epoch
     return False
-
-
-def passes(streams: Streams, newest: Position, epoch: int, lsn: int) -> bool:
-    """Whether history up to ``newest`` has, or had, a record ``lsn`` in stream ``epoch``: no repair and no restore has cut it off."""
-    at, end = newest.epoch, newest.lsn
-    while at > epoch:
-        payload = streams.opened(at).payload
-        at, end = payload.previous_epoch, payload.last_lsn
-    return at == epoch and lsn <= end
 
 
 def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:

@@ -299,6 +299,17 @@ class Streams:
             return None
         return tail == position.hash if len(tail) == HASH_BYTES else None
 
+    def passes(self, newest: Position, epoch: int, lsn: int) -> bool:
+        """Whether history up to ``newest`` has, or had, a record ``lsn`` in stream ``epoch``: no repair and no restore has cut it off.
+
+        A request for each epoch in between that was not read before. Raises as ``opened``.
+        """
+        at, end = newest.epoch, newest.lsn
+        while at > epoch:
+            payload = self.opened(at).payload
+            at, end = payload.previous_epoch, payload.last_lsn
+        return at == epoch and lsn <= end
+
 
 def open_streams(storage: ChunkStorage, names: ContainerNames) -> Streams:
     """The streams of a stored container. Raises as ``read_format``."""

@@ -85,7 +85,7 @@ def _rows(view: MetadataView) -> Iterator[tuple[tuple[str, bytes], tuple[bytes, 
 def differences(shown: Shown, state: StateAt, rows: Mapping[bytes, bytes], *, versions: bool) -> list[str]:
     """What is shown otherwise than it was. ``rows``: of the metadata at that record; ``versions``: whether those of rows are the same."""
     found = []
-    expected = {name: state.get(name) for name in state.names()}
+    expected = {name: state.get(name) for name in state.names() if name[:1] != "\0"}
     if expected.keys() != shown.segments.keys():
         found.append(f"the segments are {sorted(shown.segments)}, they were {sorted(expected)}")
     for name in expected.keys() & shown.segments.keys():

@@ -185,7 +185,8 @@ def fits(event: Event, outcome: Done | Refused) -> bool:
 def calls_of(call: Call) -> Sequence[Call]:
     """The single calls of a call: several for a commit, and for one that is asked for."""
     if call[0] == "ask":
-        return (*call[2][0], ("table_put", "", call[2][1]))
+        changes, once = call[2]
+        return changes if once is None else (("table_put", "", once), *changes)
     return call[2][0] if call[0] == "commit" else (call,)
 
 
@@ -255,15 +256,19 @@ def _attach(change: _Change, name: str, data: bytes, expected: int | None) -> in
     return offset
 
 
-def _ask(change: _Change, changes: Sequence[Call], once: tuple[str, bytes, bytes, int]) -> int:
-    """The version of the row ``once``: of what was done, or of what had been done before."""
-    row = change.get(once[:2])
-    if row is not None and row[0] == once[2] and row[1] != once[3]:
+def _ask(change: _Change, changes: Sequence[Call], once: tuple[str, bytes, bytes, int] | None) -> int:
+    """The version of the row ``once``: of what was done, or of what had been done before. Without one: 0, of a segment that is staged."""
+    row = change.get(changes[0][1] if once is None else once[:2])
+    if once is None:
+        if row is not None:
+            return 0
+    elif row is not None and row[0] == once[2] and row[1] != once[3]:
         return int(row[1])
+    else:
+        _table_put(change, "", *once)
     for verb, of, more in changes:
         _VERBS[verb](change, of, *more)
-    _table_put(change, "", *once)
-    return change.lsn
+    return change.lsn if once is not None else 0
 
 
 def _append_many(change: _Change, name: str, buffers: Sequence[bytes], expected: int | None = None) -> int:
@@ -349,7 +354,7 @@ def _exists(change: _Change, name: str) -> bool:
 
 
 def _list(change: _Change, _name: str, prefix: str = "") -> tuple[tuple[Any, ...], ...]:
-    names = sorted(name for name in change.state.names() if name.startswith(prefix))
+    names = sorted(name for name in change.state.names() if name.startswith(prefix) and name[:1] != "\0")
     return tuple((name, *_info(change, name)) for name in names)
 
 

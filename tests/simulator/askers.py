@@ -22,7 +22,8 @@ from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Concat, Create, EndSession, Seal, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown
-from chunkstore.sessions import SessionWriter
+from chunkstore.names import staged_name
+from chunkstore.sessions import SessionChunk, SessionWriter
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at
 from tests.simulator.roots import RootRun
@@ -231,8 +232,13 @@ class _Life:
         else:
             changes, told = [], []
         writer, chunks = self._written(name, data)
-        changes.append(Attach(segment, writer.session_id, chunks))
-        told.append(("attach", segment, (b"".join(data), None)))
+        if random.random() < 0.3:
+            source = self._stage(writer, chunks, b"".join(data))
+            changes.append(Concat(segment, source))
+            told.append(("concat", segment, (None, source)))
+        else:
+            changes.append(Attach(segment, writer.session_id, chunks))
+            told.append(("attach", segment, (b"".join(data), None)))
         if 0.3 <= dice < 0.5:
             changes += [Seal(segment), Concat(into, segment)]
             told += [("seal", segment, ()), ("concat", into, (None, segment))]
@@ -241,6 +247,18 @@ class _Life:
             told.append(("seal", segment, ()))
         changes.append(EndSession(writer.session_id))
         return changes, tuple(told)
+
+    def _stage(self, writer: SessionWriter, chunks: tuple[SessionChunk, ...], data: bytes) -> str:
+        """Have chunks staged; the name of their segment, which only a commit says."""
+        name = staged_name(writer.session_id, (chunk.id for chunk in chunks))
+        told = (("create", name, (None,)), ("attach", name, (data, None)), ("seal", name, ()))
+
+        def stage() -> int:
+            self._asker.stage(writer.session_id, (chunks,), wait_s=self._wait_s())
+            return 0
+
+        self._run.recorder.call(self._name, "ask", "", (told, None), lambda: 0, stage)
+        return name
 
     def _written(self, name: str, data: Sequence[bytes]) -> tuple[SessionWriter, tuple[Any, ...]]:
         writer = self._asker.session(name, wait_s=self._wait_s())

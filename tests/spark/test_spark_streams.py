@@ -38,7 +38,7 @@ class Query:
 
         writer = frame.load(self.ground.url).writeStream.option("checkpointLocation", str(self.path))
         query = writer.trigger(availableNow=True).foreachBatch(keep).start()
-        assert query.awaitTermination(120), "the query has not ended"
+        assert query.awaitTermination(600), "the query has not ended"
         return query.lastProgress
 
     def rows(self) -> list[tuple[str, int, str]]:

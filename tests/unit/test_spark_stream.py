@@ -23,6 +23,7 @@ from chunkstore.errors import (
     SegmentTruncated,
     Unsupported,
 )
+from chunkstore.spark import progress_pins
 from chunkstore.spark.plan import ROW_BYTES
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.sharing import Limit
@@ -107,6 +108,7 @@ def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store
     assert [row[1] for row in first] == [3, MIB]
     stream.drain()
     assert [row[1] for row in stream.rows[1]] == [MIB + 3, 2 * MIB]
+    assert [row[1] for row in Stream(ground.url, segments="a", startingOffsets="3").step(rows=2)] == [3, MIB]
     assert stream.bytes_of("a", 3) == pattern(3, 2 * MIB + 2)
     assert store.defrag("a", policy=MERGES).chunks_after == 1
     stream.replay()
@@ -146,8 +148,13 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     assert stream.step() == [], "an unfinished line of an open segment is no row"
     store.append("a", b"5555\n\n6")
     assert stream.step() == [("a", 14, b"55555"), ("a", 20, b"")]
+    assert stream.step() == []
+    store.append("a", b"\n7")
+    assert stream.step() == [("a", 21, b"6")], (
+        "what was looked at before has no newline; what is new may begin with one"
+    )
     store.seal("a")
-    assert stream.step() == [("a", 21, b"6")], "sealed: nothing follows"
+    assert stream.step() == [("a", 23, b"7")], "sealed: nothing follows"
     assert stream.offset().segments["a"].done
     assert stream.step() == []
     stream.replay()
@@ -444,3 +451,20 @@ def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory
             at += len(line)
         assert rows == wanted
     assert all(len(row[2]) <= ROW_BYTES for rows in stream.rows for row in rows)
+
+
+def test_without_an_owner_the_pin_stays_and_the_stream_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_pins, "_MOVE_S", 0.2)
+    with ground.open() as store:
+        filled(store, "a", 30, 10)
+        stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+        stream.step(size_bytes=10)
+    assert [len(stream.step(size_bytes=10)) for _ in range(3)] == [1, 1, 0]
+    assert stream.bytes_of("a") == pattern(0, 30)
+    with ground.open() as store:
+        assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 0}]
+        stream.restart()
+        store.append("a", b"more")
+        stream.step()
+        assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 30}]
+        stream.planner.close()

@@ -124,14 +124,20 @@ def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store)
     table.delete(key_of(TOPIC, contexts[0].sequence))
     stream.restart()
     assert stream.step(size_bytes=1) == writer.rows[5:10], "one that was read whole is no loss"
-    writer.add(7, 0, 5)
-    writer.writer.complete()
-    table.delete(key_of(TOPIC, contexts[2].sequence))
+    assert stream.read(2) == writer.rows[5:10]
+    assert stream.step(size_bytes=1) == writer.rows[10:15]
+    table.delete(key_of(TOPIC, contexts[1].sequence))
+    stream.restart()
+    assert stream.read(3) == writer.rows[10:15], "nor is it when a batch is run again"
+    for ledger in (7, 8):
+        writer.add(ledger, 0, 5)
+        writer.writer.complete()
+    table.delete(key_of(TOPIC, contexts[2].sequence + 1))
     stream.restart()
     with pytest.raises(LedgerNotFound):
         stream.step()
     stream.restart(failOnDataLoss="false")
-    assert stream.step() == writer.rows[15:]
+    assert stream.step() == writer.rows[20:]
     assert stream.offset().lost_segments == 1
     writer.writer.close()
 
