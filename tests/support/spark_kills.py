@@ -89,7 +89,9 @@ def run(home: Path, root: str, kills: int, chance: random.Random) -> dict[str, i
             if number == kills:
                 assert process.stdout is not None
                 if process.stdout.read() != b"ended\n":
-                    raise SystemExit(f"the last driver failed: see {home / 'driver.log'}")
+                    raise SystemExit(
+                        f"the last driver failed:\n{(home / 'driver.log').read_text(errors='replace')[-20_000:]}"
+                    )
                 break
             time.sleep(chance.uniform(2.0, 14.0))
             if number % 3 == 1:
