@@ -8,6 +8,8 @@
 #   make mutants                    more than forty planted bugs, each of which the simulated runs must notice
 #   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
+#   make spark-cluster              Spark as a cluster, through Connect, with pipelines, from the built wheel; kills, machines that lack things
+#   make spark-versions             the tests of the Spark part on the older versions of PySpark that are supported
 #   make lint | bench | soak-put | wheel | clean
 # PYTHON=/path/to/python3 chooses the interpreter (3.11 or newer), JOBS the number of processes of long runs, TEST_JOBS that
 # of tests (one more than processors: they wait for servers a third of the time).
@@ -24,7 +26,7 @@ TEST_JOBS ?= $(shell expr $(PROCESSORS) + 1)
 ROOT ?=
 export PYTHON
 
-.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants programs simulate soak-put wheel clean
+.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants programs simulate soak-put spark-cluster spark-versions wheel clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -94,6 +96,16 @@ soak-put: $(VENV)/.ready-dev
 # Real processes, SIGKILL, SIGSTOP, full disks (as root); exits 1 and keeps the evidence if anything acknowledged is lost.
 chaos: $(VENV)/.ready-dev
 	PYTHONPATH=.:bindings:journal $(RUN) -m tests.chaos --seconds 1800 --kills 600 --json benchmarks/results/chaos.json
+
+# A master, workers and an application are five JVMs: 4 GiB of memory, some minutes.
+spark-cluster: $(VENV)/.ready-dev
+	@scripts/servers.sh
+	@$(RUN) -m tests.support.servers.hdfs_jars
+	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q --timeout 600 tests/spark/stage_cluster.py tests/spark/stage_connect.py tests/spark/stage_pipelines.py
+
+# Downloads half a gigabyte for each version, once, into build/. SPARK_VERSIONS="--versions 4.1 --fresh tests/spark/test_guide.py" for less.
+spark-versions: $(VENV)/.ready-dev
+	$(RUN) -m tests.support.spark_versions $(SPARK_VERSIONS)
 
 wheel: $(VENV)/.ready-dev
 	$(RUN) -m hatchling build -t wheel

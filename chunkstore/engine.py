@@ -160,6 +160,11 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         return self._container.names.container
 
     @property
+    def url(self) -> str:
+        """The root in one spelling, without credentials."""
+        return self._container.storage.url
+
+    @property
     def settings(self) -> Settings:
         """The settings it was opened with."""
         return self._container.settings

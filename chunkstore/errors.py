@@ -186,8 +186,10 @@ class Conflict(ChunkstoreError):
 
     fields = ("subject", "expected", "found")
 
-    def __init__(self, subject: str, *, expected: object, found: object) -> None:
-        super().__init__(f"{subject}: expected {expected!r}, found {found!r}; read it again and decide")
+    def __init__(
+        self, subject: str, *, expected: object, found: object, remedy: str = "read it again and decide"
+    ) -> None:
+        super().__init__(f"{subject}: expected {expected!r}, found {found!r}; {remedy}")
         self.subject = subject
         self.expected = expected
         self.found = found
@@ -260,20 +262,19 @@ class CacheDamaged(StorageUnavailable):
 
 
 class RootUnavailable(StorageUnavailable):
-    """A root that chunks were adopted from is missing, does not answer, or holds something else by now; ``root`` is its URL.
+    """A root that chunks were adopted from, or that a task of Spark was sent to, is missing where it is wanted, does not answer, or
+    holds something else; ``root`` is its URL.
 
     Only what reads these chunks fails; nothing is damaged. Bring the root back as it was, with what this process needs to read it.
     """
 
     fields = ("object", "root")
 
-    def __init__(self, root: str, reason: str, *, object: str = "") -> None:
+    def __init__(self, root: str, reason: str, *, object: str = "", remedy: str = "") -> None:
         what = f"{object}: " if object else ""
-        super().__init__(
-            f"{what}the root {root}, from which chunks were adopted, cannot be read ({reason}); bring it back where it was, and give this "
-            "process what it needs to read it",
-            object=object,
-        )
+        of = "" if remedy else ", from which chunks were adopted,"
+        remedy = remedy or "bring it back where it was, and give this process what it needs to read it"
+        super().__init__(f"{what}the root {root}{of} cannot be read ({reason}); {remedy}", object=object)
         self.root = root
 
 

@@ -7,14 +7,15 @@ Leaves out: opening, attaching and ending, which the owner does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.blocks import count_borders, crc_at_borders
 from chunkstore.checksum import BytesLike, check_data
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import ChunkExists, InvalidArgument
 from chunkstore.names import ContainerNames, session_chunk_id, utf8_bytes
-from chunkstore.storage import ChunkStorage
+from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
     "SessionChunk",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _NUMBER_MAX: Final = (1 << 64) - 1
+_NAMES_TRIED: Final = 4
 
 
 class SessionChunk(NamedTuple):
@@ -46,26 +48,50 @@ class SessionWriter(NamedTuple):
     session_id: int
     first_number: int = 0
 
-    def write_chunk(self, storage: ChunkStorage, number: int, data: BytesLike) -> SessionChunk:
-        """Write one chunk, durable on return. ``number``: from 0 on; with ``first_number`` below 2**64.
+    def write_chunk(self, storage: ChunkStorage, number: int, data: BytesLike | Sequence[BytesLike]) -> SessionChunk:
+        """Write one chunk, durable on return. ``number``: from 0 on; with ``first_number`` below 2**64. ``data``: its bytes, or parts
+        of them in order, which are not put together where the storage appends.
 
         Raises ``InvalidArgument``, and of the storage ``Closed``, ``StorageFull``, ``StorageUnavailable``,
-        ``DeadlineExceeded``. A retry writes another chunk: safe.
+        ``DeadlineExceeded``, ``ChunkExists`` (four random names were taken). A retry writes another chunk: safe.
         """
-        data = check_data(data)
-        if len(data) == 0:
+        parts = [check_data(part) for part in (data if isinstance(data, (list, tuple)) else (data,))]
+        parts = [part for part in parts if len(part)]
+        if not parts:
             raise InvalidArgument("a chunk cannot be empty", argument="data")
         check_session_id(self.session_id)
         check_chunk_number(self.first_number, "first_number")
         check_chunk_number(number, "number", _NUMBER_MAX - self.first_number)
-        random = int.from_bytes(runtime.token(4), "big")
-        identity = session_chunk_id(self.session_id, self.first_number + number, random)
-        name = ContainerNames(self.container).chunk(identity)
-        storage.create(name, data)
+        if not storage.capabilities.append and len(parts) > 1:
+            parts = [b"".join(parts)]
+        identity, name = self._create(storage, number, parts[0])
+        length = len(parts[0])
+        for part in parts[1:]:
+            length += storage.write(ChunkHandle(name, True), length, part)
         if storage.capabilities.append:
             storage.sync((name,))
-        crc, borders = crc_at_borders(0, 0, data)
-        return SessionChunk(identity, len(data), crc, tuple(border_crc for _, border_crc in borders))
+        crc, at = 0, 0
+        borders: list[tuple[int, int]] = []
+        for part in parts:
+            crc, passed = crc_at_borders(crc, at, part)
+            borders += passed
+            at += len(part)
+        return SessionChunk(identity, length, crc, tuple(border_crc for _, border_crc in borders))
+
+    def _create(self, storage: ChunkStorage, number: int, data: BytesLike) -> tuple[bytes, str]:
+        """A chunk under a name that nobody has; another random part where somebody has it."""
+        for tries_left in range(_NAMES_TRIED - 1, -1, -1):
+            random = int.from_bytes(runtime.token(4), "big")
+            identity = session_chunk_id(self.session_id, self.first_number + number, random)
+            name = ContainerNames(self.container).chunk(identity)
+            try:
+                storage.create(name, data)
+            except ChunkExists:
+                if not tries_left:
+                    raise
+            else:
+                return identity, name
+        raise AssertionError
 
 
 def check_session_id(session_id: object) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+from tests.support.wheels import build_wheel, new_environment, pip_install, run
+
 PACKAGES = {
     "chunkstore": ROOT / "chunkstore",
     "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
@@ -52,36 +50,9 @@ def spark_finds(python: Path, cwd: Path) -> str:
     return run(python, "-I", "-c", SPARK_LOOKS, cwd=cwd).strip()
 
 
-def run(*arguments: str | Path, cwd: Path | None = None) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_TARGET"))}
-    done = subprocess.run(
-        [str(argument) for argument in arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
-    [built] = folder.glob("*.whl")
-    return built
-
-
-def new_environment(folder: Path) -> Path:
-    """A fresh environment that sees this one's dependencies, but not this project; returns its Python."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    [site] = folder.glob("lib/python*/site-packages")
-    own = next(Path(entry) for entry in sys.path if entry.endswith("site-packages") and Path(entry, "lmdb").exists())
-    # A .pth inside an entry that a .pth added is not read: an editable install of this project stays out of sight.
-    (site / "dependencies.pth").write_text(f"{own}\n")
-    return folder / "bin" / "python"
-
-
-def pip_install(python: Path, *what: str | Path) -> None:
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation"]
-    run(sys.executable, "-m", "pip", "--python", python, "install", *options, "--ignore-installed", *what)
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 
 import chunkstore
-from chunkstore import assembly, runtime
+from chunkstore import assembly, processes, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
@@ -56,6 +56,15 @@ def serve(
         float | None,
         typer.Option(
             "--idle-s", metavar="N", help="End when there was nothing to do for N seconds.", show_default=False
+        ),
+    ] = None,
+    while_pid: Annotated[
+        int | None,
+        typer.Option(
+            "--while-pid",
+            metavar="PID",
+            help="Not idle, for --idle-s, as long as this process of this machine lives.",
+            show_default=False,
         ),
     ] = None,
     stand_by: Annotated[
@@ -106,6 +115,7 @@ def serve(
         settings = replace(settings, collect_s=min(settings.collect_s, idle_s / 2))
         policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))
     server = _Serving(root, container, settings, policy, idle_s, accept_rollback=accept_rollback, quiet=as_json)
+    server.watch(while_pid)
     with _told_to_end(server), _metrics(metrics_port, server) as server.port:
         reason = server.claim_and_serve(stand_by=stand_by, take_over=take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
@@ -133,6 +143,8 @@ class _Serving:
         self._store: chunkstore.ChunkedSegmentStorage | None = None
         self.told = False
         """To end."""
+        self._watched: tuple[int, str | None] | None = None
+        """A process, by its number and when it began: as long as it lives, there is something to do."""
         self._opening = False
         self._troubles: dict[str, type[ChunkstoreError]] = {}
         self._root = root
@@ -141,6 +153,19 @@ class _Serving:
         self._idle_s = idle_s
         self._accept_rollback = accept_rollback
         self._as_json = quiet
+
+    def watch(self, pid: int | None) -> None:
+        """Take this process's life for something to do. Raises ``InvalidArgument``."""
+        if pid is not None and (self._idle_s is None or not 0 < pid < 1 << 31):
+            text = f"--while-pid must be the number of a process, and needs --idle-s, not {pid}"
+            raise InvalidArgument(text, argument="--while-pid")
+        self._watched = None if pid is None else (pid, processes.began(pid))
+
+    def _is_watched_alive(self) -> bool:
+        if self._watched is None:
+            return False
+        pid, began = self._watched
+        return began is not None and processes.began(pid) == began
 
     def calls(self) -> Mapping[str, CallCounts]:
         """Of the storage, since the last claim."""
@@ -297,7 +322,8 @@ class _Serving:
                     self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
             if self._idle_s is not None:
                 asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
-                active_s = now_s if asked != asked_before else active_s
+                if asked != asked_before or self._is_watched_alive():
+                    active_s = now_s
                 if now_s - active_s >= self._idle_s:
                     return "idle"
             if now_s - looked_s >= look_s:

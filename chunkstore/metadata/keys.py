@@ -37,6 +37,7 @@ __all__ = [
     "SCRUB_NAMESPACE",
     "SEGMENT",
     "SESSION",
+    "SINKS_NAMESPACE",
     "TABLE",
     "VISIBLE_SEGMENTS",
     "WRITERS_NAMESPACE",
@@ -96,6 +97,10 @@ still lies there."""
 
 ROOTS_NAMESPACE = "!roots"
 """Reserved table namespace: the roots that foreign chunks lie in, by number."""
+
+SINKS_NAMESPACE = "!sinks"
+"""Reserved table namespace: how far those have come who write from outside the owner. The only reserved one that commits may name: whoever
+asks the owner puts its row in the commit that the row speaks of."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")

@@ -1,10 +1,32 @@
-"""Spark reads a container: ``spark.read`` and ``spark.readStream`` of the format "chunkstore" (docs/guide-spark.md).
+"""Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
+docs/guide-spark-writing.md).
 
-The planners (``options``, ``ranges``, ``plan``; ``stream`` and what it follows) and the readers (``pieces``, ``framing``, ``batches``)
-are plain functions that run without a JVM; only ``source``, ``stream_source``, ``tasks`` and ``mapping`` know pyspark, and only what
-runs on executors knows pyarrow. Leaves out: writing.
+The planners (``options``, ``ranges``, ``plan``; ``stream`` and what it follows), the readers (``pieces``, ``framing``, ``batches``) and
+what a sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) are plain modules that run without a JVM; only
+``source``, ``stream_source``, ``tasks``, ``mapping``, ``sink`` and ``foreach`` know pyspark, and only what runs on executors knows pyarrow.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.spark.mapping import map_batches
 
-__all__ = ["map_batches"]
+__all__ = ["foreach_batch", "map_batches"]
+
+
+def foreach_batch(store: ChunkedSegmentStorage, **options: Any) -> Callable[[Any, int], None]:
+    """What ``writeStream.foreachBatch`` takes: commits each micro-batch to ``store``, which this driver owns, exactly once.
+
+    ``options``: those of ``writeStream.format("chunkstore")`` but for ``container``, ``takeOver`` and ``ownerIdleS``; ``path`` is the
+    store's own root unless given. Raises ``InvalidArgument``, ``Unsupported`` (an option; a root in memory), ``ContainerNotFound`` (at
+    ``path``), and what opening that root raises.
+
+    The function raises ``Unsupported`` through Spark Connect, ``InvalidArgument`` (columns, rows), and as the sink's commit; then the
+    query ends, and goes on where it was when it is started again. Atomic, durable. Retry: safe.
+    """
+    from chunkstore.spark.foreach import committing_to
+
+    return committing_to(store, options)

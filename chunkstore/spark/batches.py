@@ -16,11 +16,13 @@ import pyarrow as pa
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
+from chunkstore.errors import ChunkNotFound
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage, routed
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span
+from chunkstore.spark.places import check_place
 from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
@@ -58,8 +60,9 @@ def read_task(
     """The rows of one partition, in order, with these columns.
 
     The storage is opened when the first batch is asked for, and closed at the end; raw segments without their bytes need no
-    storage at all. Raises ``Damaged`` (chunk or block), ``ChunkNotFound``, ``StorageUnavailable``, and what opening the
-    root raises, each with a note that names segment or ledger (``chunkstore.spark.errors``).
+    storage at all. Raises ``Damaged`` (chunk or block), ``ChunkNotFound``, ``RootUnavailable`` (this machine has another container
+    under the root, or none), ``StorageUnavailable``, and what opening the root raises, each with a note that names segment or
+    ledger (``chunkstore.spark.errors``).
     """
     schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
     segments = [run for run in task.runs if isinstance(run, SegmentRun)]
@@ -82,6 +85,9 @@ def read_task(
                     yield from ledger_batches(run, reader, schema)
                 else:
                     yield from _segment_batches(run.segment, _rows(run, reader), schema)
+        except ChunkNotFound:
+            check_place(storage, container=task.container, uuid=task.uuid)
+            raise
         finally:
             storage.close()
 

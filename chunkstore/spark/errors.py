@@ -1,21 +1,33 @@
 """Errors that cross the JVM: Spark keeps an exception's text and drops its type and fields, so they travel in the text.
 
 Promises: an error that was raised while planning or in a task can be had back, with type and fields, from what the driver
-catches (``original_error``). Leaves out: foreign exceptions; they do not leave chunkstore.
+catches (``original_error``); and what Spark says of a Python that cannot run the task at all is told as ``Unsupported``, with the
+remedy. Leaves out: other foreign exceptions; they do not leave chunkstore.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chunkstore import errors
-from chunkstore.errors import ChunkstoreError
+from chunkstore.errors import ChunkstoreError, Unsupported
 
 __all__ = ["annotated", "original_error"]
 
 _MARK = "chunkstore error: "
+# What comes before any of our code runs. In order: another Python fails first, then a missing package.
+_PYTHON = re.compile(r"Python in worker has different version: '?([0-9.]+)'? than that in driver: '?([0-9.]+)'?")
+_PACKAGE = re.compile(
+    r"No module named '(pyarrow|pandas|numpy|lmdb|msgpack|google_crc32c|(?:pyspark_)?chunkstore(?:_bindings|_journal)?)[.']"
+    r"|(PyArrow|Pandas|NumPy) >= \S+ must be installed"
+)
+_FORMAT = re.compile(r"Failed to find (?:the )?data source: '?`?chunkstore\b")
+_INSTALL = (
+    "install chunkstore-engine[spark] on the driver and on every worker, in the Python that PYSPARK_PYTHON names there"
+)
 
 
 @contextmanager
@@ -38,14 +50,40 @@ def annotated(**where: str | int) -> Iterator[None]:
 def original_error(caught: BaseException) -> ChunkstoreError | None:
     """The chunkstore error behind what Spark raised in the driver, or None if there is none.
 
-    It has the type, the message and the fields of the original; fields that JSON cannot say are their ``repr``.
+    It has the type, the message and the fields of the original; fields that JSON cannot say are their ``repr``. Where the Python
+    of a worker is another one than the driver's (``feature`` "python") or lacks a package (its name), it is ``Unsupported``.
     """
-    for line in str(caught).splitlines():
-        _, mark, text = line.partition(_MARK)
+    behind: BaseException | None = caught
+    while behind is not None:  # what was raised in this very process is there as it was
+        if isinstance(behind, ChunkstoreError):
+            return behind
+        behind = behind.__cause__ or behind.__context__
+    text = str(caught)
+    return _told(text) or _of_python(text)
+
+
+def _of_python(text: str) -> Unsupported | None:
+    """Where no code of ours could run."""
+    if found := _PYTHON.search(text):
+        return Unsupported(
+            f"a worker has Python {found[1]}, the driver {found[2]}: they must agree; set PYSPARK_PYTHON to the same version everywhere",
+            feature="python",
+        )
+    if found := _PACKAGE.search(text):
+        package = found[1] or found[2].lower()
+        return Unsupported(f"the Python of a worker has no package {package}; {_INSTALL}", feature=package)
+    if _FORMAT.search(text):
+        return Unsupported(f"Spark's driver does not find the format; {_INSTALL}", feature="chunkstore")
+    return None
+
+
+def _told(text: str) -> ChunkstoreError | None:
+    for line in text.splitlines():
+        _, mark, told = line.partition(_MARK)
         if not mark:
             continue
         try:
-            document, _ = json.JSONDecoder().raw_decode(text)
+            document, _ = json.JSONDecoder().raw_decode(told)
             kind = getattr(errors, document["type"])
             fields = dict(document["fields"])
             message = str(document["message"])

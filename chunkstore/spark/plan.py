@@ -123,6 +123,8 @@ class ReadTask(NamedTuple):
     runs: tuple[SegmentRun | LedgerRun, ...]
     roots: tuple[tuple[int, RootRecord], ...] = ()
     """Where foreign chunks of these runs lie."""
+    uuid: bytes = b""
+    """The container's: what lies under ``root`` on the task's machine must be the same one."""
 
 
 def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
@@ -167,7 +169,10 @@ def _tasks(
         for number, root in replica.look(lambda view: list(scan_roots(view)))
         if isinstance(root, RootRecord)
     }
-    return [ReadTask(options.path, options.container, lsn, tuple(group), _roots_of(group, roots)) for group in groups]
+    return [
+        ReadTask(options.path, options.container, lsn, tuple(group), _roots_of(group, roots), replica.uuid)
+        for group in groups
+    ]
 
 
 def _roots_of(

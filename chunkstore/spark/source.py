@@ -2,7 +2,7 @@
 
 Promises: planning opens one replica, which never claims and never writes to the container, and closes it; executors open the
 chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: filters (Spark
-applies them to the rows).
+applies them to the rows), writing (``sink``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from chunkstore.assembly import open_replica
@@ -62,6 +69,18 @@ class DefaultSource(DataSource):
     def _columns(self, options: ReadOptions, schema: StructType) -> list[tuple[str, bool]]:
         _check_schema(schema, options, chosen="columns" in {key.lower() for key in self.options})
         return [(field.name, field.nullable) for field in schema.fields]
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of a batch. Raises ``InvalidArgument``, ``Unsupported`` and what asking the owner raises."""
+        from chunkstore.spark.sink import BatchWriter
+
+        return BatchWriter(dict(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer of one micro-batch. Raises as ``writer``."""
+        from chunkstore.spark.sink import StreamWriter
+
+        return StreamWriter(dict(self.options), schema, overwrite=overwrite)
 
 
 def _check_schema(schema: StructType, options: ReadOptions, *, chosen: bool) -> None:

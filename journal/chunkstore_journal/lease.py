@@ -6,14 +6,13 @@ its own clock and refuses to push a live owner aside. Leaves out: everything tha
 
 from __future__ import annotations
 
-import os
-
 from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import Position
 from chunkstore.names import ContainerNames
+from chunkstore.processes import is_alive
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import probe_dense
 from chunkstore_journal.objects import decode_lease, encode_lease
@@ -103,13 +102,7 @@ def _is_gone(lease: LeaseInfo) -> bool:
         return False
     if lease.boot_id != who.boot_id:
         return True  # the machine restarted since
-    try:
-        os.kill(lease.pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
+    return not is_alive(lease.pid)
 
 
 class _Progress:

@@ -240,3 +240,5 @@ def test_misuse(call: Call, filled: str) -> None:
         }
     call("serve", filled, "--metrics-port", "70000", code=2)
     call("serve", filled, "--idle-s", "0", code=2)
+    call("serve", filled, "--while-pid", "7", code=2)
+    call("serve", filled, "--idle-s", "1", "--while-pid", "0", code=2)

@@ -1,4 +1,4 @@
-"""The guide's examples run in a real session."""
+"""The guides' examples run in a real session."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.documents import run_examples
 
-GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide-spark.md"
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
 
-def test_examples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("guide-spark*.md")))
+def test_examples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_examples(GUIDE)["spark"] is spark
+    assert run_examples(DOCS / name)["spark"] is spark

@@ -17,6 +17,7 @@ import pytest
 from tests.support.paths import SOURCES
 
 JAVA_LEAST = 17
+QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 @cache
@@ -36,24 +37,27 @@ def missing() -> str:
     return ""
 
 
+@cache
+def missing_of_connect() -> str:
+    """Why there can be no client of Spark Connect, nor a pipeline; empty if there can."""
+    for package in ("grpc", "grpc_status", "google.rpc", "zstandard", "yaml"):
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            return f"{package} is not installed (pyspark[connect,pipelines], extra: dev): Spark Connect and pipelines are not tested"
+    return missing()
+
+
 def need_spark() -> None:
     if missing():
         pytest.skip(missing())
 
 
-QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-
-
-def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
-    """The session of this process: two cores, no retries, 1 GiB for the JVM."""
-    # Workers start from these: the very Python that runs the tests, and the sources as they lie here.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = SOURCES
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
-    from pyspark.sql import SparkSession
-
-    settings = {
+def settings_of(scratch: Path, *, java_options: str = QUICK_TO_START) -> dict[str, str]:
+    """What every session of tests is made with: 1 GiB for the JVM, its files below ``scratch``, nothing that listens to others."""
+    return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": java_options,
         "spark.driver.host": "127.0.0.1",
@@ -65,8 +69,19 @@ def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+
+
+def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
+    """The session of this process: two cores, no retries."""
+    # Workers start from these: the very Python that runs the tests, and the sources as they lie here.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = SOURCES
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.master("local[2]").appName("chunkstore-tests")
-    for key, value in settings.items():
+    for key, value in settings_of(scratch, java_options=java_options).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

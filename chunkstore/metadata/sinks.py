@@ -1,0 +1,62 @@
+"""How far those have come who write from outside the owner: rows of the reserved table namespace ``!sinks`` (FORMAT.md, "Sinks").
+
+Promises: a row is put by the very commit that it speaks of, so whoever reads it knows whether that has happened; no two commits put the
+same value. Leaves out: what a stored row means for what comes next (``chunkstore.spark.once``).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from chunkstore.config import LIMITS
+from chunkstore.errors import Damaged
+
+__all__ = ["JOB", "STREAM", "UNNAMED", "SinkRow", "decode_sink", "encode_sink", "sink_key"]
+
+_HEADER = Struct(">BBQ16s16s16s")
+_VERSION = 1
+_RESET = 1
+_NUMBER_MAX = (1 << 63) - 1
+
+STREAM: Final = b"s"
+"""What the key of a stream's row begins with; its sink id follows."""
+JOB: Final = b"j"
+"""... of the row of batch writes; their application's id follows."""
+UNNAMED: Final = b"u"
+"""... of the rows that batch writes without such an id share; one byte follows."""
+
+
+class SinkRow(NamedTuple):
+    """What was committed last: ``number`` is the micro-batch's, or the version that the application gave; ``container`` the uuid of that
+    which it was written to; ``query`` the streaming query's id; ``run`` a digest of the query's run; ``token`` random; ``is_reset``: a
+    refusal was overruled, and no commit since had nothing to overrule."""
+
+    number: int
+    container: bytes
+    run: bytes
+    token: bytes
+    query: str = ""
+    is_reset: bool = False
+
+
+def sink_key(kind: bytes, name: bytes) -> bytes:
+    """The key of a row: ``name`` is at most 255 bytes."""
+    return kind + name
+
+
+def encode_sink(row: SinkRow) -> bytes:
+    """The value of a row."""
+    flags = _RESET if row.is_reset else 0
+    return _HEADER.pack(_VERSION, flags, row.number, row.container, row.run, row.token) + row.query.encode()
+
+
+def decode_sink(key: bytes, value: bytes) -> SinkRow:
+    """What a row says. Raises ``Damaged``, also for one of a version that is not known."""
+    query = value[_HEADER.size :]
+    if len(value) >= _HEADER.size and len(query) <= LIMITS.segment_name_bytes_max:
+        version, flags, number, container, run, token = _HEADER.unpack_from(value)
+        text = query.decode("utf-8", "replace")
+        if version == _VERSION and flags in (0, _RESET) and number <= _NUMBER_MAX and text.encode() == query:
+            return SinkRow(number, container, run, token, text, bool(flags))
+    raise Damaged("not a sink's row of a known version", object=f"metadata row !sinks {key!r}")

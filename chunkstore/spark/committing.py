@@ -1,0 +1,246 @@
+"""The commit of a sink: every chunk attached, the sink's row put and, now and then, the session ended, all in one record.
+
+Promises: plain Python over a ``Door`` to the container, which asks its owner or is it; ``once`` judges what is to be done, from the
+row as it is, and the commit expects that row's version: whoever else moved it meanwhile is seen, and judged again.
+Leaves out: Spark, executors, waking an owner (``owners``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+from chunkstore import runtime
+from chunkstore.attaching import Written, attach_written, find_session
+from chunkstore.changes import Create, TablePut
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, OutcomeUnknown, SegmentExists, SegmentNotFound
+from chunkstore.metadata.keys import SINKS_NAMESPACE
+from chunkstore.metadata.sinks import JOB, STREAM, UNNAMED, SinkRow, decode_sink, encode_sink, sink_key
+from chunkstore.operations.tables import TableEntry
+from chunkstore.records import OpenSession
+from chunkstore.sessions import SessionChunk
+from chunkstore.spark.chunks_out import Output
+from chunkstore.spark.once import Incoming, Verdict, judge_batch, judge_job
+
+__all__ = ["Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order", "was_done"]
+
+_TRIES: Final = 8
+_SESSION_S: Final = 3_600.0
+"""A stream's session that is older is changed for another: then the sweep takes what failed tasks have left in it."""
+_TOKEN_BYTES: Final = 16
+_NO_SESSION: Final = 1
+"""Ids hold the epoch that gave them: this is nobody's."""
+
+
+class Door(Protocol):
+    """The way to a container's owner."""
+
+    uuid: bytes
+
+    def row(self, key: bytes) -> TableEntry | None:
+        """A row of ``!sinks`` as it is now. Raises what reading raises."""
+
+    def is_certain(self, entry: TableEntry) -> bool:
+        """Whether this row, which ``row`` has shown, is durable for certain: an asker cannot tell of the last record of all."""
+
+    def session(self, session_id: int) -> OpenSession | None:
+        """This session if it is open, as of the last ``row``. Raises what reading raises."""
+
+    def exists(self, segment: str) -> bool:
+        """Whether there is such a segment, as of the last ``row``. Raises what reading raises."""
+
+    def find_session(self, holder: str, ttl_s: float) -> int:
+        """The open session of this holder, or a new one. Raises ``OutcomeUnknown`` and what the owner says."""
+
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        """As ``attach_written``, which see for what it raises."""
+
+
+class Job(NamedTuple):
+    """What the tasks of a job have written, in the order of the partitions. ``leftovers``: attempts of theirs have failed."""
+
+    session_id: int
+    outputs: tuple[tuple[Output, ...], ...]
+    ordered: bool
+    leftovers: bool
+
+
+class StoreDoor:
+    """The owner itself, in this process."""
+
+    def __init__(self, store: ChunkedSegmentStorage, uuid: bytes) -> None:
+        self._store = store
+        self._table = store.table(SINKS_NAMESPACE)
+        self.uuid = uuid
+
+    def row(self, key: bytes) -> TableEntry | None:
+        return self._table.get(key)
+
+    def is_certain(self, entry: TableEntry) -> bool:
+        return True
+
+    def session(self, session_id: int) -> OpenSession | None:
+        return next((item for item in self._store.sessions() if item.id == session_id), None)
+
+    def exists(self, segment: str) -> bool:
+        return self._store.exists(segment)
+
+    def find_session(self, holder: str, ttl_s: float) -> int:
+        return find_session(self._store, holder, ttl_s=ttl_s).session_id
+
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        attach_written(self._store, session_id, written, once, end_session=end_session)
+
+
+def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
+    """Commit a micro-batch of a stream, if it is the next one; "done" if it was committed before.
+
+    Raises ``Conflict`` (it does not follow what is stored, or its session has ended), ``InvalidArgument`` (ranges of tasks overlap),
+    ``SegmentSealed``, ``OutcomeUnknown`` (it may be committed yet), and what reading raises. Atomic, durable. Retry: safe.
+    """
+    key = sink_key(STREAM, incoming.sink.encode())
+    digest = blake2b(run.encode(), digest_size=16).digest()
+
+    def judge(stored: SinkRow | None) -> Verdict:
+        return judge_batch(stored, incoming)
+
+    def row(stored: SinkRow | None, verdict: Verdict) -> SinkRow:
+        overruled = verdict == "overrule" or (stored is not None and stored.is_reset and incoming.reset)
+        return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query, overruled)
+
+    def ends(stored: SinkRow | None, session: OpenSession) -> bool:
+        old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
+        return old or job.leftovers or (stored is not None and stored.run != digest)
+
+    return _commit(door, key, judge, row, job, ends)
+
+
+def commit_job(door: Door, application: str | None, version: int, job: Job) -> Verdict:
+    """Commit a batch write and end its session; "done" if its application has committed this version, or a later one, before.
+
+    Raises and retry as ``commit_batch``.
+    """
+    key = sink_key(JOB, application.encode()) if application is not None else _unnamed(job.session_id)
+
+    def judge(stored: SinkRow | None) -> Verdict:
+        return "commit" if application is None else judge_job(stored, version)
+
+    def row(_stored: SinkRow | None, _verdict: Verdict) -> SinkRow:
+        return SinkRow(version if application is not None else job.session_id, door.uuid, bytes(16), _token())
+
+    return _commit(door, key, judge, row, job, lambda _stored, _session: True)
+
+
+def was_done(door: Door, application: str | None, version: int) -> bool:
+    """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (nobody answers who could say), and what
+    reading raises."""
+    entry = None if application is None else door.row(sink_key(JOB, application.encode()))
+    if entry is None or judge_job(decode_sink(entry.key, entry.value), version) != "done":
+        return False
+    _confirm(door, entry, _NO_SESSION)
+    return True
+
+
+def give_up(door: Door, session_id: int) -> bool:
+    """End the session of a batch write that failed, so that nothing of it can be attached any more; whether it was open.
+
+    If not, it has been committed, or given up before. Raises ``OutcomeUnknown`` and what the owner says: then it may still be committed.
+    """
+    return _end_session(door, _unnamed(session_id), session_id)
+
+
+def in_order(job: Job) -> dict[str, list[SessionChunk]]:
+    """The chunks of each segment as they are to be attached: by partition; where rows are ordered, by their ranges.
+
+    Raises ``InvalidArgument`` naming a segment where ranges of tasks overlap."""
+    parts: dict[str, list[Output]] = {}
+    for outputs in job.outputs:
+        for output in outputs:
+            parts.setdefault(output.segment, []).append(output)
+    if job.ordered:
+        for segment, found in parts.items():
+            found.sort(key=lambda item: (item.first, item.last))
+            for one, next_ in pairwise(found):
+                if next_.first < one.last:  # type: ignore[operator]
+                    text = (
+                        f"rows for segment {segment!r} are spread over tasks whose ranges overlap ({one.first!r} to {one.last!r}, "
+                        f"{next_.first!r} to {next_.last!r}): repartition by segment, or repartitionByRange by the column to order by"
+                    )
+                    raise InvalidArgument(text, argument="orderBy")
+    return {segment: [chunk for item in found for chunk in item.chunks] for segment, found in parts.items()}
+
+
+def _commit(
+    door: Door,
+    key: bytes,
+    judge: Callable[[SinkRow | None], Verdict],
+    row: Callable[[SinkRow | None, Verdict], SinkRow],
+    job: Job,
+    ends: Callable[[SinkRow | None, OpenSession], bool],
+) -> Verdict:
+    attached = [(segment, tuple(chunks)) for segment, chunks in in_order(job).items() if chunks]
+    moved: ChunkstoreError | None = None
+    for _ in range(_TRIES):
+        entry = door.row(key)
+        stored = None if entry is None else decode_sink(key, entry.value)
+        verdict = judge(stored)
+        if entry is not None and verdict == "done":
+            _confirm(door, entry, job.session_id)
+            return verdict
+        session = door.session(job.session_id)
+        if session is None:
+            what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
+            raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
+        new = [Written(name, chunks, None if door.exists(name) else Create(name)) for name, chunks in attached]
+        once = TablePut(SINKS_NAMESPACE, key, encode_sink(row(stored, verdict)), 0 if entry is None else entry.version)
+        try:
+            door.attach(job.session_id, new, once, end_session=ends(stored, session))
+        except (Conflict, SegmentExists, SegmentNotFound) as error:
+            moved = error  # the row, the session or a segment is not what it was
+        else:
+            return verdict
+    assert moved is not None
+    raise moved
+
+
+def _confirm(door: Door, done: TableEntry, session_id: int) -> None:
+    """Let the sweep have what was written once more, for it is nobody's; and be certain that what the row says is durable: a record that is
+    committed behind it says so."""
+    certain = door.is_certain(done)
+    try:
+        if _end_session(door, done.key, session_id) or certain:
+            return
+        value = encode_sink(decode_sink(done.key, done.value)._replace(token=_token()))
+        with suppress(Conflict):  # somebody else's record is behind it
+            door.attach(session_id, (), TablePut(SINKS_NAMESPACE, done.key, value, done.version), end_session=False)
+    except ChunkstoreError:
+        if not certain:
+            raise
+
+
+def _end_session(door: Door, key: bytes, session_id: int) -> bool:
+    """By a commit that leaves the row as it is but for its token; or puts one of a session that was given up."""
+    for _ in range(_TRIES):
+        entry = door.row(key)
+        if door.session(session_id) is None:
+            return False
+        stored = None if entry is None else decode_sink(key, entry.value)
+        row = SinkRow(session_id, door.uuid, bytes(16), b"") if stored is None else stored
+        value = encode_sink(row._replace(token=_token()))
+        once = TablePut(SINKS_NAMESPACE, key, value, 0 if entry is None else entry.version)
+        with suppress(Conflict):
+            door.attach(session_id, (), once, end_session=True)
+            return True
+    raise OutcomeUnknown(f"session {session_id} could not be ended: others keep moving its row", subject="session")
+
+
+def _unnamed(session_id: int) -> bytes:
+    return sink_key(UNNAMED, bytes((session_id & 0xFF,)))
+
+
+def _token() -> bytes:
+    return runtime.token(_TOKEN_BYTES)

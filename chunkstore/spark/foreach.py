@@ -1,0 +1,92 @@
+"""``foreach_batch(store, ...)``: a stream's sink in a driver that owns the container itself (docs/guide-spark-writing.md).
+
+Promises: as the sink's (``sink``, ``once``): executors write the chunks, and every micro-batch is in the container once. Nobody is asked:
+the commit is the store's own. Leaves out: Spark Connect, whose driver is another process.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Unsupported
+from chunkstore.registry import open_storage, uuid_at
+from chunkstore.spark.chunks_out import WritePlan
+from chunkstore.spark.committing import StoreDoor, commit_batch
+from chunkstore.spark.errors import annotated
+from chunkstore.spark.write_options import parse_write_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["committing_to"]
+
+_TTL_S: Final = 7 * 86_400.0
+
+
+def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -> Callable[[DataFrame, int], None]:
+    """See ``chunkstore.spark.foreach_batch``."""
+    from chunkstore.spark.sink import columns_of, incoming_of, job_of, warn_unframed
+
+    for name in ("container", "takeOver", "ownerIdleS"):
+        if name in options:
+            raise Unsupported(f"foreach_batch takes no option {name!r}: the store says it", feature=name)
+    given = {"path": store.url, **{name: str(value) for name, value in options.items()}, "container": store.container}
+    chosen = parse_write_options(given, streaming=True)
+    with closing(open_storage(chosen.path, Settings())) as storage:
+        uuid = uuid_at(storage, store.container)
+    warn_unframed(chosen)
+
+    def commit(frame: DataFrame, batch: int) -> None:
+        with annotated(container=store.container, batch=batch):
+            commit_frame(frame, batch)
+
+    def commit_frame(frame: DataFrame, batch: int) -> None:
+        if type(frame).__module__.startswith("pyspark.sql.connect"):
+            raise _elsewhere()
+        columns = columns_of(frame.schema, chosen)
+        door = StoreDoor(store, uuid)
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        session_id = door.find_session(f"spark foreach {chosen.sink_id or query}"[:200], _TTL_S)
+        plan = WritePlan(chosen, columns, uuid, session_id)
+        rows = frame.mapInArrow(_task(plan), "message binary").collect()
+        messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
+        told, job = job_of(messages, chosen)
+        incoming, run = incoming_of(told, door, chosen, batch, query)
+        commit_batch(door, incoming, run, job._replace(session_id=session_id))
+
+    return _Committing(commit)
+
+
+def _elsewhere() -> Unsupported:
+    text = "foreach_batch needs the driver's own process; through Spark Connect use writeStream.format('chunkstore')"
+    return Unsupported(text, feature="Spark Connect")
+
+
+class _Committing:
+    """What Spark calls with each micro-batch, in the process that has the store. Spark Connect would send it to another."""
+
+    def __init__(self, commit: Callable[[DataFrame, int], None]) -> None:
+        self._commit = commit
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        self._commit(frame, batch)
+
+    def __reduce__(self) -> NoReturn:
+        raise _elsewhere()
+
+
+def _task(plan: WritePlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from chunkstore.spark.sink import run_task
+
+        yield pa.record_batch([pa.array([pickle.dumps(run_task(batches, plan))], pa.binary())], names=["message"])
+
+    return write

@@ -1,0 +1,226 @@
+"""The writers of the format "chunkstore", as Spark's Python data source API wants them: of a batch, and of each micro-batch of a stream.
+
+Promises: schema and options are checked before a job runs; executors open the chunk storage and nothing else; the commit is the owner's, in
+one record (``committing``). Nothing is kept in a process: Spark makes a stream's writer anew twice for each micro-batch, to plan and to
+commit, in processes that may vanish between. Leaves out: drivers that own the container themselves (``foreach``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from chunkstore import runtime
+from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
+from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
+from chunkstore.spark.chunks_out import Output, WritePlan, write_task
+from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up, was_done
+from chunkstore.spark.errors import annotated
+from chunkstore.spark.once import Incoming
+from chunkstore.spark.owners import AskerDoor, driver_pid
+from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "BatchWriter",
+    "Message",
+    "StreamWriter",
+    "columns_of",
+    "incoming_of",
+    "job_of",
+    "run_task",
+    "warn_unframed",
+]
+
+_LOG: Final = logging.getLogger("chunkstore.spark")
+_TTL_S: Final = 7 * 86_400.0
+"""A label: no session ends by it."""
+_HOLDER: Final = "spark "
+_GIVING_UP_S: Final = 30.0
+
+
+class Message(WriterCommitMessage):
+    """What a task tells the driver. ``query``, ``run`` and ``batch``: of the micro-batch, as the task was told; None in a batch write."""
+
+    def __init__(
+        self, plan: WritePlan, outputs: Sequence[Output], attempt: int, query: str | None, run: str, batch: int | None
+    ) -> None:
+        self.container_uuid = plan.container_uuid
+        self.session_id = plan.session_id
+        self.outputs = tuple(outputs)
+        self.attempt = attempt
+        self.query = query
+        self.run = run
+        self.batch = batch
+
+
+def run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
+    """On an executor: write a task's rows. Raises as ``write_task``."""
+    context = TaskContext.get()
+    if context is None:
+        raise InvalidArgument("chunks are written by tasks of Spark, and this is none", argument="batches")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    query = context.getLocalProperty("sql.streaming.queryId")
+    run = context.getLocalProperty("spark.jobGroup.id") or ""
+    outputs = write_task(batches, plan, context.taskAttemptId())
+    return Message(plan, outputs, context.attemptNumber(), query, run, None if batch is None else int(batch))
+
+
+def columns_of(schema: StructType, options: WriteOptions) -> Columns:
+    """Check a frame's columns. Raises ``InvalidArgument``."""
+    return check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
+
+
+def warn_unframed(options: WriteOptions) -> None:
+    """Say what ``framing=none`` means."""
+    if not options.lines:
+        _LOG.warning(
+            "framing=none: values are put one behind the other, and cannot be told apart again; framing=lines ends each with a newline"
+        )
+
+
+def job_of(messages: Sequence[object], options: WriteOptions) -> tuple[list[Message], Job]:
+    """What the tasks have written. Raises ``Conflict`` where they belong to different sessions."""
+    told = [message for message in messages if isinstance(message, Message)]
+    sessions = {(message.container_uuid, message.session_id) for message in told}
+    if len(sessions) > 1:
+        remedy = "the job was planned twice; run it again"
+        raise Conflict("sessions of the tasks of one job", expected=1, found=len(sessions), remedy=remedy)
+    session_id = told[0].session_id if told else 0
+    leftovers = any(message.attempt for message in told)
+    outputs = tuple(message.outputs for message in told)
+    return told, Job(session_id, outputs, options.order_by is not None, leftovers)
+
+
+def incoming_of(
+    told: Sequence[Message], door: Door, options: WriteOptions, batch: int, query: str | None = None
+) -> tuple[Incoming, str]:
+    """Which micro-batch this is, and the run of its query. Raises ``Unsupported`` where no task has told.
+
+    ``query``: as the driver knows it, where it does."""
+    query = query or next((message.query for message in told if message.query), None)
+    if query is None and options.sink_id is not None:
+        entry = door.row(sink_key(STREAM, options.sink_id.encode()))
+        query = "" if entry is None else decode_sink(entry.key, entry.value).query
+    if query is None:
+        raise Unsupported(
+            "no task has told which query this is: give option sinkId", feature="a micro-batch without tasks"
+        )
+    run = next((message.run for message in told if message.run), query)
+    return Incoming(options.sink_id or query, query, batch, door.uuid, options.sink_reset), run
+
+
+def _require_container(told: Sequence[Message], door: Door) -> None:
+    """Raise ``Conflict`` where the container that was planned for is not the one that is there now."""
+    for message in told:
+        if message.container_uuid != door.uuid:
+            what, remedy = (
+                "the container that the tasks have written to",
+                "it was deleted or restored meanwhile; run it again",
+            )
+            raise Conflict(what, expected=message.container_uuid.hex(), found=door.uuid.hex(), remedy=remedy)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of one ``df.write``: made in the driver's planner, which opens the session; plain data, so that it can be pickled."""
+
+    def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
+        with annotated():
+            _refuse_overwriting(overwrite=overwrite)
+            self._options = options = parse_write_options(given, streaming=False)
+            columns = columns_of(schema, options)
+            warn_unframed(options)
+            with AskerDoor(options, stream=False) as door:
+                if options.take_over:
+                    door.depose()
+                self._was_done = was_done(door, options.application, options.version)
+                session_id = 0 if self._was_done else door.find_session(_HOLDER + runtime.token(16).hex(), _TTL_S)
+                self._plan = WritePlan(options, columns, door.uuid, session_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task. Raises as ``write_task``. Of a job that was done before nothing is read."""
+        return Message(self._plan, (), 0, None, "", None) if self._was_done else run_task(iterator, self._plan)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit all of it, once. Raises as ``commit_job``; then Spark calls ``abort``."""
+        if self._was_done:
+            _LOG.info(
+                "txnVersion %d of %r was written before: nothing to do",
+                self._options.version,
+                self._options.application,
+            )
+            return
+        with annotated(container=self._options.container), AskerDoor(self._options, stream=False) as door:
+            told, job = job_of(messages, self._options)
+            _require_container(told, door)
+            job = job._replace(session_id=self._plan.session_id)
+            commit_job(door, self._options.application, self._options.version, job)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """End the session, so that nothing of it can be attached any more; deletes nothing. Raises nothing of ours: that is said."""
+        if self._was_done:
+            return
+        try:
+            with AskerDoor(self._options, stream=False, wait_s=_GIVING_UP_S) as door:
+                if door.uuid == self._plan.container_uuid and not give_up(door, self._plan.session_id):
+                    _LOG.warning(
+                        "the write failed, but its session has ended: unless it was given up before, its rows are there"
+                    )
+        except ChunkstoreError as error:
+            _LOG.warning("session %d of a write that failed could not be ended: %s", self._plan.session_id, error)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of one micro-batch. Made twice, so it finds the query's session, or opens one."""
+
+    def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
+        with annotated():
+            _refuse_overwriting(overwrite=overwrite)
+            self._options = options = parse_write_options(given, streaming=True)
+            columns = columns_of(schema, options)
+            with AskerDoor(options, stream=True) as door:
+                if options.take_over:
+                    door.depose()
+                session_id = door.find_session(_HOLDER + _known_as(options), _TTL_S)
+                self._plan = WritePlan(options, columns, door.uuid, session_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task. Raises as ``write_task``."""
+        return run_task(iterator, self._plan)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
+        """Commit the micro-batch, once. Raises as ``commit_batch``; then the query ends, and goes on when it is started again."""
+        with annotated(container=self._options.container, batch=batchId), AskerDoor(self._options, stream=True) as door:
+            told, job = job_of(messages, self._options)
+            _require_container(told, door)
+            incoming, run = incoming_of(told, door, self._options, batchId)
+            if not told:
+                job = job._replace(session_id=self._plan.session_id)
+            verdict = commit_batch(door, incoming, run, job)
+        if verdict == "overrule":
+            _LOG.warning("sink %r: sinkReset overruled a refusal at micro-batch %d", incoming.sink, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
+        """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""
+
+
+def _refuse_overwriting(*, overwrite: bool) -> None:
+    if overwrite:
+        text = "segments are appended to: use mode('append') or outputMode('append'); delete or truncate segments with chunkstore first"
+        raise Unsupported(text, feature="overwrite")
+
+
+def _known_as(options: WriteOptions) -> str:
+    """The same for every micro-batch of a query, and for nobody else: by its sink id or its checkpoint; else by its driver."""
+    known = f"{options.sink_id or ''}\0{options.query}"
+    if known == "\0":
+        known = f"{runtime.identity().host}\0{runtime.identity().boot_id}\0{driver_pid()}"
+    return blake2b(known.encode(), digest_size=16).hexdigest()

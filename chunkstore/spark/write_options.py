@@ -1,0 +1,208 @@
+"""The options and columns of ``df.write.format("chunkstore")`` and ``df.writeStream``, checked before a job runs.
+
+Promises: an unknown option is refused by name, and so is a column that would not be stored. Leaves out: whether the container is there
+(``sink`` finds out), and the rows (``chunks_out``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from chunkstore.config import MIB
+from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
+from chunkstore.spark.options import known_values, unknown_name
+
+__all__ = ["PREFIX", "WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
+
+WRITE_OPTIONS: Final = (
+    "path",
+    "container",
+    "segments",
+    "topic",
+    "segmentsCount",
+    "framing",
+    "orderBy",
+    "chunkBytes",
+    "takeOver",
+    "ownerIdleS",
+    "sinkId",
+    "sinkReset",
+    "txnAppId",
+    "txnVersion",
+    "as",
+)
+PREFIX: Final = "segment"
+"""What the names of segments begin with where rows go by their key and nothing says more."""
+_SPARKS_OWN: Final = ("checkpointLocation", "queryName")
+"""Spark puts these among a stream's options."""
+_STREAM_ONLY: Final = ("sinkId", "sinkReset")
+_BATCH_ONLY: Final = ("txnAppId", "txnVersion")
+_CHUNK_BYTES: Final = 64 * MIB
+_CHUNK_BYTES_MAX: Final = 1 << 30
+_SEGMENTS_MAX: Final = 10_000
+_IDLE_S: Final = 60.0
+_NUMBER_MAX: Final = (1 << 63) - 1
+_VALUES: Final = ("string", "binary")
+_ORDERED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string", "binary")
+
+
+class WriteOptions(NamedTuple):
+    """What one write asks for. ``target``: where all rows go that no column routes, or the first part of the names; empty: not given.
+    ``query``: what a stream that has no ``sink_id`` is known by before it runs, its checkpoint or its name."""
+
+    path: str
+    container: str
+    target: str
+    segments_count: int | None
+    lines: bool
+    order_by: str | None
+    chunk_bytes: int
+    take_over: bool
+    owner_idle_s: float
+    sink_id: str | None
+    sink_reset: bool
+    application: str | None
+    version: int
+    query: str
+
+
+class Columns(NamedTuple):
+    """Which columns say what. ``segment`` None: all rows go to the option's; ``key``: one of ``segments_count`` by its hash."""
+
+    segment: str | None
+    key: str | None
+    order: str | None
+
+
+def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
+    values = known_values(given, (*WRITE_OPTIONS, *_SPARKS_OWN) if streaming else WRITE_OPTIONS)
+    path = values.get("path", "")
+    if not path:
+        text = "option 'path' is missing: the container's root, for example file:///srv/log"
+        raise InvalidArgument(text, argument="path")
+    if path.lower().startswith("memory:"):
+        raise Unsupported("a memory:// root lives in one process; Spark writes from many", feature="memory")
+    check_container_name(values.get("container", "default"))
+    kind = values.get("as", "segments")
+    if kind == "ledger":
+        raise Unsupported(
+            "Spark does not write ledgers yet: write segments, or offload with chunkstore.pulsar", feature="as=ledger"
+        )
+    if kind != "segments":
+        raise InvalidArgument(f"option 'as' must be segments, not {kind!r}", argument="as")
+    framing = values.get("framing", "none")
+    if framing not in ("none", "lines"):
+        raise InvalidArgument(f"option 'framing' must be none or lines, not {framing!r}", argument="framing")
+    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+        if name in values:
+            other = (
+                "batch writes; a stream has sinkId"
+                if streaming
+                else "streams; a batch write has txnAppId and txnVersion"
+            )
+            raise InvalidArgument(f"option {name!r} is for {other}", argument=name)
+    if ("txnAppId" in values) != ("txnVersion" in values):
+        raise InvalidArgument("options 'txnAppId' and 'txnVersion' are given together", argument="txnVersion")
+    count = _number(values, "segmentsCount", 1, _SEGMENTS_MAX) if "segmentsCount" in values else None
+    return WriteOptions(
+        path=path,
+        container=values.get("container", "default"),
+        target=_target(values, count),
+        segments_count=count,
+        lines=framing == "lines",
+        order_by=_name(values, "orderBy"),
+        chunk_bytes=_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX, _CHUNK_BYTES),
+        take_over=_flag(values, "takeOver"),
+        owner_idle_s=_seconds(values, "ownerIdleS", _IDLE_S),
+        sink_id=_name(values, "sinkId"),
+        sink_reset=_flag(values, "sinkReset"),
+        application=_name(values, "txnAppId"),
+        version=_number(values, "txnVersion", 0, _NUMBER_MAX, 0),
+        query=values.get("checkpointLocation") or values.get("queryName") or "",
+    )
+
+
+def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Columns:
+    """Which of these columns (name and Spark type) is what. Raises ``InvalidArgument`` for one that is missing, wrong or not stored."""
+    kinds = dict(fields)
+    known = {"value", "segment", "topic", "key", *({options.order_by} if options.order_by else ())}
+    for name, _ in fields:
+        if name not in known:
+            raise InvalidArgument(
+                f"{unknown_name('column', name, sorted(known))}; drop what is not to be stored", argument=name
+            )
+    if len(kinds) < len(fields):
+        raise InvalidArgument("two columns have one name", argument="value")
+    for name in ("value", "segment", "topic", "key"):
+        allowed = _VALUES if name in ("value", "key") else ("string",)
+        if kinds.get(name, allowed[0]) not in allowed:
+            text = f"column {name!r} must be of type {' or '.join(allowed)}, not {kinds[name]}: cast it"
+            raise InvalidArgument(text, argument=name)
+    if "value" not in kinds:
+        raise InvalidArgument("column 'value' (string or binary) is missing: it is what is written", argument="value")
+    if "segment" in kinds and "topic" in kinds:
+        raise InvalidArgument("columns 'segment' and 'topic' both say where a row goes: keep one", argument="topic")
+    segment = "segment" if "segment" in kinds else "topic" if "topic" in kinds else None
+    if segment is not None and options.target:
+        text = f"column {segment!r} says where a row goes, and so do the options 'segments' and 'topic': keep one"
+        raise InvalidArgument(text, argument="segments")
+    if (options.segments_count is not None) != ("key" in kinds):
+        text = "column 'key' and option 'segmentsCount' go together: a key chooses one of so many segments, and is not stored"
+        raise InvalidArgument(text, argument="segmentsCount")
+    if segment is None and "key" not in kinds and not options.target:
+        text = "where do the rows go? Give a column 'segment' or 'topic', option 'segments', or column 'key' with option 'segmentsCount'"
+        raise InvalidArgument(text, argument="segment")
+    if options.order_by is not None:
+        if options.order_by not in kinds:
+            raise InvalidArgument(f"there is no column {options.order_by!r} to order by", argument="orderBy")
+        if kinds[options.order_by] not in _ORDERED:
+            text = f"rows are not ordered by a column of type {kinds[options.order_by]}, only by {', '.join(_ORDERED)}"
+            raise InvalidArgument(text, argument="orderBy")
+    return Columns(segment, "key" if "key" in kinds else None, options.order_by)
+
+
+def _target(values: Mapping[str, str], count: int | None) -> str:
+    if "segments" in values and "topic" in values:
+        raise InvalidArgument("options 'segments' and 'topic' both say where rows go: keep one", argument="topic")
+    name = "topic" if "topic" in values else "segments"
+    if name not in values:
+        return ""
+    target = values[name]
+    check_segment_name(target if count is None else f"{target}-{count - 1}", name)
+    return target
+
+
+def _name(values: Mapping[str, str], name: str) -> str | None:
+    text = values.get(name)
+    if text is not None and not 1 <= utf8_bytes(text) <= 255:
+        raise InvalidArgument(f"option {name!r} must be 1 to 255 bytes of UTF-8", argument=name)
+    return text
+
+
+def _flag(values: Mapping[str, str], name: str) -> bool:
+    text = values.get(name, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"option {name!r} must be true or false, not {values[name]!r}", argument=name)
+    return text == "true"
+
+
+def _number(values: Mapping[str, str], name: str, least: int, most: int, default: int = 0) -> int:
+    text = values.get(name, str(default)).strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= most):
+        text = f"option {name!r} must be a whole number from {least} to {most}, not {text!r}"
+        raise InvalidArgument(text, argument=name)
+    return int(text)
+
+
+def _seconds(values: Mapping[str, str], name: str, default: float) -> float:
+    text = values.get(name, str(default)).strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.1 <= seconds <= 1e6:
+        raise InvalidArgument(f"option {name!r} must be from 0.1 to 1e6 seconds, not {text!r}", argument=name)
+    return seconds

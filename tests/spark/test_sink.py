@@ -1,0 +1,326 @@
+"""Writing as Spark does it, without a JVM: a live owner in this process, tasks with a context of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+import chunkstore
+from chunkstore.assembly import describe_owner
+from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, RootUnavailable, SegmentSealed, Unsupported
+from chunkstore.processes import is_alive
+from chunkstore.registry import open_storage
+from chunkstore.spark import chunks_out
+from chunkstore.spark.sink import BatchWriter, StreamWriter
+from tests.support.hooked import wait_for
+from tests.support.paths import SOURCES
+from tests.support.spark_tasks import _schema, told, write_batch, write_micro_batch
+
+Options = dict[str, str]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where caches lie; servers that sinks started are ended."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", SOURCES)
+    yield tmp_path
+    for path in tmp_path.glob("cache/chunkstore/*/serve/pid-*"):
+        end(int(path.name[4:]))
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[chunkstore.ChunkedSegmentStorage]:
+    settings = chunkstore.Settings(cache_dir=str(home / "owner"), lmdb_map_bytes=1 << 28)
+    with chunkstore.open(f"file://{home}/root", settings=settings) as opened:
+        yield opened
+
+
+def end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(pid))
+
+
+def options(home: Path, **more: str) -> Options:
+    return {"path": f"file://{home}/root", **more}
+
+
+def rows(**columns: Sequence[object]) -> pa.Table:
+    return pa.table({name: pa.array(items) for name, items in columns.items()})
+
+
+def text(store: chunkstore.ChunkedSegmentStorage, name: str = "s") -> bytes:
+    return store.read(name, 0, 1 << 30)
+
+
+def test_rows_keep_their_order_and_are_attached_by_partition(
+    store: chunkstore.ChunkedSegmentStorage, home: Path
+) -> None:
+    names = ["a", "b", "a", "c", "a", "b"]
+    one = rows(segment=names, value=[b"%d;" % number for number in range(6)])
+    two = rows(segment=["b", "b"], value=[b"x" * 100, b"y" * 200])
+    for framing, end in (("none", b""), ("lines", b"\n")):
+        before = {name: store.info(name).length if store.exists(name) else 0 for name in "abc"}
+        write_batch(options(home, framing=framing, chunkBytes="64"), one, two)
+        found = {name: store.read(name, before[name], 1 << 20) for name in "abc"}
+        assert found == {
+            "a": b"0;%b2;%b4;%b" % (end, end, end),
+            "b": b"1;%b5;%b" % (end, end) + b"x" * 100 + end + b"y" * 200 + end,
+            "c": b"3;" + end,
+        }
+    assert {chunk.length for chunk in store.layout("b") if chunk.offset} >= {64}
+    assert store.sessions() == []
+    assert store.epoch == 1
+
+
+def test_sliced_strings_and_large_offsets_are_written_where_they_lie(
+    store: chunkstore.ChunkedSegmentStorage, home: Path
+) -> None:
+    values = [f"zeile {number} é" for number in range(5000)]
+    table = rows(value=values)
+    write_batch(options(home, segments="s"), table.slice(7, 4000), table.slice(4007))
+    large = pa.table({"value": pa.array(values[:3]).cast(pa.large_string())})
+    messages = told(
+        BatchWriter(options(home, segments="t"), _schema([rows(value=["x"])]), overwrite=False), [large], {}
+    )
+    assert messages[0].outputs[0].chunks[0].length == sum(len(value.encode()) for value in values[:3])
+    assert text(store) == "".join(values[7:]).encode()
+
+
+def test_keys_go_where_crc32_says(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    keys = [f"key {number}" for number in range(300)]
+    table = rows(key=keys, value=[f"{key}," for key in keys])
+    write_batch(options(home, segmentsCount="4", segments="log"), table)
+    write_batch(options(home, segmentsCount="2"), table)
+    for prefix, count in (("log", 4), ("segment", 2)):
+        for number in range(count):
+            wanted = "".join(f"{key}," for key in keys if crc32(key.encode()) % count == number)
+            assert text(store, f"{prefix}-{number}").decode() == wanted
+    assert chunks_out.bucket(b"key 1", 4) == 3
+
+
+def test_much_of_one_segment_does_not_keep_little_of_another_in_memory(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks_out, "_HELD_BYTES", 5000)
+    tables = [rows(segment=["big"] * 9 + [f"n{number % 7}"], value=[b"v" * 500] * 10) for number in range(30)]
+    write_batch(options(home, chunkBytes="5000"), pa.concat_tables(tables))
+    assert store.info("big").length == 30 * 9 * 500
+    assert sum(store.info(f"n{number}").length for number in range(7)) == 30 * 500
+    assert store.info("big").chunk_count < 60
+
+
+def test_rows_out_of_order_and_ranges_that_overlap_are_refused(
+    store: chunkstore.ChunkedSegmentStorage, home: Path
+) -> None:
+    chosen = options(home, segments="s", orderBy="at", framing="lines")
+    write_batch(chosen, rows(at=[5, 7], value=["5", "7"]), rows(at=[1, 5], value=["1", "5"]))
+    assert text(store) == b"1\n5\n5\n7\n"
+    for wrong in (
+        [rows(at=[2, 1], value=["2", "1"])],
+        [rows(at=[1, 6], value=["1", "6"]), rows(at=[5, 7], value=["5", "7"])],
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            write_batch(chosen, *wrong)
+        assert caught.value.argument == "orderBy"
+    assert text(store) == b"1\n5\n5\n7\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "argument"),
+    [
+        (rows(segment=["a"], value=["x\ny"]), {"framing": "lines"}, "value"),
+        (rows(segment=["a", "b"], value=["x", None]), {}, "value"),
+        (rows(segment=["a", None], value=["x", "y"]), {}, "segment"),
+        (rows(key=["a", None], value=["x", "y"]), {"segmentsCount": "2"}, "key"),
+        (rows(segment=["a" * 256], value=["x"]), {}, "segment"),
+        (rows(segment=["a"], value=["x"], at=[None]), {"orderBy": "at"}, "at"),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_visible(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, table: pa.Table, more: Options, argument: str
+) -> None:
+    schema = pa.schema([(name, pa.int64() if name == "at" else pa.string()) for name in table.column_names])
+    with pytest.raises(InvalidArgument) as caught:
+        write_batch(options(home, **more), table.cast(schema))
+    assert caught.value.argument == argument
+    assert list(store.segments()) == []
+
+
+def test_what_is_refused_before_a_job_runs(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    schema = _schema([rows(value=["x"])])
+    with pytest.raises(Unsupported, match="append"):
+        BatchWriter(options(home, segments="s"), schema, overwrite=True)
+    with pytest.raises(Unsupported, match="append"):
+        StreamWriter(options(home, segments="s"), schema, overwrite=True)
+    with pytest.raises(InvalidArgument, match="column"):
+        BatchWriter(options(home), _schema([rows(values=["x"])]), overwrite=False)
+    with pytest.raises(ContainerNotFound):
+        BatchWriter(options(home, segments="s", container="other"), schema, overwrite=False)
+    assert store.sessions() == []
+
+
+def test_a_job_that_is_run_again_writes_nothing(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    chosen = options(home, segments="s", txnAppId="nightly", txnVersion="3")
+    table = rows(value=["once"])
+    write_batch(chosen, table)
+    before = len([path for path in (home / "root").rglob("*") if path.is_file()])
+    for version in ("3", "2"):
+        write_batch({**chosen, "txnVersion": version}, table)
+    assert len([path for path in (home / "root").rglob("*") if path.is_file()]) == before
+    write_batch({**chosen, "txnVersion": "4"}, table)
+    assert text(store) == b"onceonce"
+    assert store.sessions() == []
+
+
+def test_a_job_that_fails_ends_its_session(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    store.create("s")
+    store.seal("s")
+    with pytest.raises(SegmentSealed):
+        write_batch(options(home, segments="s"), rows(value=["x"]))
+    assert store.sessions() == []
+    writer = BatchWriter(options(home, segments="t"), _schema([rows(value=["x"])]), overwrite=False)
+    messages = told(writer, [rows(value=["x"])], {})
+    writer.abort([messages[0], None])
+    with pytest.raises(Conflict, match="ended"):
+        writer.commit(messages)
+    assert not store.exists("t")
+
+
+def test_micro_batches_are_committed_once(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    chosen = options(home, segments="s", checkpointlocation="/c")
+    tables = [rows(value=[f"{number}"]) for number in range(4)]
+    write_micro_batch(chosen, 0, tables[0])
+    session = store.sessions()
+    write_micro_batch(chosen, 1, tables[1].slice(0, 0))
+    assert store.sessions() == session, "it stays"
+    write_micro_batch(chosen, 2, tables[2], commits=False)
+    write_micro_batch(chosen, 2, tables[2], run="r2")
+    write_micro_batch(chosen, 2, tables[2], run="r3")
+    assert store.sessions() == [], "what was left and what was written again is nobody's"
+    write_micro_batch(chosen, 3, tables[3], run="r3")
+    assert text(store) == b"023"
+    for number, query in ((2, "q"), (5, "q"), (0, "other")):
+        same = {**chosen, "sinkId": "mine"} if query == "other" else chosen
+        if query == "other":
+            write_micro_batch(same, 0, tables[0].slice(0, 0))
+        with pytest.raises(Conflict, match="sinkReset"):
+            write_micro_batch(same, number, tables[0], query=query)
+    assert text(store) == b"023"
+    write_micro_batch({**chosen, "sinkReset": "true"}, 2, rows(value=["again"]))
+    assert text(store) == b"023again"
+    assert store.epoch == 1
+
+
+def test_another_container_under_the_same_root(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = options(home, segments="s")
+    table = rows(value=["x"])
+    writer = BatchWriter(chosen, _schema([table]), overwrite=False)
+    plain = open_storage
+    with chunkstore.open(f"file://{home}/elsewhere", settings=store.settings):
+        pass
+    for other in ("elsewhere", "nothing"):
+        monkeypatch.setattr(
+            chunks_out, "open_storage", lambda path, settings, other=other: plain(f"file://{home}/{other}", settings)
+        )
+        with pytest.raises(RootUnavailable, match="on this machine") as caught:
+            told(writer, [table], {})
+        assert caught.value.root == f"file://{home}/{other}"
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    messages = told(writer, [table], {})
+    store.close()
+    shutil.rmtree(home / "root")
+    with chunkstore.open(chosen["path"], settings=store.settings) as anew:
+        with pytest.raises(Conflict, match="deleted or restored"):
+            writer.commit(messages)
+        writer.abort(messages)
+        assert not anew.exists("s")
+
+
+def test_nobody_answers_so_a_server_is_started_and_the_next_job_asks_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = options(home, segments="s", ownerIdleS="600")
+    with chunkstore.open(chosen["path"]):
+        pass
+    write_batch(chosen, rows(value=["one"]))
+    first = describe_owner(chosen["path"])
+    write_batch(chosen, rows(value=["two"]))
+    write_micro_batch({**chosen, "takeOver": "true", "checkpointlocation": "/c"}, 0, rows(value=["three"]))
+    second = describe_owner(chosen["path"])
+    assert (first["opened_epoch"], second["opened_epoch"], second["pid"]) == (2, 2, first["pid"])
+    assert os.getsid(int(str(first["pid"]))) != os.getsid(0), "of a session of its own"
+    end(int(str(first["pid"])))
+    write_micro_batch({**chosen, "checkpointlocation": "/c"}, 1, rows(value=["four"]))
+    with chunkstore.open_replica(chosen["path"]) as replica:
+        assert replica.read("s", 0, 100) == b"onetwothreefour"
+    assert describe_owner(chosen["path"])["opened_epoch"] == 3
+
+
+DEAF = """
+import sys, time, chunkstore
+store = chunkstore.open(sys.argv[1], settings=chunkstore.Settings(ask_s=0, cache_dir=sys.argv[2]))
+print("open", flush=True)
+time.sleep(600)
+"""
+
+
+def test_take_over_deposes_an_owner_that_does_not_answer_and_says_so(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = options(home, segments="s", takeOver="true")
+    command = [sys.executable, "-c", DEAF, chosen["path"], str(home / "deaf")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"open\n"
+        write_batch(chosen, rows(value=["x"]))
+        assert f"pid {owner.pid}" in caplog.text
+        assert describe_owner(chosen["path"])["opened_epoch"] == 2
+        owner.kill()
+
+
+def test_a_server_lives_as_long_as_the_process_that_it_watches(home: Path) -> None:
+    root = f"file://{home}/root"
+    with chunkstore.open(root):
+        pass
+    watched = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "chunkstore",
+        "serve",
+        root,
+        "--idle-s",
+        "0.3",
+        "--while-pid",
+        str(watched.pid),
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as serving:
+        assert serving.stdout is not None
+        assert json.loads(serving.stdout.readline())["event"] == "serving"
+        time.sleep(1.5)  # it would have been idle long ago
+        assert serving.poll() is None
+        watched.communicate(b"\n")
+        out, _ = serving.communicate(timeout=60)
+    assert json.loads(out.splitlines()[-1])["reason"] == "idle"

@@ -1,0 +1,313 @@
+"""Exactly once, without Spark and without a storage: kills, lost answers and late ones between, against a model of what a query brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunkstore.asks import AskedChange
+from chunkstore.attaching import Written
+from chunkstore.changes import Attach, Create, EndSession, TablePut
+from chunkstore.errors import Conflict, InvalidArgument, OutcomeUnknown, SegmentExists, SegmentNotFound
+from chunkstore.metadata.sinks import SinkRow
+from chunkstore.names import session_chunk_id
+from chunkstore.operations.tables import TableEntry
+from chunkstore.records import OpenSession
+from chunkstore.sessions import SessionChunk
+from chunkstore.spark.chunks_out import Output
+from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up, in_order
+from chunkstore.spark.once import Incoming, judge_batch, judge_job
+
+HERE, THERE = b"h" * 16, b"t" * 16
+
+
+class Container:
+    """What an owner makes of commits, in memory; a ``Door`` to it."""
+
+    def __init__(self, uuid: bytes = HERE) -> None:
+        self.uuid = uuid
+        self.rows: dict[bytes, TableEntry] = {}
+        self.open: dict[int, OpenSession] = {}
+        self.segments: dict[str, list[bytes]] = {}
+        self.lsn = 0
+        self.certain_lsn = 1 << 60
+        self.answers: list[str] = []
+        """What becomes of the next commits: lost (nothing happens), unheard (it happens), late (it may happen yet)."""
+        self.late: list[tuple[Sequence[AskedChange], TablePut]] = []
+
+    def row(self, key: bytes) -> TableEntry | None:
+        return self.rows.get(key)
+
+    def is_certain(self, entry: TableEntry) -> bool:
+        return entry.version <= self.certain_lsn
+
+    def session(self, session_id: int) -> OpenSession | None:
+        return self.open.get(session_id)
+
+    def exists(self, segment: str) -> bool:
+        return segment in self.segments
+
+    def find_session(self, holder: str, ttl_s: float) -> int:
+        for item in self.open.values():
+            if item.holder == holder:
+                return item.id
+        self.lsn += 1
+        self.open[self.lsn] = OpenSession(self.lsn, holder, 1 << 50, 1 << 50)
+        return self.lsn
+
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        changes: list[AskedChange] = [item.create for item in written if item.create is not None]
+        changes += [Attach(item.segment, session_id, item.chunks) for item in written]
+        self.commit([*changes, *([EndSession(session_id)] if end_session else [])], once)
+
+    def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
+        answer = self.answers.pop(0) if self.answers else "heard"
+        if answer == "late":
+            self.late.append((changes, once))
+        if answer in ("heard", "unheard"):
+            self.apply(changes, once)
+        if answer != "heard":
+            raise OutcomeUnknown("nobody answered", subject="commit")
+
+    def apply(self, changes: Sequence[AskedChange], once: TablePut) -> None:
+        stored = self.rows.get(once.key)
+        if (0 if stored is None else stored.version) != once.expected_version:
+            raise Conflict("row", expected=once.expected_version, found=stored)
+        segments = {name: list(chunks) for name, chunks in self.segments.items()}
+        ended = set()
+        for change in changes:
+            if isinstance(change, Create):
+                if change.name in segments:
+                    raise SegmentExists(change.name)
+                segments[change.name] = []
+            elif isinstance(change, Attach):
+                if change.name not in segments:
+                    raise SegmentNotFound(change.name)
+                if change.session_id not in self.open:
+                    raise Conflict("session", expected="open", found="ended")
+                segments[change.name] += [chunk.id for chunk in change.chunks]
+            elif isinstance(change, EndSession):
+                if change.session_id not in self.open:
+                    raise Conflict("session", expected="open", found="ended")
+                ended.add(change.session_id)
+        self.segments = segments
+        for session_id in ended:
+            del self.open[session_id]
+        self.lsn += 1
+        self.rows[once.key] = TableEntry(once.key, once.value, self.lsn)
+
+
+def written(session_id: int, *numbers: int, leftovers: bool = False, segment: str = "s") -> Job:
+    chunks = tuple(SessionChunk(session_chunk_id(session_id, number, 0), 1, 0) for number in numbers)
+    return Job(session_id, ((Output(segment, chunks, None, None),),), False, leftovers)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["heard", "lost", "unheard", "late"]),
+        st.sampled_from(["goes on", "killed", "failed before"]),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS, st.integers(0, 3))
+def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[str, str, bool]], back: int) -> None:
+    container = Container()
+    number, run = 0, 0
+    batch_of: dict[bytes, int] = {}
+    for brought, (answer, fate, fires) in enumerate(steps):
+        session_id = container.find_session("query", 1.0)
+        tasks = written(session_id, brought, leftovers=fate == "failed before")
+        batch_of[tasks.outputs[0][0].chunks[0].id] = number
+        if fires and container.late:
+            with suppress(Conflict):
+                container.apply(*container.late.pop(0))
+        container.answers = [answer]
+        try:
+            commit_batch(container, Incoming("q", "q", number, HERE, False), f"run {run}", tasks)
+        except (OutcomeUnknown, Conflict):
+            fate = "killed"  # the query ends; it is started again
+        if fate == "killed":
+            run += 1
+        else:
+            number += 1
+    for item in container.late:
+        with suppress(Conflict):
+            container.apply(*item)
+    found = [batch_of[chunk] for chunk in container.segments.get("s", [])]
+    assert found == list(range(len(found)))
+    assert len(found) in (number, number + 1)  # the last one may be there before Spark knows
+    if found and back:
+        before = dict(container.segments)
+        container.answers = []
+        for wrong in {len(found) - 1 - back, len(found) + back} - {-1}:
+            if wrong >= 0:
+                tasks = written(container.find_session("query", 1.0), 1_000 + wrong)
+                with pytest.raises(Conflict) as caught:
+                    commit_batch(container, Incoming("q", "q", wrong, HERE, False), "run", tasks)
+                assert (caught.value.expected, caught.value.found) == (len(found), wrong)
+        assert container.segments == before
+
+
+def incoming(batch: int, *, query: str = "q", container: bytes = HERE, reset: bool = False) -> Incoming:
+    return Incoming("sink", query, batch, container, reset)
+
+
+STORED = SinkRow(7, HERE, bytes(16), bytes(16), "q")
+
+
+@pytest.mark.parametrize(
+    ("stored", "brought", "numbers"),
+    [
+        (None, incoming(3), (0, 3)),
+        (STORED, incoming(6), (8, 6)),
+        (STORED, incoming(9), (8, 9)),
+        (STORED, incoming(7, query="r"), ("q", "r")),
+        (STORED, incoming(0, query="r"), ("q", "r")),
+        (STORED, incoming(8, container=THERE), (HERE.hex(), THERE.hex())),
+        (STORED, incoming(7, container=THERE), (HERE.hex(), THERE.hex())),
+    ],
+)
+def test_a_refusal_says_both_and_is_overruled_once(stored: SinkRow | None, brought: Incoming, numbers: object) -> None:
+    with pytest.raises(Conflict, match="sinkReset") as caught:
+        judge_batch(stored, brought)
+    assert (caught.value.expected, caught.value.found) == numbers
+    overruled = brought._replace(reset=True)
+    is_here = stored is not None and (brought.query, brought.batch) == ("q", 7)
+    assert judge_batch(stored, overruled) == ("done" if is_here else "overrule")
+    if stored is not None and not is_here:
+        with pytest.raises(Conflict, match="without it"):
+            judge_batch(stored._replace(is_reset=True), overruled)
+
+
+def test_what_follows_needs_no_reset() -> None:
+    assert judge_batch(None, incoming(0)) == "commit"
+    assert judge_batch(STORED, incoming(7)) == "done"
+    assert judge_batch(STORED, incoming(8)) == "commit"
+    assert judge_batch(STORED._replace(is_reset=True), incoming(8, reset=True)) == "commit"
+    assert [judge_job(row, 7) for row in (None, STORED, STORED._replace(number=6))] == ["commit", "done", "commit"]
+
+
+def test_resets_are_remembered_until_a_run_without() -> None:
+    container = Container()
+
+    def commit(batch: int, *, reset: bool) -> str:
+        session_id = container.find_session("query", 1.0)
+        return commit_batch(container, incoming(batch, reset=reset), "run", written(session_id, container.lsn))
+
+    assert commit(5, reset=True) == "overrule"
+    assert commit(6, reset=True) == "commit"
+    with pytest.raises(Conflict, match="without it"):
+        commit(3, reset=True)
+    assert commit(7, reset=False) == "commit"
+    assert commit(3, reset=True) == "overrule"
+
+
+def test_sessions_are_changed_for_another_when_they_may_hold_leftovers() -> None:
+    container = Container()
+
+    def commit(batch: int, run: str, *, leftovers: bool = False) -> bool:
+        """Whether the session stays."""
+        session_id = container.find_session("query", 1.0)
+        commit_batch(container, incoming(batch), run, written(session_id, container.lsn, leftovers=leftovers))
+        return session_id in container.open
+
+    assert commit(0, "a")
+    assert commit(1, "a")
+    assert not commit(2, "a", leftovers=True)
+    assert commit(3, "a")
+    assert not commit(4, "b"), "of the run before"
+    assert not commit(4, "b"), "what was written again"
+    assert commit(5, "b")
+    session_id = container.find_session("query", 1.0)
+    container.open[session_id] = container.open[session_id]._replace(opened_at=0)
+    assert not commit(6, "b"), "old"
+
+
+def test_an_empty_micro_batch_counts() -> None:
+    container = Container()
+    for number in (0, 1):
+        session_id = container.find_session("query", 1.0)
+        commit_batch(container, incoming(number), "run", Job(session_id, (), False, False))
+    with pytest.raises(Conflict):
+        commit_batch(container, incoming(3), "run", Job(session_id, (), False, False))
+
+
+def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -> None:
+    container = Container()
+    first = container.find_session("1", 1.0)
+    assert commit_job(container, "app", 3, written(first, 1)) == "commit"
+    again = container.find_session("2", 1.0)
+    assert commit_job(container, "app", 3, written(again, 1)) == "done"
+    assert container.open.keys() == set(), "what was written again is nobody's"
+    assert not give_up(container, again)
+    with pytest.raises(Conflict, match="ended"):
+        commit_job(container, "app", 4, written(again, 1))
+    assert [len(chunks) for chunks in container.segments.values()] == [1]
+
+
+def test_a_commit_whose_outcome_is_unknown_is_decided_by_giving_up() -> None:
+    for answer, stays in (("late", 0), ("unheard", 1)):
+        container = Container()
+        session_id = container.find_session("1", 1.0)
+        container.answers = [answer]
+        with pytest.raises(OutcomeUnknown):
+            commit_job(container, None, 0, written(session_id, 1))
+        assert give_up(container, session_id) == (not stays)
+        for item in container.late:
+            with pytest.raises(Conflict):
+                container.apply(*item)
+        assert sum(map(len, container.segments.values())) == stays
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_may_not_be_durable_is_done_when_a_record_stands_behind_it(is_open: bool) -> None:
+    container = Container()
+    session_id = container.find_session("query", 1.0)
+    commit_batch(container, incoming(0), "run", written(session_id, 1))
+    if not is_open:
+        give_up(container, session_id)
+    before, container.certain_lsn = container.rows[b"ssink"], 0
+    container.answers = ["lost"]
+    with pytest.raises(OutcomeUnknown):
+        commit_batch(container, incoming(0), "run", written(session_id, 2))
+    assert container.rows[b"ssink"] == before
+    assert commit_batch(container, incoming(0), "run", written(session_id, 2)) == "done"
+    assert container.rows[b"ssink"].version == container.lsn > before.version
+    container.certain_lsn, container.answers = 1 << 60, ["lost"]
+    assert commit_batch(container, incoming(0), "run", written(session_id, 2)) == "done"
+    assert len(container.segments["s"]) == 1
+
+
+def test_others_move_the_rows_meanwhile() -> None:
+    container = Container()
+    one, other = container.find_session("1", 1.0), container.find_session("2", 1.0)
+    plain = container.commit
+
+    def meanwhile(changes: Sequence[AskedChange], once: TablePut) -> None:
+        container.commit = plain  # type: ignore[method-assign]
+        commit_job(container, None, 0, written(other, 1))
+        plain(changes, once)
+
+    container.commit = meanwhile  # type: ignore[method-assign]
+    assert commit_job(container, None, 0, written(one, 1)) == "commit", "the segment was created meanwhile"
+    assert len(container.segments["s"]) == 2
+
+
+def test_ranges_of_tasks() -> None:
+    def ordered(*ranges: tuple[int, int]) -> Job:
+        chunks = [(SessionChunk(session_chunk_id(1, number, 0), 1, 0),) for number in range(len(ranges))]
+        outputs = [(Output("s", made, *found),) for made, found in zip(chunks, ranges, strict=True)]
+        return Job(1, tuple(outputs), True, False)
+
+    found = in_order(ordered((5, 9), (1, 5), (5, 5)))["s"]
+    assert [int.from_bytes(chunk.id[16:24], "big") for chunk in found] == [1, 2, 0]
+    with pytest.raises(InvalidArgument, match="overlap") as caught:
+        in_order(ordered((5, 9), (1, 6)))
+    assert caught.value.argument == "orderBy"

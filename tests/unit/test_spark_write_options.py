@@ -1,0 +1,115 @@
+"""Options and columns of writing: what is refused, and by which name."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
+from chunkstore.spark.options import parse_options
+from chunkstore.spark.write_options import Columns, check_columns, parse_write_options
+
+ROOT = {"path": "file:///r"}
+
+
+def test_what_is_not_given() -> None:
+    options = parse_write_options({**ROOT, "SEGMENTS": "a"}, streaming=False)
+    assert options == (
+        ("file:///r", "default", "a", None, False, None, 64 << 20, False, 60.0, None, False, None, 0, "")
+    )
+    stream = parse_write_options({**ROOT, "checkpointlocation": "/c", "queryname": "q", "sinkid": "s"}, streaming=True)
+    assert (stream.query, stream.sink_id) == ("/c", "s")
+
+
+@pytest.mark.parametrize(
+    ("given", "argument", "says"),
+    [
+        ({"frming": "lines"}, "frming", "did you mean 'framing'"),
+        ({"zzzzzz": "1"}, "zzzzzz", "the options are path"),
+        ({"path": ""}, "path", "file:///"),
+        ({"framing": "csv"}, "framing", "lines"),
+        ({"segments": "a", "topic": "b"}, "topic", "keep one"),
+        ({"segments": "a" * 251, "segmentsCount": "10000"}, "segments", "255"),
+        ({"segmentsCount": "0"}, "segmentsCount", "from 1"),
+        ({"chunkBytes": "64m"}, "chunkBytes", "whole number"),
+        ({"chunkBytes": "1" * 30}, "chunkBytes", "whole number"),
+        ({"takeOver": "yes"}, "takeOver", "true or false"),
+        ({"ownerIdleS": "nan"}, "ownerIdleS", "seconds"),
+        ({"txnAppId": "a"}, "txnVersion", "together"),
+        ({"txnAppId": "", "txnVersion": "1"}, "txnAppId", "255"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion", "whole number"),
+        ({"sinkId": "s"}, "sinkId", "txnAppId"),
+        ({"as": "table"}, "as", "segments"),
+        ({"Path": "file:///x"}, "path", "twice"),
+    ],
+)
+def test_refused_options(given: dict[str, str], argument: str, says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says) as caught:
+        parse_write_options({**ROOT, **given}, streaming=False)
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "feature"),
+    [
+        ({"as": "ledger"}, False, "as=ledger"),
+        ({"path": "memory://x"}, False, "memory"),
+        ({"provider": "chunkstore"}, True, "catalog tables"),
+    ],
+)
+def test_what_is_not_there(given: dict[str, str], streaming: bool, feature: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        parse_write_options({**ROOT, **given}, streaming=streaming)
+    assert caught.value.feature == feature
+
+
+def test_options_of_the_other_kind() -> None:
+    with pytest.raises(InvalidArgument, match="sinkId"):
+        parse_write_options({**ROOT, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
+    with pytest.raises(InvalidArgument, match="did you mean 'columns'"):
+        parse_options({**ROOT, "segments": "a", "colums": "offset"})
+    with pytest.raises(InvalidArgument, match="unknown option"):
+        parse_write_options({**ROOT, "queryname": "a"}, streaming=False)
+
+
+V = ("value", "binary")
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "columns"),
+    [
+        ([V, ("segment", "string")], {}, Columns("segment", None, None)),
+        ([("value", "string"), ("topic", "string")], {}, Columns("topic", None, None)),
+        ([V], {"segments": "a"}, Columns(None, None, None)),
+        ([V], {"topic": "a"}, Columns(None, None, None)),
+        ([V, ("key", "binary")], {"segmentsCount": "3"}, Columns(None, "key", None)),
+        ([V, ("key", "string"), ("topic", "string")], {"segmentsCount": "3"}, Columns("topic", "key", None)),
+        ([V, ("at", "timestamp")], {"segments": "a", "orderBy": "at"}, Columns(None, None, "at")),
+    ],
+)
+def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: Columns) -> None:
+    assert check_columns(fields, parse_write_options({**ROOT, **given}, streaming=False)) == columns
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "argument"),
+    [
+        ([("segment", "string")], {}, "value"),
+        ([("value", "int")], {"segments": "a"}, "value"),
+        ([V, V], {"segments": "a"}, "value"),
+        ([V, ("segment", "binary")], {}, "segment"),
+        ([V], {}, "segment"),
+        ([V, ("segment", "string"), ("topic", "string")], {}, "topic"),
+        ([V, ("segment", "string")], {"segments": "a"}, "segments"),
+        ([V, ("segment", "string"), ("ts", "bigint")], {}, "ts"),
+        ([V, ("key", "string")], {"segments": "a"}, "segmentsCount"),
+        ([V], {"segments": "a", "segmentsCount": "2"}, "segmentsCount"),
+        ([V], {"segments": "a", "orderBy": "at"}, "orderBy"),
+        ([V, ("at", "double")], {"segments": "a", "orderBy": "at"}, "orderBy"),
+    ],
+)
+def test_refused_columns(fields: list[tuple[str, str]], given: dict[str, str], argument: str) -> None:
+    options = parse_write_options({**ROOT, **given}, streaming=False)
+    with pytest.raises(ChunkstoreError) as caught:
+        check_columns(fields, options)
+    assert isinstance(caught.value, InvalidArgument)
+    assert caught.value.argument == argument
