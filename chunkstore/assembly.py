@@ -302,7 +302,7 @@ def open_replica_on(
         )
         try:
             streams.require_begun(follower.store.head().position)
-            parts.require_import(follower.store, names, None)
+            parts.require_whole(follower.store, names)
             replica.look(partial(choose_layout, settings=chosen))
         except BaseException:
             replica.close()

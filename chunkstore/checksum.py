@@ -9,7 +9,7 @@ authenticity.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import blake2b
 from typing import TypeAlias
@@ -30,6 +30,7 @@ __all__ = [
     "name_spread",
     "record_hash",
     "row_digest",
+    "rows_digest",
 ]
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -139,6 +140,20 @@ def record_hash(data: BytesLike) -> bytes:
 def row_digest(key: bytes, value: bytes) -> int:
     """The row's summand of the state digest: BLAKE2b-256(key || len(key) as u32le || value) as a big-endian integer."""
     return int.from_bytes(blake2b(key + len(key).to_bytes(4, "little") + value, digest_size=32).digest(), "big")
+
+
+_LENGTHS = tuple(length.to_bytes(4, "little") for length in range(512))
+
+
+def rows_digest(keys: Iterable[bytes], values: Iterable[bytes]) -> int:
+    """The sum of ``row_digest`` over rows with keys below 512 bytes, not yet reduced: a share of the time that so many calls take."""
+    number, digest, lengths = int.from_bytes, blake2b, _LENGTHS
+    return sum(
+        [
+            number(digest(key + lengths[len(key)] + value, digest_size=32).digest(), "big")
+            for key, value in zip(keys, values, strict=True)
+        ]
+    )
 
 
 def name_spread(rest: str) -> str:

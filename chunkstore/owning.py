@@ -15,7 +15,6 @@ from chunkstore.config import Layout, OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import JournalService, Ownership
-from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.metadata.roots import find_root
@@ -74,12 +73,10 @@ class Claim(NamedTuple):
         accept_rollback: bool,
         created: bool = False,
         warm: MetadataStore | None = None,
-        origin: Origin | None = None,
         begin: Callable[[Any], Ownership] | None = None,
     ) -> ChunkedSegmentStorage:
-        """Take over and serve. ``warm``: a replica's store, which spares the owner's cache making one. ``origin``: to make the container
-        of that state, or to go on with it; else, and where it is of another, it is refused. ``begin`` takes over in another way, by the
-        ``ContainerJournal`` it is given."""
+        """Take over and serve. ``warm``: a replica's store, which spares the owner's cache making one. ``begin`` takes over in another
+        way, by the ``ContainerJournal`` it is given."""
         from chunkstore_bindings.probe import confirm_storage
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely
@@ -102,7 +99,7 @@ class Claim(NamedTuple):
         try:
             seeded = None if warm is None else cache.seed(warm)
             service = ContainerJournal(storage, names, format_, cache, settings)
-            rows = parts.first_rows(origin, settings)
+            rows = parts.first_rows(settings)
             ownership = (
                 begin(service)
                 if begin is not None
@@ -120,7 +117,6 @@ class Claim(NamedTuple):
                 observer,
                 closing,
                 optimiser,
-                origin,
                 self.release_root,
             )
             if settings.verify_chunks_at_open:
@@ -189,7 +185,6 @@ def serve(
     observer: Observer | None,
     closing: list[Callable[[], None]],
     optimiser: OptimiserPolicy | None = None,
-    origin: Origin | None = None,
     release_root: Callable[[RootRecord], bool] | None = None,
 ) -> ChunkedSegmentStorage:
     """The store of a fresh ownership, which is given up if that fails. ``release_root``: gives up what keeps a foreign root's objects."""
@@ -198,8 +193,8 @@ def serve(
     from chunkstore_journal.findings import journal_findings
 
     try:
-        parts.require_import(ownership.store, names, origin)
-        layout = _layout(storage, names, settings, ownership, origin)
+        parts.require_whole(ownership.store, names)
+        layout = _layout(storage, names, settings, ownership)
         keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
         close_lazy_chunks(storage, names, ownership)
         opened: list[ChunkedSegmentStorage] = []
@@ -240,14 +235,10 @@ def serve(
     return store
 
 
-def _layout(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership, origin: Origin | None
-) -> Layout:
+def _layout(storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership) -> Layout:
     """What this owner does with header files. Raises ``InvalidArgument``."""
     with ownership.store.view() as view:
         layout = choose_layout(view, settings)
-    if origin is not None:
-        return "INSTALL_NEW"  # it is made of another's state
     if ownership.report.previous_epoch == 0 and layout == "INSTALL_NEW":
         # Whoever made it may have chosen, and not have come as far as the first OPEN, which says so.
         parts.require_no_headers(storage, names, settings)

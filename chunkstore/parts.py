@@ -14,8 +14,8 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.invariants import PINNED
 from chunkstore.metadata.codec import encode_table
-from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, encode_import, find_import
-from chunkstore.metadata.keys import IMPORT_KEY, LAYOUT_KEY
+from chunkstore.metadata.importing import find_import
+from chunkstore.metadata.keys import LAYOUT_KEY
 from chunkstore.metadata.layouts import encode_layout
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
 from chunkstore.names import ContainerNames
@@ -32,8 +32,8 @@ __all__ = [
     "checked_settings",
     "first_rows",
     "memory_of_owner",
-    "require_import",
     "require_no_headers",
+    "require_whole",
     "scratch_of",
     "snapshot_worker",
     "storage_of",
@@ -134,35 +134,23 @@ def why_absent(
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
 
 
-def first_rows(origin: Origin | None, settings: Settings) -> list[RowChange]:
-    """What the first OPEN of a container puts there: that it is made of another's state, or what becomes of header files."""
-    if origin is None:
-        if settings.layout not in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"):
-            return []
-        return [(LAYOUT_KEY, encode_table(TableRecord(1, encode_layout(settings.layout))))]
-    mark = encode_import(ImportMark(origin, ImportPhase.SEGMENTS, b""))
-    return [(IMPORT_KEY, encode_table(TableRecord(1, mark)))]
+def first_rows(settings: Settings) -> list[RowChange]:
+    """What the first OPEN of a container puts there: what becomes of header files."""
+    if settings.layout not in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"):
+        return []
+    return [(LAYOUT_KEY, encode_table(TableRecord(1, encode_layout(settings.layout))))]
 
 
-def require_import(store: MetadataStore, names: ContainerNames, origin: Origin | None) -> None:
-    """Raise ``Unsupported`` or ``InvalidArgument`` unless the container is being made of ``origin``; of None: unless it is whole."""
+def require_whole(store: MetadataStore, names: ContainerNames) -> None:
+    """Raise ``Unsupported`` where an earlier version was making the container of another's state, and has not ended."""
     with store.view() as view:
         mark = find_import(view)
-    if (None if mark is None else mark.origin) == origin:
-        return
-    if mark is None:
-        text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
-        raise InvalidArgument(text, argument="new_root")
-    what = f"lsn {mark.origin.lsn} of container {mark.origin.container.hex()}"
-    if origin is not None:
+    if mark is not None:
         text = (
-            f"container {names.container!r} is being made of {what}: go on with that, or name another container or root"
+            f"container {names.container!r} was being made of lsn {mark.origin.lsn} of container {mark.origin.container.hex()} by "
+            "an earlier version, and that has not ended: end it with that version, or delete what is there"
         )
-        raise InvalidArgument(text, argument="new_root")
-    raise Unsupported(
-        f"container {names.container!r} is being made of {what}, and that has not ended: run it again, or delete what is there",
-        feature="unfinished_import",
-    )
+        raise Unsupported(text, feature="unfinished_import")
 
 
 def require_no_headers(storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:

@@ -58,6 +58,7 @@ def adopt(
     and every reader need their own.
 
     Changes a row of ours, and makes a pin there. Raises ``InvalidArgument`` (the root; our own container), ``ContainerNotFound``,
+    ``Conflict`` (its pin is being given up just now: again),
     ``Unsupported`` (it cannot be pinned), what asking for a pin raises (``OutcomeUnknown``: nobody answered), and what opening and commits
     raise. Retry: safe, it finds root and pin.
     """
@@ -119,6 +120,8 @@ def _known_pin(store: ChunkedSegmentStorage, source: Replica) -> str:
 def _pin(settings: Settings, root: str, source: Replica, name: str, note: str, pins: Pins | None) -> int:
     """Make the pin unless it is there; its lsn, which ``source`` shows then."""
     try:
+        # Behind the row: what was given up under an earlier row of this pin is seen to be.
+        source.refresh()
         there = next((pin for pin in source.pins() if pin.name == name), None)
         if there is None and pins is not None:
             there = pins.pin(name, note)

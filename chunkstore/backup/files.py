@@ -116,6 +116,10 @@ class Export:
     def __iter__(self) -> Iterator[Pair]:
         return iter(self._rows)
 
+    def blocks(self) -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
+        """The rows, some keys and their values at a time. The end is the verdict, too."""
+        return self._rows.blocks()
+
     def of_kind(self, kind: bytes) -> Iterator[Pair]:
         """The rows of one kind. The end is the verdict, too."""
         for keys, values in self._rows.blocks():

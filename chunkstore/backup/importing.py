@@ -1,11 +1,11 @@
-"""Taking a state in: every import and restore ends here, in a new container or in one that works.
+"""Merging a state into a container that works.
 
-Promises: each step is a record, and moves a mark on, so that whoever takes in the same state again, by the same plan, goes on. The first
-OPEN of a new container carries the mark, the last record removes it: until then nobody else opens it. What is merged lies in segments
-that nobody sees, until a record gives them their names, as many as fit, and with the last of them come the rows that speak of them: a
-segment appears whole or not at all, and mostly everything at once. Ids are made anew; offsets, attributes, seals, labels of time, writers'
-last events and rows of tables stay. Garbage, sessions, pins and the position of scrubbing stay behind: they speak of the other history.
-Leaves out: what is looked at before (``survey``, ``merging``), the copying and the record of one step (``operations.take_in``).
+Promises: each step is a record, and moves a mark on, so that whoever takes in the same state again, by the same plan, goes on. What is
+merged lies in segments that nobody sees, until a record gives them their names, as many as fit, and with the last of them come the rows
+that speak of them: a segment appears whole or not at all, and mostly everything at once. Ids are made anew; offsets, attributes, seals,
+labels of time, writers' last events and rows of tables stay. Garbage, sessions, pins and the position of scrubbing stay behind: they speak
+of the other history. Leaves out: what is looked at before (``survey``, ``merging``), the copying and the record of one step
+(``operations.take_in``), new containers (``founding``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from typing import Final, NamedTuple
 from chunkstore.backup.survey import ImportReport, Row, Source, chunks_of, rows_behind, segments_behind
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged
+from chunkstore.errors import Conflict
 from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.importing import (
     ImportMark,
     ImportPhase,
     Origin,
     encode_import,
-    find_import,
     find_merge,
     hidden_name,
     hidden_prefix,
@@ -36,7 +35,7 @@ from chunkstore.operations.bring_chunks import ForeignChunk
 from chunkstore.operations.take_in import Batch, Part
 from chunkstore.records import SegmentRecord
 
-__all__ = ["drop_merge", "import_into", "merge_into"]
+__all__ = ["drop_merge", "merge_into"]
 
 _CHUNKS: Final = 1_024
 _BYTES: Final = 256 * MIB
@@ -47,28 +46,15 @@ _NAMES: Final = 1_000
 """Segments that one record gives their names, or drops."""
 
 
-def import_into(
-    store: ChunkedSegmentStorage, source: Source, progress: Callable[[int], object] | None = None
-) -> ImportReport:
-    """Take everything in, from where the container's mark stands, and remove the mark. ``progress`` is called with bytes that were copied.
-
-    Each step is a record, atomic and durable. Raises ``Damaged`` (a chunk is not what its record says: nothing of its step is taken in),
-    and the errors of commits. Retry: safe, with the container opened again.
-    """
-    steps = _Steps(store, source, b"", progress)
-    while (mark := store.look(find_import)) is not None:
-        if mark.phase is not ImportPhase.SEGMENTS or not steps.take_segments(mark, None):
-            steps.take_rows(mark, None)
-    return steps.report()
-
-
 def merge_into(
     store: ChunkedSegmentStorage, source: Source, identity: bytes, progress: Callable[[int], object] | None = None
 ) -> ImportReport:
     """Take everything into a container that works, from where the mark of this merge stands, and remove the mark.
 
-    Raises as ``import_into``, and ``SegmentExists`` (a name was taken meanwhile), ``Conflict`` (somebody else goes on with the same merge,
-    or has dropped it; a row of a table was made meanwhile). Retry: safe, and goes on where it was.
+    Each step is a record, atomic and durable; ``progress`` is called with bytes that were copied. Raises ``Damaged`` (a chunk is not what
+    its record says: nothing of its step is taken in), ``SegmentExists`` (a name was taken meanwhile), ``Conflict`` (somebody else goes on
+    with the same merge, or has dropped it; a row of a table was made meanwhile), and the errors of commits. Retry: safe, goes on where it
+    was.
     """
     steps = _Steps(store, source, identity, progress)
     mark, version = ImportMark(source.origin, ImportPhase.SEGMENTS, b""), 0
@@ -105,7 +91,7 @@ def drop_merge(store: ChunkedSegmentStorage, identity: bytes) -> bool:
         is_said = mark.phase is ImportPhase.DROPPED
         value = encode_import(mark._replace(phase=ImportPhase.DROPPED, after=b"")) if names or not is_said else None
         dropped = tuple(names) if is_said else ()
-        batch = Batch((), (), value, dropped=dropped, key=identity, version=version)
+        batch = Batch((), (), value, identity, version, dropped=dropped)
         store.take_in(store.read_context.storage, batch)
 
 
@@ -143,7 +129,7 @@ class _Steps:
         """What these steps took in."""
         return ImportReport(self._segments, self._chunks, self._bytes, self._rows, ())
 
-    def take_segments(self, mark: ImportMark, version: int | None) -> bool:
+    def take_segments(self, mark: ImportMark, version: int) -> bool:
         """As many chunks, and what goes with their segments, as make a record; whether there was anything left."""
         parts, after = self._source.look(partial(self._next_parts, mark))
         if not parts:
@@ -171,13 +157,9 @@ class _Steps:
         self._commit(None, version, names=tuple(names), rows=rows)
         return True
 
-    def take_rows(self, mark: ImportMark, version: int | None) -> bool:
+    def take_rows(self, mark: ImportMark, version: int) -> bool:
         """As many rows as make a record; whether it was the last one of all, which removes the mark."""
-        rows = self._rows_behind(mark.after if mark.phase is ImportPhase.TABLES else b"")
-        if not rows and version is None:
-            # Before the last record: behind that nothing is left that could fail.
-            _require_sound(self._store)
-            self._store.snapshot()
+        rows = self._rows_behind(mark.after)
         after = mark._replace(phase=ImportPhase.TABLES, after=rows[-1].position) if rows else None
         self._commit(after, version, rows=rows)
         return not rows
@@ -188,7 +170,7 @@ class _Steps:
     def _commit(
         self,
         mark: ImportMark | None,
-        version: int | None,
+        version: int,
         *,
         parts: tuple[Part, ...] = (),
         rows: Sequence[Row] = (),
@@ -198,17 +180,17 @@ class _Steps:
         self._rows += len(rows)
         pairs = tuple((row.namespace, row.key, row.value) for row in rows)
         try:
-            batch = Batch(parts, pairs, value, names, key=self._identity, version=version)
+            batch = Batch(parts, pairs, value, self._identity, version, names)
             self._store.take_in(self._source.storage, batch)
         except Conflict as error:
-            found = None if version is None else self._store.look(partial(find_merge, identity=self._identity))
-            if version is None or (0 if found is None else found[1]) == version:
+            found = self._store.look(partial(find_merge, identity=self._identity))
+            if (0 if found is None else found[1]) == version:
                 raise
             raise _not_alone() from error
 
     def _name(self, name: str) -> str:
         """What a segment is called while it is taken in."""
-        return hidden_name(self._identity, name) if self._identity else self._source.plan.target(name)
+        return hidden_name(self._identity, name)
 
     def _next_parts(self, mark: ImportMark, view: MetadataView) -> tuple[list[Part], bytes]:
         """The next parts, and the last segment that is whole with them."""
@@ -274,14 +256,6 @@ def _not_alone() -> Conflict:
     return Conflict(
         "this import", expected="to go on alone", found="somebody else who goes on with it, ends it or drops it"
     )
-
-
-def _require_sound(store: ChunkedSegmentStorage) -> None:
-    """What was taken in holds together, whatever its container's rows said. Raises ``Damaged``."""
-    for item in store.check("quick"):
-        if item.severity == "damage":
-            text = f"what was taken in does not hold together: {item.message}"
-            raise Damaged(text, object=item.object, position=item.position, segment=item.segment)
 
 
 def _writers_of(view: MetadataView, segment: SegmentRecord, after: bytes) -> tuple[tuple[bytes, bytes], ...]:

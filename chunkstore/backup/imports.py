@@ -89,7 +89,6 @@ def import_file(
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
-            root=new_root,
         )
         if dry_run or not adopt:
             return make(looked_at)

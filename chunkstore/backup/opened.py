@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
 from chunkstore.backup.runs import BackupInfo, complete_at, container_of, find_done, newest_complete
-from chunkstore.checksum import DIGEST_MODULUS, row_digest
+from chunkstore.checksum import DIGEST_MODULUS, rows_digest
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
 from chunkstore.invariants import Finding
 from chunkstore.metadata.index import rebuild_index
@@ -130,24 +130,25 @@ class BackupFollower:
             self._retired = None
 
 
-def load_export(export: Export, cache: MetadataCache, name: str) -> MetadataStore:
-    """A store of its own with the rows of an export, and their index. Raises ``Damaged`` (``name``: the export, or a list of chunks does
-    not add up), ``StorageFull``, and what reading it raises."""
+def load_export(export: Export, cache: MetadataCache, name: str, *, indexed: bool = True) -> MetadataStore:
+    """A store of its own with the rows of an export, and their index, unless nothing looks for offsets. Raises ``Damaged`` (``name``: the
+    export, or a list of chunks does not add up), ``StorageFull``, and what reading it raises."""
     store = cache.create()
     digest = 0
 
     def rows() -> Iterator[tuple[bytes, bytes]]:
         nonlocal digest
-        for key, raw in export:
-            digest += row_digest(key, raw)
-            yield key, raw
+        for keys, values in export.blocks():
+            digest += rows_digest(keys, values)
+            yield from zip(keys, values, strict=True)
 
     try:
         store.load(rows())
         if not export.verified:
             raise Damaged("the export was not read to its end", object=name)
-        with store.view() as view:
-            store.load(rebuild_index(view))
+        if indexed:
+            with store.view() as view:
+                store.load(rebuild_index(view))
         store.finish_load(Head(export.header.position, digest % DIGEST_MODULUS))
     except BaseException:
         cache.discard(store)

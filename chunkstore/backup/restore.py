@@ -5,18 +5,20 @@ Promises: the old container is only read; the new one is whole or opened by nobo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime
 from typing import NamedTuple
 
 from chunkstore import parts
-from chunkstore.backup.importing import import_into
+from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.sources import Caches, Moment, open_past
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
-from chunkstore.backup.target import open_target
+from chunkstore.backup.target import make_container
 from chunkstore.config import Settings
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
+from chunkstore.operations.bring_chunks import Place
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
@@ -63,8 +65,9 @@ def restore(
     sessions, pins. ``new_container``: its name, if not the same. ``wait_s``: as in ``open``, where an earlier try may still run.
     ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step.
 
-    The new container is opened by nobody else before it is whole; after an interruption the same call goes on, and what had been copied
-    without a record stays as orphans until a sweep. Not atomic before; durable.
+    The new container is there whole or not at all, and durable. After an interruption the same call takes what was copied before for its
+    own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
+    wins.
 
     Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
     ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,
@@ -83,7 +86,6 @@ def restore(
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
-            root=new_root,
         )
 
 
@@ -100,10 +102,9 @@ def restore_on(
     wait_s: float = 0,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
-    root: str | None = None,
     caches: Caches | None = None,
 ) -> RestoreReport:
-    """As ``restore``, on storages of the caller's own. ``root``: the URL of the new one. ``caches`` makes the caller's own, by role."""
+    """As ``restore``, on storages of the caller's own. ``caches`` makes the caller's own, by role."""
     chosen = parts.checked_settings(settings)
     target = ContainerNames(container if new_container is None else new_container).container
     moment = Moment(lsn, time, snapshot)
@@ -116,7 +117,6 @@ def restore_on(
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
-            root=root,
             cache=None if caches is None or dry_run else caches("owner"),
         )
 
@@ -130,17 +130,18 @@ def into_new(
     wait_s: float = 0,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
-    root: str | None = None,
     cache: MetadataCache | None = None,
     adopt: RootRecord | None = None,
 ) -> RestoreReport:
     """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay."""
-    found = survey(source)
-    if not dry_run:
-        require_complete(found)
-        with open_target(
-            new, container=container, origin=source.origin, settings=settings, wait_s=wait_s, cache=cache, root=root
-        ) as store:
-            number = None if adopt is None else store.add_root(adopt)
-            import_into(store, source._replace(root=number), progress)
+    with closing(Chunks()) as chunks:
+        found = survey(source, None if dry_run else chunks.keep)
+        if not dry_run:
+            require_complete(found)
+
+            def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
+                state = State(source, chunks, place, epoch=epoch, goes_on=goes_on, adopt=adopt, progress=progress)
+                return state.pages()
+
+            make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

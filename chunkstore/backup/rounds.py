@@ -250,11 +250,13 @@ class _Run:
                 runs.decide(self._target, self._names, found)
         except OutcomeUnknown:
             raise  # what is there may count
-        except BaseException:
+        except BaseException as error:
             with suppress(ChunkstoreError):
                 runs.void(self._target, self._names, self._run)
                 if not self._has_copied:
                     runs.forget(self._target, self._names, self._run)
+            if isinstance(error, Damaged | ChunkNotFound) and self._is_given_up(base):
+                raise _base_gone("one that was given up, and this run taken for dead: run it again") from error
             raise
         self._end()
         return found
@@ -267,9 +269,12 @@ class _Run:
             if base is None or runs.find_done(self._target, self._names, base.run) is not None:
                 self._base_lsn = 0 if base is None else base.lsn
                 return base
-        raise Conflict(
-            "the backup to begin with", expected="to stay", found=f"{_BASES_MAX} that were given up meanwhile"
-        )
+        raise _base_gone(f"{_BASES_MAX} that were given up meanwhile")
+
+    def _is_given_up(self, base: BackupInfo | None) -> bool:
+        with suppress(ChunkstoreError):
+            return base is not None and runs.find_done(self._target, self._names, base.run) is None
+        return False
 
     def _end(self) -> None:
         """B6. A hint and a marker: nobody relies on them."""
@@ -394,3 +399,7 @@ class _Run:
             with suppress(ChunkstoreError):
                 delete_export(self._target, name)
             raise
+
+
+def _base_gone(found: str) -> Conflict:
+    return Conflict("the backup to begin with", expected="to stay", found=found)

@@ -1,6 +1,6 @@
 """Where states come from that are taken in: a moment of a container, one of its backups, an export file.
 
-Promises: what is opened shows one state, and is only read. An export is verified to its end and its lists are walked before anything of it
+Promises: what is opened shows one state, and is only read. An export is verified to its end before anything of it
 is believed; its chunks are looked for only where the same container lies. Leaves out: what is taken in (``survey``, ``importing``).
 """
 
@@ -121,7 +121,7 @@ def open_export_source(
             raise InvalidArgument(text, argument="source_root")
         cache = parts.cache_of(storage, header.container, settings, "past")
         try:
-            store = load_export(export, cache, os.fspath(path))
+            store = load_export(export, cache, os.fspath(path), indexed=merges)
             try:
                 with store.view() as view:
                     origin = _origin(header.container, header.position, plan)

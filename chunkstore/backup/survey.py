@@ -28,7 +28,7 @@ from chunkstore.metadata.keys import (
     segment_key,
 )
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.names import NO_CHUNK, ContainerNames, check_segment_name
 from chunkstore.operations.bring_chunks import ForeignChunk
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import ChunkRecord, SegmentRecord
@@ -118,13 +118,15 @@ class FoundChunk(NamedTuple):
     segment: SegmentRecord
     offset: int
     chunk: ForeignChunk
+    identity: bytes
 
 
-def survey(source: Source) -> ImportReport:
+def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = None) -> ImportReport:
     """Look at the plan, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
 
-    Raises as ``NamePlan.check``, ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a
-    version whose chunks grew without records), ``StorageUnavailable``. Retry: safe.
+    ``keep`` is given all chunks, in the order of the lists, with what is known of their CRCs. Raises as ``NamePlan.check``,
+    ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a version whose chunks grew
+    without records), ``StorageUnavailable``. Retry: safe.
     """
     pool = runtime.pool("chunkstore-survey", _WORKERS)
     segments = chunks = size_bytes = rows = count = 0
@@ -135,12 +137,14 @@ def survey(source: Source) -> ImportReport:
         if source.plan is not AS_IT_IS:
             source.look(partial(_check_plan, source.plan))
         while place is not None:
-            ended, found, place = source.look(partial(_chunks_behind, source, place))
+            ended, found, place = source.look(partial(_chunks_behind, source, place, keep is not None))
             calls = [
                 partial(_look_at, source.storage, found[at : at + _TOGETHER]) for at in range(0, len(found), _TOGETHER)
             ]
             gone = [item for group in pool.run_all(calls) for item in group]
             missing, count = (missing + gone)[:_MISSING_MAX], count + len(gone)
+            if keep is not None:
+                keep(found)
             segments, chunks = segments + ended, chunks + len(found)
             size_bytes += sum(item.chunk.length for item in found)
         key = b""
@@ -163,25 +167,35 @@ def _check_plan(plan: NamePlan, view: MetadataView) -> None:
 
 
 class _Place(NamedTuple):
-    """Behind the segment ``after``, and in the next one behind the segment offset ``offset``, if that is not 0."""
+    """Behind the segment ``after``, and in the next one at the chunk ``identity``, which begins at ``offset`` of the segment and has
+    ``passed`` before it; empty: at its first one."""
 
     after: str
     offset: int
+    identity: bytes = NO_CHUNK
+    passed: int = 0
 
 
-def _chunks_behind(source: Source, place: _Place, view: MetadataView) -> tuple[int, list[FoundChunk], _Place | None]:
+def _chunks_behind(
+    source: Source, place: _Place, borders: bool, view: MetadataView
+) -> tuple[int, list[FoundChunk], _Place | None]:
     """The next chunks, how many segments end with them, and where to go on; None: that was all."""
     found: list[FoundChunk] = []
-    after, offset = place
+    after, offset, identity, count = place
     ended = 0
     for segment in segments_behind(view, after, source.plan):
         if ended == _PAGE:
             return ended, found, _Place(after, 0)
-        for item in chunks_of(view, source.names, segment, offset or segment.start_offset - segment.first_chunk_skip):
+        start = offset if identity else segment.start_offset - segment.first_chunk_skip
+        for item in chunks_of(view, source.names, segment, start, borders, identity):
             if len(found) == _PAGE:
-                return ended, found, _Place(after, item.offset)
+                return ended, found, _Place(after, item.offset, item.identity, count)
             found.append(item)
-        after, offset, ended = segment.name, 0, ended + 1
+            count += 1
+        if count != segment.chunk_count:
+            text = f"its list has {count} chunks, the segment {segment.chunk_count}"
+            raise Damaged(text, object=f"segment {segment.name!r}")
+        after, identity, count, ended = segment.name, NO_CHUNK, 0, ended + 1
     return ended, found, None
 
 
@@ -205,11 +219,16 @@ def segments_behind(view: MetadataView, after: str, plan: NamePlan) -> Iterator[
 
 
 def chunks_of(
-    view: MetadataView, names: ContainerNames, segment: SegmentRecord, offset: int, borders: bool = False
+    view: MetadataView,
+    names: ContainerNames,
+    segment: SegmentRecord,
+    offset: int,
+    borders: bool = False,
+    identity: bytes = NO_CHUNK,
 ) -> Iterator[FoundChunk]:
-    """The chunks of a segment from the one that begins at ``offset`` on. Raises ``Damaged``."""
-    identity = segment.first_chunk
-    if offset > segment.start_offset:
+    """The chunks of a segment from the one that begins at ``offset`` on, which is ``identity`` where that is known. Raises ``Damaged``."""
+    known_first, identity = identity, identity or segment.first_chunk
+    if offset > segment.start_offset and not known_first:
         located = view.locate(segment.id, offset) if offset < segment.length else None
         identity = located[0] if located is not None else b""
     while identity:
@@ -218,7 +237,7 @@ def chunks_of(
             raise Damaged("a chunk without bytes", object=names.chunk(identity))
         known = _borders_of(view, identity, record) if borders else None
         name = names.object_of(identity, record)
-        yield FoundChunk(segment, offset, ForeignChunk(name, record.length, known, record.created_ms))
+        yield FoundChunk(segment, offset, ForeignChunk(name, record.length, known, record.created_ms), identity)
         offset, identity = offset + record.length, record.next
         if offset > segment.length:
             break
@@ -237,7 +256,7 @@ def _borders_of(view: MetadataView, identity: bytes, record: ChunkRecord) -> Bor
 def _look_at(storage: ChunkStorage, items: list[FoundChunk]) -> list[MissingChunk]:
     """Those that are not there in their length."""
     found = []
-    for segment, offset, chunk in items:
+    for segment, offset, chunk, _ in items:
         reason = _why_missing(storage, chunk)
         if reason:
             found.append(MissingChunk(segment.name, chunk.name, offset, offset + chunk.length, reason))

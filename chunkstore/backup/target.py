@@ -1,64 +1,109 @@
-"""Owners that do not just go on: of a container that an import makes, and of one that goes back to a moment of its past.
+"""Claims that do not just go on: for a container that an import makes, and for one that goes back to a moment of its past.
 
-Promises: nobody else opens what an import makes until it is whole; what is there already is refused before anything is claimed; an import
-of the same state that was interrupted is gone on with.
-Leaves out: taking anything in (``importing``), what has to come back (``operations.bring_back``).
+Promises: what an import makes is whole with its first record, and before that nobody opens it; what is there already is refused before
+anything is claimed. Leaves out: what a container is made of (``founding``), what has to come back (``operations.bring_back``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from chunkstore import parts
+from chunkstore import parts, runtime
 from chunkstore.config import Settings
+from chunkstore.deadline import Deadline, until
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound
-from chunkstore.metadata.importing import Origin
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataView, Op, RowChange
+from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument
+from chunkstore.metadata.port import MetadataCache, MetadataView, Op, RowChange
 from chunkstore.names import ContainerNames
+from chunkstore.operations.bring_chunks import Place
 from chunkstore.owning import Claim
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["open_rewound", "open_target"]
+__all__ = ["make_container", "open_rewound"]
 
 
-def open_target(
+class _New:
+    """The root where a container is made, as a place for chunks."""
+
+    def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
+        self.storage = storage
+        self.names = names
+        self.pool = runtime.pool("chunkstore-import", settings.io_workers)
+        self.remote = storage.capabilities.remote
+        self._deadline_s = settings.op_deadline_s
+
+    def deadline(self) -> Deadline:
+        """As of an owner."""
+        return Deadline(self._deadline_s)
+
+    def bounded(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """As of an owner."""
+        return until(deadline.end_s) if self.remote else nullcontext()
+
+
+def make_container(
     storage: ChunkStorage,
     *,
     container: str,
-    origin: Origin,
     settings: Settings,
+    rows: Callable[[Place, int, bool], Iterator[list[tuple[bytes, bytes]]]],
     wait_s: float = 0,
     cache: MetadataCache | None = None,
-    root: str | None = None,
-) -> ChunkedSegmentStorage:
-    """Own a container that is new, or being made of ``origin``. The storage stays the caller's.
+) -> None:
+    """Make a container that begins with these ``rows``, given the place, the epoch, and whether somebody may have tried before. The storage
+    stays the caller's, and nobody owns the container then.
 
-    Raises ``InvalidArgument`` (there is one already, or it is being made of another state), and as ``chunkstore.open``. Retry: safe.
+    Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what ``rows`` raises. Retry: safe.
     """
-    from chunkstore_bindings.probe import probe_storage
+    from chunkstore_bindings.probe import confirm_storage, probe_storage
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import create_container, read_format
-    from chunkstore_journal.follower import Follower
+    from chunkstore_journal.lease import wait_politely
+    from chunkstore_journal.objects import encode_format
+    from chunkstore_journal.payloads import SnapshotLink
+    from chunkstore_journal.service import ContainerJournal
+    from chunkstore_journal.snapshot import write_base
 
-    names, storage, created = ContainerNames(container), guarded(storage), False
+    names, storage, goes_on = ContainerNames(container), guarded(storage), True
     try:
         format_ = read_format(storage, names)
+        _require_nothing(storage, names)
+        confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     except ContainerNotFound:
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
-        created = True
-    else:
-        room = parts.scratch_of(storage, format_.uuid, settings, cache)()
-        present = Follower(storage, names, format_, room, settings)
-        try:
-            # One that nobody ever opened holds nothing: somebody, perhaps we, died while making it.
-            if present.catch_up().position != GENESIS:
-                parts.require_import(present.store, names, origin)
-        finally:
-            present.close()
-            room.close()
-    claim = Claim(storage, names, format_, settings, cache, root, close_storage=False)
-    return claim.own(None, None, float(wait_s), accept_rollback=False, created=created, origin=origin)
+        goes_on = False
+    if wait_s > 0:
+        wait_politely(storage, names, wait_s, settings.lease_s)
+    place = _New(storage, names, settings)
+
+    def make(epoch: int, token: bytes) -> SnapshotLink:
+        pages = rows(place, epoch, goes_on)
+        return write_base(storage, names, container=format_.uuid, epoch=epoch, token=token, pages=pages)
+
+    own = parts.cache_of(storage, format_.uuid, settings, "owner") if cache is None else cache
+    try:
+        ContainerJournal(storage, names, format_, own, settings).found(make)
+    except Conflict as error:
+        raise _there_already(names) from error
+    finally:
+        place.pool.close()
+        if cache is None:
+            own.close()
+
+
+def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
+    """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it."""
+    from chunkstore_journal.history import open_streams
+    from chunkstore_journal.walk import newest_opened
+
+    if newest_opened(open_streams(storage, names)):
+        raise _there_already(names)
+
+
+def _there_already(names: ContainerNames) -> InvalidArgument:
+    text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
+    return InvalidArgument(text, argument="new_root")
 
 
 def open_rewound(

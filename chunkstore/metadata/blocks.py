@@ -38,6 +38,8 @@ def add_borders(identity: bytes, row: bytes, passed: Iterable[tuple[int, int]]) 
 
 def border_rows(identity: bytes, borders: Borders) -> dict[bytes, TableRecord]:
     """The rows of a chunk that has all its bytes, and these borders from its first byte to its end, on whatever grids."""
+    if len(borders.at) == 2:
+        return {}  # one block: most chunks of an import are
     rows = [
         _HEADER.pack(_VERSION, start, step) + b"".join(map(_CRC.pack, crcs)) for start, step, crcs in in_rows(borders)
     ]

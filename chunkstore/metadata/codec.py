@@ -11,7 +11,7 @@ says the version and a rewrite by older code keeps it. Leaves out: keys (``keys`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -49,6 +49,7 @@ __all__ = [
     "encode_segment",
     "encode_session",
     "encode_table",
+    "pack_chunks",
     "pack_row",
     "unpack_row",
 ]
@@ -104,6 +105,11 @@ def encode_segment(record: SegmentRecord) -> bytes:
 def encode_chunk(record: ChunkRecord) -> bytes:
     """The chunk's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
     return pack_row((MAJOR, len(record[11]), *record[:11], *record[11]))
+
+
+def pack_chunks(records: Iterable[tuple[object, ...]]) -> list[bytes]:
+    """``encode_chunk`` of plain tuples of a ``ChunkRecord``'s fields but ``extra``, for those who make very many. Nothing is checked."""
+    return [_pack_raw((MAJOR, 0, *record)) for record in records]
 
 
 def encode_garbage(record: GarbageRecord) -> bytes:

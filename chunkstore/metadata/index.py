@@ -29,7 +29,7 @@ Leaves out: rows and their digest (``fold``), storing (``lmdb``, ``memory``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
 from typing import NamedTuple, Protocol, TypeAlias
@@ -54,8 +54,10 @@ __all__ = [
     "collected_runs",
     "count_chunks",
     "drop_dead_extents",
+    "extent_entries",
     "locate",
     "rebuild_index",
+    "run_entry",
     "walk",
 ]
 
@@ -388,11 +390,21 @@ def rebuild_index(reader: RowReader) -> Iterator[Pair]:
     segments.sort(key=lambda segment: segment.id)
     for segment in segments:
         if segment.first_chunk != NO_CHUNK:
-            start = _data_start(segment)
-            yield _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
+            yield run_entry(segment)
     for segment in segments:
         for offset, identity, _ in walk(reader.get, segment):
             yield _KEY.pack(EXTENT, segment.id, offset), identity
+
+
+def run_entry(segment: SegmentRecord) -> Pair:
+    """The run row of a segment with chunks whose extents are all its own."""
+    start = _data_start(segment)
+    return _KEY.pack(RUN, segment.id, start), _TARGET.pack(segment.id, start)
+
+
+def extent_entries(run: int, offsets: Iterable[int], ids: Iterable[bytes]) -> list[Pair]:
+    """The entries of chunks that begin at these offsets of the run."""
+    return [(_KEY.pack(EXTENT, run, offset), identity) for offset, identity in zip(offsets, ids, strict=True)]
 
 
 def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFinding]:

@@ -42,7 +42,7 @@ def add_root(container: OwnedContainer, wanted: RootRecord) -> int:
     """Commit the row of a root that nothing refers to yet, or find it; its number.
 
     Of ``wanted`` counts, state and label are not looked at. Raises ``InvalidArgument`` (it cannot be one), ``Conflict`` (our own root, with
-    another prefix or while it is given up), and the errors of commits. Retry: safe.
+    another prefix or while it is given up; a pin that is just being given up), and the errors of commits. Retry: safe.
     """
     record = wanted._replace(references=0, size_bytes=0, state=ACTIVE, changed_ms=0)
     encode_root(record)
@@ -56,6 +56,10 @@ def _plan_root(changes: ChangeSet, wanted: RootRecord) -> int:
     for number, root in known.items():
         if root.state == ACTIVE and root[:5] == wanted[:5]:
             return number
+        if root.pin and root[:5] == wanted[:5]:
+            raise Conflict(
+                "a root to adopt from", expected="a pin of its own", found="one that is being given up: try again"
+            )
     number = changes.owned.new_id() if wanted.url else OWN_ROOT
     if number in known:
         found = f"prefix {known[number].prefix!r}" if known[number].state == ACTIVE else "it is being given up"

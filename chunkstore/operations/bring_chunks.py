@@ -8,23 +8,39 @@ Leaves out: the record that commits them (``take_in``).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
+from chunkstore import runtime
 from chunkstore.blocks import Borders, crc_at_borders, first_bad
 from chunkstore.changes import AdoptedChunk, NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import Damaged
-from chunkstore.names import parse_routed
+from chunkstore.deadline import Deadline
+from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.metadata.codec import NUMBER_MAX
+from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.adopt import borders_of
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["Brought", "ForeignChunk", "bring_chunks"]
+__all__ = [
+    "Brought",
+    "ForeignChunk",
+    "Place",
+    "bring_chunks",
+    "copy_chunk",
+    "find_copied",
+    "piece_bytes",
+    "side_by_side",
+]
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 _WINDOW_BYTES: Final = 4 * MIB
 _HELD_BYTES: Final = 64 * MIB
@@ -50,6 +66,21 @@ class Brought(NamedTuple):
     stays: AdoptedChunk | None = None
 
 
+class Place(Protocol):
+    """Where chunks are brought to; an ``OwnedContainer`` is one."""
+
+    @property
+    def storage(self) -> ChunkStorage: ...
+    @property
+    def names(self) -> ContainerNames: ...
+    @property
+    def pool(self) -> runtime.Pool: ...
+    @property
+    def remote(self) -> bool: ...
+    def deadline(self) -> Deadline: ...
+    def bounded(self, deadline: Deadline) -> AbstractContextManager[None]: ...
+
+
 def bring_chunks(
     container: OwnedContainer,
     owned: OwnedEpoch,
@@ -61,39 +92,36 @@ def bring_chunks(
     """Copy chunks, each with its segment's name, into chunks of the segments of these ``ids``; in order. Those of the segments ``staying``
     are left where they are (``adopt``), unless they are foreign there, too. Raises ``Damaged``, ``ChunkNotFound``, and what the storages
     raise."""
+
+    def bring(item: tuple[str, ForeignChunk]) -> Brought:
+        segment, chunk = item
+        fresh = partial(owned.new_chunk, ids[segment])
+        if segment in staying and parse_routed(chunk.name) is None:
+            stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
+            return Brought([NewChunk(fresh(), borders_of(stays))], chunk.created_ms, stays)
+        return copy_chunk(container, source, segment, fresh, chunk)
+
+    return iter(side_by_side(container, bring, chunks, sum(chunk.length for _, chunk in chunks)))
+
+
+def side_by_side(place: Place, bring: Callable[[T], S], items: Sequence[T], size_bytes: int) -> list[S]:
+    """Call ``bring`` with each of the chunks ``items``, of ``size_bytes`` together, several at a time; in order. Raises the first error."""
     # Where it is near, handing a small chunk to a worker costs as much as copying it.
-    small = not container.remote and sum(chunk.length for _, chunk in chunks) <= len(chunks) * MIB
-    size = _HANDED if small else 1
-    groups = [chunks[at : at + size] for at in range(0, len(chunks), size)]
-    found: list[list[Brought]] = []
+    size = _HANDED if not place.remote and size_bytes <= len(items) * MIB else 1
+    groups = [items[at : at + size] for at in range(0, len(items), size)]
+    found: list[S] = []
     for at in range(0, len(groups), _COPIED_AT_ONCE):
-        calls = [
-            partial(_copy_some, container, owned, source, ids, staying, group)
-            for group in groups[at : at + _COPIED_AT_ONCE]
-        ]
-        found += container.pool.run_all(calls)
-    return chain.from_iterable(found)
+        calls = [partial(_each, bring, group) for group in groups[at : at + _COPIED_AT_ONCE]]
+        found += chain.from_iterable(place.pool.run_all(calls))
+    return found
 
 
-def _copy_some(
-    container: OwnedContainer,
-    owned: OwnedEpoch,
-    source: ChunkStorage,
-    ids: Mapping[str, int],
-    staying: frozenset[str],
-    chunks: Sequence[tuple[str, ForeignChunk]],
-) -> list[Brought]:
-    return [
-        _leave(owned, ids[segment], chunk)
-        if segment in staying and parse_routed(chunk.name) is None
-        else _copy(container, owned, source, segment, ids[segment], chunk)
-        for segment, chunk in chunks
-    ]
+def _each(bring: Callable[[T], S], items: Sequence[T]) -> list[S]:
+    return [bring(item) for item in items]
 
 
-def _leave(owned: OwnedEpoch, segment_id: int, chunk: ForeignChunk) -> Brought:
-    stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
-    return Brought([NewChunk(owned.new_chunk(segment_id), borders_of(stays))], chunk.created_ms, stays)
+class _Read(Protocol):
+    def read(self, handle: ChunkHandle, offset: int, length: int, /) -> bytes: ...
 
 
 class _Sum:
@@ -114,23 +142,26 @@ class _Sum:
         )
 
 
-def _copy(
-    container: OwnedContainer,
-    owned: OwnedEpoch,
-    source: ChunkStorage,
-    segment: str,
-    segment_id: int,
-    chunk: ForeignChunk,
+def piece_bytes(place: Place) -> int:
+    """How long the chunks are that a longer one becomes."""
+    if place.storage.capabilities.append:
+        return NUMBER_MAX
+    return -(-_HELD_BYTES // _WINDOW_BYTES) * _WINDOW_BYTES
+
+
+def copy_chunk(
+    place: Place, source: ChunkStorage, segment: str, fresh: Callable[[], bytes], chunk: ForeignChunk
 ) -> Brought:
+    """Copy a chunk into one with the id that ``fresh`` gives, or into several of ``piece_bytes``. Raises as ``bring_chunks``."""
     if not chunk.length:
         return Brought([], chunk.created_ms)
-    windows = _windows(container, source, segment, chunk)
-    storage, made = container.storage, list[NewChunk]()
-    if owned.appendable:
-        identity, total = owned.new_chunk(segment_id), _Sum()
-        handle = ChunkHandle(container.names.chunk(identity), True)
+    windows = _windows(place, source, segment, chunk)
+    storage, made = place.storage, list[NewChunk]()
+    if storage.capabilities.append:
+        identity, total = fresh(), _Sum()
+        handle = ChunkHandle(place.names.chunk(identity), True)
         for data in windows:
-            with container.bounded(container.deadline()):
+            with place.bounded(place.deadline()):
                 if total.length:
                     storage.write(handle, total.length, data)
                 else:
@@ -143,27 +174,62 @@ def _copy(
     for data in windows:
         held.append(data)
         if sum(map(len, held)) >= _HELD_BYTES:
-            made.append(_create(container, owned, segment_id, b"".join(held)))
+            made.append(_create(place, fresh(), b"".join(held)))
             held = []
     if held:
-        made.append(_create(container, owned, segment_id, b"".join(held)))
+        made.append(_create(place, fresh(), b"".join(held)))
     return Brought(made, chunk.created_ms)
 
 
-def _create(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, data: bytes) -> NewChunk:
-    identity, total = owned.new_chunk(segment_id), _Sum()
-    with container.bounded(container.deadline()):
-        container.storage.create(container.names.chunk(identity), data)
+def _create(place: Place, identity: bytes, data: bytes) -> NewChunk:
+    total = _Sum()
+    with place.bounded(place.deadline()):
+        place.storage.create(place.names.chunk(identity), data)
     total.add(data)
     return NewChunk(identity, total.borders())
 
 
-def _windows(container: OwnedContainer, source: ChunkStorage, segment: str, chunk: ForeignChunk) -> Iterator[bytes]:
+class _Pieces:
+    """Reads what a chunk became, as one."""
+
+    def __init__(self, place: Place, ids: Sequence[bytes]) -> None:
+        self._storage = place.storage
+        self._names = [place.names.chunk(identity) for identity in ids]
+        self._size = piece_bytes(place)
+
+    def read(self, _: ChunkHandle, offset: int, length: int) -> bytes:
+        number, begin = divmod(offset, self._size)
+        return self._storage.read(ChunkHandle(self._names[number], False), begin, length)
+
+
+def find_copied(place: Place, segment: str, ids: Sequence[bytes], chunk: ForeignChunk) -> Brought | None:
+    """The chunks of these ids, if they are a copy of ``chunk`` that somebody made who got no further: all of it is read and compared, and
+    made durable. None: they are not, or the CRC of ``chunk`` is not known. Raises what the storage raises."""
+    if chunk.borders is None:
+        return None
+    sums, at, size = list[_Sum](), 0, piece_bytes(place)
+    try:
+        for data in _windows(place, _Pieces(place, ids), segment, chunk):
+            if at % size == 0:
+                sums.append(_Sum())
+            sums[-1].add(data)
+            at += len(data)
+        for identity in ids:
+            # Whoever wrote it may have died before it was synced (P6).
+            place.storage.harden(place.names.chunk(identity))
+    except (ChunkNotFound, Damaged):
+        return None
+    return Brought(
+        [NewChunk(*pair) for pair in zip(ids, (total.borders() for total in sums), strict=True)], chunk.created_ms
+    )
+
+
+def _windows(place: Place, source: _Read, segment: str, chunk: ForeignChunk) -> Iterator[bytes]:
     """The bytes of a chunk, compared with what is known of them. Raises ``Damaged``, and what the storage raises."""
     position = crc = 0
     while position < chunk.length:
         wanted = min(_WINDOW_BYTES, chunk.length - position)
-        with container.bounded(container.deadline()):
+        with place.bounded(place.deadline()):
             data = source.read(ChunkHandle(chunk.name, False), position, wanted)
         if len(data) != wanted:
             text = f"a chunk of segment {segment!r} is shorter than its record"

@@ -30,7 +30,6 @@ from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.delete import plan_delete
-from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.written_chunks import link_chunks
@@ -59,20 +58,20 @@ class Part(NamedTuple):
 class Batch(NamedTuple):
     """What one record takes in. ``mark``: how far the import is then; None: at its end.
 
-    ``key``: of the mark's row, without one in a container that is being made; else the id of a merge. A merge's mark is still that of
-    ``version`` (0: there is none), or nothing happens, and a merge changes no row that is there.
+    ``key``: of the mark's row, the id of the merge. The mark is still that of ``version`` (0: there is none), or nothing happens; no row
+    that is there is changed.
     """
 
     parts: tuple[Part, ...]
     rows: tuple[tuple[str, bytes, bytes], ...]
     """Of tables: namespace, key and value."""
     mark: bytes | None
+    key: bytes
+    version: int
     names: tuple[tuple[str, str], ...] = ()
     """Of segments that were taken in: what they are called, and shall be."""
     dropped: tuple[str, ...] = ()
     """Of segments that were taken in, and go again."""
-    key: bytes = b""
-    version: int | None = None
 
 
 def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> None:
@@ -89,11 +88,12 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
     adds = ADDS_NOTHING if batch.dropped else copied_bytes
     for tries_left in range(_TRIES, -1, -1):
         owned = container.serving(container.deadline())
-        ids = {name: _id_of(container, owned, name) for name in names}
+        begun = {name: found for name in names if (found := _id_of(container, name))}
+        ids = {name: begun.get(name) or owned.new_id() for name in names}
         chunks = [(part.segment.name, chunk) for part in batch.parts for chunk in part.chunks]
         brought = bring_chunks(container, owned, source, chunks, ids, staying)
         copied = {part.segment.name: [next(brought) for _ in part.chunks] for part in batch.parts}
-        plan = partial(_plan, batch, owned.epoch, ids, copied)
+        plan = partial(_plan, batch, owned.epoch, ids, copied, frozenset(begun))
         try:
             commit_changes(container, names + others, plan, tables=True, adds=adds)
             return
@@ -103,11 +103,12 @@ def take_in(container: OwnedContainer, source: ChunkStorage, batch: Batch) -> No
                 raise
 
 
-def _id_of(container: OwnedContainer, owned: OwnedEpoch, name: str) -> int:
+def _id_of(container: OwnedContainer, name: str) -> int:
+    """The id of a segment that has been begun; 0: it has not."""
     try:
         return container.look(lambda view: find_segment(view, name, None)).id
     except SegmentNotFound:
-        return owned.new_id()
+        return 0
 
 
 def _plan(
@@ -115,19 +116,23 @@ def _plan(
     epoch: int,
     ids: Mapping[str, int],
     copied: Mapping[str, list[Brought]],
+    begun: frozenset[str],
     changes: ChangeSet,
 ) -> None:
     if changes.owned.epoch != epoch:
         raise Conflict("the epoch that has copied", expected=epoch, found=changes.owned.epoch)
     for part in batch.parts:
         name = part.segment.name
+        if name in begun and changes.find(name) is None:
+            # Its id is that of a segment with a name by now, or of one that was deleted.
+            raise Conflict("this import", expected="to go on alone", found="somebody else who has ended or dropped it")
         _plan_part(changes, part, ids[name], copied[name])
     for old, new in batch.names:
         _plan_name(changes, old, new)
     for name in batch.dropped:
         plan_delete(changes, name)
     for namespace, key, value in batch.rows:
-        if batch.version is None or not _is_there(changes, namespace, key, value):
+        if not _is_there(changes, namespace, key, value):
             plan_put_row(changes, namespace, key, value, None)
     if batch.mark is not None:
         plan_put_row(changes, IMPORT_NAMESPACE, batch.key, batch.mark, batch.version)

@@ -309,7 +309,7 @@ class UpkeepCalls:
         """Name a root that chunks shall be adopted from (``chunkstore.backup.adopt``, ``changes.Adopt``), or find it; its number.
 
         What nothing refers to is given up by a collection, after the grace of garbage. Atomic, durable. Raises ``InvalidArgument``,
-        ``Conflict`` (our own root, with another prefix), and the errors of commits. Retry: safe.
+        ``Conflict`` (our own root, with another prefix; a pin that is being given up), and the errors of commits. Retry: safe.
         """
         return add_root(self._container, root)
 

@@ -76,6 +76,11 @@ class Opened(NamedTuple):
         return StreamEnd(self.payload.end_index, self.payload.end_byte, before.lsn, before.hash)
 
     @property
+    def founded_on(self) -> SnapshotLink | None:
+        """The state that history begins with, if this is its first OPEN and that is not nothing."""
+        return None if self.payload.previous_epoch else self.payload.snapshot
+
+    @property
     def is_quiet(self) -> bool:
         """Whether neither this OPEN nor the record it embeds changes a row."""
         if self.payload.ops or self.payload.rows:

@@ -299,6 +299,8 @@ def _check_records(
         for leg in legs_of_history(streams, newest):
             opened = leg.opened
             before = opened.before_embedded
+            if opened.founded_on is not None:
+                end = opened.previous_end
             if (before.lsn, before.hash) != (end.lsn, end.hash):
                 yield Finding(
                     6, "error", opened.object, 0, f"it continues from lsn {before.lsn}, history is at {end.lsn}"

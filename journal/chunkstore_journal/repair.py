@@ -340,9 +340,11 @@ def _snapshots(streams: Streams, findings: list[str], damaged: set[str]) -> Iter
 
 def _group_of(groups: list[list[_Stretch]], link: SnapshotLink | None) -> list[_Stretch] | None:
     """The streams to replay from a snapshot, or from the beginning; None where it does not lie on them."""
-    if link is None:
-        first = groups[0]
-        return first if not first or not first[0].opened.payload.previous_epoch else None
+    first = groups[0]
+    if link is None or not link.lsn:
+        begins = not first or not first[0].opened.payload.previous_epoch
+        founded_on = first[0].opened.founded_on if first else None
+        return first if begins and founded_on == link else None
     for group in groups:
         for opened, end in group:
             if opened.epoch == link.epoch and (end is None or link.index <= end.index + 1):
@@ -351,6 +353,8 @@ def _group_of(groups: list[list[_Stretch]], link: SnapshotLink | None) -> list[_
 
 
 def _require_on_stream(streams: Streams, link: SnapshotLink) -> None:
+    if not link.lsn:
+        return  # the first OPEN names it
     place = Position(link.lsn, link.hash, link.epoch, link.index, link.end)
     if streams.holds(place) is False:
         raise Damaged("its position is not that of the journal", object=link.name)
@@ -369,8 +373,8 @@ def _was_collected(streams: Streams, group: Sequence[_Stretch]) -> bool:
 def _cut(replay: _Replay, streams: Streams, link: SnapshotLink | None) -> tuple[Opened | None, ClosedStream]:
     last = replay.last
     if last is None:
-        if link is None:
-            return None, ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH))
+        if link is None or not link.lsn:
+            return None, ClosedStream(StreamEnd(0, 0, 0, ZERO_HASH if link is None else link.hash))
         return streams.opened(link.epoch), ClosedStream(StreamEnd(link.index, link.end, link.lsn, link.hash))
     if last.record is None or streams.mode == "slot":
         return last.previous, ClosedStream(last.cut)

@@ -157,8 +157,8 @@ class _Replay:
                     yield found.flaw
                 continue
             link = found.link
-            if link.lsn < self._start:
-                continue  # older than what is stored: a collection that was interrupted left it
+            if link.lsn < self._start or (not link.lsn and link.name not in self._vouched):
+                continue  # left by a collection that was interrupted, or by somebody else who was about to found the container
             seen = self._seen.get(link.lsn)
             if seen is None:
                 yield Finding(11, "error", link.name, 0, f"it claims lsn {link.lsn}, which history does not reach")

@@ -21,6 +21,7 @@ from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
 from chunkstore_journal.early_cut import Amend, Rewind
 from chunkstore_journal.ends import naming_repair
+from chunkstore_journal.founding import Founding, MakeState
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
 from chunkstore_journal.lease import read_lease, wait_politely, write_lease
 from chunkstore_journal.mend import Mend
@@ -116,6 +117,16 @@ class ContainerJournal(JournalService):
             return self._adopt(
                 Rewind(self._streams, self._cache, self._settings, lsn=lsn, hash=hash, amend=amend).run()
             )
+
+    def found(self, make: MakeState) -> None:
+        """Make the container of a state: ``make`` writes it, behind a claim, and the container's first OPEN carries it. Nobody owns it
+        then.
+
+        Raises as ``take_over``, ``Conflict`` (it has begun), and what ``make`` raises. Retry: safe, begins anew.
+        """
+        check_writable(self._storage, self._format, self._settings)
+        with naming_repair():
+            Founding(self._streams, self._cache, self._settings, make=make).found()
 
     def _adopt(self, ownership: Ownership) -> Ownership:
         journal = ownership.journal

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from chunkstore import runtime
+from chunkstore.checksum import record_hash
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.port import Head, MetadataStore, MetadataView
+from chunkstore.metadata.port import Head, MetadataStore, MetadataView, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage, iter_listing
 from chunkstore_journal.frame import encode_frame
@@ -41,6 +43,7 @@ from chunkstore_journal.snapshot_reader import (
     Tally,
     decode_snapshot_header,
     part_name,
+    read_back,
     read_snapshot,
     read_snapshot_header,
     verify_snapshot,
@@ -62,11 +65,15 @@ __all__ = [
     "read_snapshot",
     "read_snapshot_header",
     "verify_snapshot",
+    "write_base",
     "write_rows",
     "write_snapshot",
 ]
 
 PART_BYTES = 64 * MIB
+BASE_PART_BYTES = 16 * MIB
+_NO_HEADER = b"\0"
+"""Stands for a header that is not known yet."""
 _BLOCK_BYTES = 1 * MIB
 """A block is closed when its rows reach this; with the longest row on top it stays below the readers' limit."""
 _SYNC_BYTES = 64 * MIB
@@ -142,21 +149,22 @@ class _PartsSink:
         self._storage = storage
         self._name = name
         self._part_bytes = part_bytes
-        self._header = b""
+        self.header = b""
+        """The first frame; one that is only known at last is put here then, in the place of any first one."""
         self._parts: list[_Part] = []
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self.size = 0
 
     def write(self, frame: bytes) -> None:
-        if not self._header:
-            self._header = frame
+        if not self.header:
+            self.header = frame
             return
         self._pending.append(frame)
         self._pending_bytes += len(frame)
         if self._pending_bytes >= self._part_bytes:
             data = b"".join(self._pending)
-            self._storage.create(part_name(self._name, len(self._parts)), data)
+            self._create(part_name(self._name, len(self._parts)), data)
             self._parts.append(_Part(len(data), blake2b(data, digest_size=FILE_HASH_BYTES).digest()))
             self.size += len(data)
             self._pending.clear()
@@ -165,7 +173,7 @@ class _PartsSink:
     def finish(self) -> bytes:
         if self._parts:
             self._pending.insert(0, _frame(FrameKind.PARTS, tuple(tuple(part) for part in self._parts)))
-        self._pending.insert(0, self._header)
+        self._pending.insert(0, self.header)
         state = blake2b(digest_size=FILE_HASH_BYTES)
         for piece in self._pending:
             state.update(piece)
@@ -173,8 +181,13 @@ class _PartsSink:
 
     def end(self, trailer: bytes) -> None:
         data = b"".join((*self._pending, trailer))
-        self._storage.create(self._name, data)
+        self._create(self._name, data)
         self.size += len(data)
+
+    def _create(self, name: str, data: bytes) -> None:
+        self._storage.create(name, data)
+        if self._storage.capabilities.append:
+            self._storage.sync([name])  # elsewhere it is durable already
 
 
 def _frame(kind: FrameKind, body: object) -> bytes:
@@ -196,6 +209,22 @@ def _blocks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
         yield flat
 
 
+def _gathered(pages: Iterable[list[tuple[bytes, bytes]]]) -> Iterator[list[bytes]]:
+    """As ``_blocks``, of pairs that come in pages which are smaller than a block, or single."""
+    flat: list[bytes] = []
+    size = 0
+    for page in pages:
+        items = [*chain.from_iterable(page)]
+        flat += items
+        size += sum(map(len, items))
+        if size >= _BLOCK_BYTES:
+            yield flat
+            flat = []
+            size = 0
+    if flat:
+        yield flat
+
+
 def object_sink(storage: ChunkStorage, name: str, part_bytes: int = PART_BYTES) -> _AppendSink | _PartsSink:
     """Writes frames to a new object, in parts where the storage cannot append. Raises what the storage raises."""
     return _AppendSink(storage, name) if storage.capabilities.append else _PartsSink(storage, name, part_bytes)
@@ -209,15 +238,25 @@ def write_rows(
     Raises ``Damaged`` (other digest, keys out of order; then there is no trailer), and what reading the pairs and writing raises.
     """
     sink.write(header)
-    blocks = 0
-    for flat in _blocks(pairs):
-        tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
-        sink.write(_frame(FrameKind.BLOCK, (blocks, flat)))
-        blocks += 1
+    blocks = _write_blocks(sink, _blocks(pairs), tally, name)
     if tally.digest != digest:
         raise Damaged(
             "the metadata rows do not have the state digest of their head; drop the cache and open again", object=name
         )
+    _write_trailer(sink, blocks, tally, digest)
+
+
+def _write_blocks(sink: RowsSink, found: Iterable[list[bytes]], tally: Tally, name: str) -> int:
+    """Write the pairs of all blocks, and count them; how many blocks there are."""
+    blocks = 0
+    for flat in found:
+        tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
+        sink.write(_frame(FrameKind.BLOCK, (blocks, flat)))
+        blocks += 1
+    return blocks
+
+
+def _write_trailer(sink: RowsSink, blocks: int, tally: Tally, digest: int) -> None:
     raw = digest.to_bytes(DIGEST_BYTES, "big")
     sink.end(_frame(FrameKind.TRAILER, (blocks, tally.rows, tally.index_entries, raw, sink.finish())))
 
@@ -264,6 +303,46 @@ def write_snapshot(
         _try_delete(storage, name)
         raise
     return SnapshotReport(name, view.head.position, view.head.digest, tally.rows, sink.size)
+
+
+def write_base(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    *,
+    container: bytes,
+    epoch: int,
+    token: bytes,
+    pages: Iterable[list[tuple[bytes, bytes]]],
+    part_bytes: int = BASE_PART_BYTES,
+) -> SnapshotLink:
+    """Write rows and index entries, which come in ascending key order, in pages of up to 2 MiB, as the state that a container begins with
+    (protocol 3.11); durable, and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of nobody else's history can
+    it be a part.
+
+    What the rows sum up to is known at last, so they always lie in parts, and the header is written behind them. Memory: some
+    ``part_bytes``. Raises and leaves what ``write_snapshot`` does, and what reading the pages raises. Retry: safe (a new name each time).
+    """
+    name = names.snapshot(0, epoch, runtime.token(8).hex())
+    sink, tally = _PartsSink(storage, name, part_bytes), Tally()
+    try:
+        sink.header = _NO_HEADER
+        blocks = _write_blocks(sink, _gathered(pages), tally, name)
+        raw = tally.digest.to_bytes(DIGEST_BYTES, "big")
+        position = Position(0, record_hash(token + raw), 0, 0, 0)
+        fields = (container, epoch, tuple(position), raw, runtime.now_ms())
+        sink.header = _frame(FrameKind.HEADER, fields)
+        _write_trailer(sink, blocks, tally, tally.digest)
+        reader = read_back(storage, name, container=container)
+        link = reader.header.link(name)
+        if (link.hash, link.digest) != (position.hash, tally.digest) or (reader.rows, reader.index_entries) != (
+            tally.rows,
+            tally.index_entries,
+        ):
+            raise Damaged("the snapshot read back is not the one written", object=name)
+    except Exception:
+        _try_delete(storage, name)
+        raise
+    return link
 
 
 def _try_delete(storage: ChunkStorage, name: str) -> None:

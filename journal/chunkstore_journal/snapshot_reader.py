@@ -16,7 +16,7 @@ from hashlib import blake2b
 from operator import lt
 from typing import NamedTuple
 
-from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
+from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest, rows_digest
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.keys import EXTENT, ROW_KINDS, RUN
@@ -42,6 +42,7 @@ __all__ = [
     "decode_position",
     "decode_snapshot_header",
     "part_name",
+    "read_back",
     "read_snapshot",
     "read_snapshot_header",
     "verify_snapshot",
@@ -90,11 +91,11 @@ class Tally:
     """Counts and sums what passes; the same code for the writer and the reader. ``kinds``: of the keys that may come; without
     ``digests`` nothing is summed, and ``digest`` stays 0."""
 
-    __slots__ = ("_digests", "_kinds", "digest", "index_entries", "last_key", "rows")
+    __slots__ = ("_kinds", "digest", "index_entries", "last_key", "rows", "sums")
 
     def __init__(self, kinds: AbstractSet[int] = _KINDS, *, digests: bool = True) -> None:
         self._kinds = kinds
-        self._digests = digests
+        self.sums = digests
         self.rows = 0
         self.index_entries = 0
         self.digest = 0
@@ -112,8 +113,13 @@ class Tally:
         self.last_key = keys[-1]
         digest = self.digest
         rows = 0
-        if kinds <= ROW_KINDS and not self._digests:
+        if kinds <= ROW_KINDS and not self.sums:
             rows = len(keys)
+        elif kinds <= ROW_KINDS:
+            rows = len(keys)
+            digest += rows_digest(keys, values)
+        elif kinds & ROW_KINDS and not self.sums:
+            rows = sum(key[0] in ROW_KINDS for key in keys)
         elif kinds & ROW_KINDS:
             for key, value in zip(keys, values, strict=True):
                 if key[0] in ROW_KINDS:
@@ -279,7 +285,7 @@ class RowsReader:
             refuse(
                 f"{rows} rows and {index_entries} index entries are announced, others were read", self._name, position
             )
-        if not digest == self._digest == tally.digest:
+        if digest != self._digest or (tally.sums and tally.digest != digest):
             refuse("the rows do not have the digest that is named", self._name, position)
         if self._source.hash.digest() != file_hash:
             refuse("the hash of its bytes is wrong", self._name, position)
@@ -291,7 +297,7 @@ class RowsReader:
 class SnapshotReader(RowsReader):
     """One pass over a snapshot. ``header`` is there at once; the rest as ``RowsReader``."""
 
-    def __init__(self, storage: ChunkStorage, name: str, *, container: bytes) -> None:
+    def __init__(self, storage: ChunkStorage, name: str, *, container: bytes, digests: bool = True) -> None:
         try:
             check_object_name(name)
         except InvalidArgument as error:
@@ -311,7 +317,7 @@ class SnapshotReader(RowsReader):
         self.header = _header(value, name, FRAME_HEADER_BYTES)
         if self.header.container != container:
             refuse("the snapshot belongs to another container", name, 0)
-        super().__init__(source, name, part=part, digest=self.header.digest, tally=Tally())
+        super().__init__(source, name, part=part, digest=self.header.digest, tally=Tally(digests=digests))
 
 
 def read_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
@@ -321,7 +327,16 @@ def read_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> Snap
 
 def verify_snapshot(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
     """Read a snapshot to its end, so that all of it is known to be right. Raises as ``SnapshotReader`` says."""
-    reader = read_snapshot(storage, name, container=container)
+    return _read_to_end(SnapshotReader(storage, name, container=container))
+
+
+def read_back(storage: ChunkStorage, name: str, *, container: bytes) -> SnapshotReader:
+    """As ``verify_snapshot``, for who has just summed up the very rows that went into it: the hash over its bytes says that they are
+    those."""
+    return _read_to_end(SnapshotReader(storage, name, container=container, digests=False))
+
+
+def _read_to_end(reader: SnapshotReader) -> SnapshotReader:
     for _ in reader.blocks():
         pass
     return reader

@@ -258,8 +258,11 @@ def _last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | N
 
 
 def has_beginning(streams: Streams) -> bool:
-    """Whether the first stream of history still has its first record, or never had any. Raises ``Damaged`` (on the way there)."""
+    """Whether history can be followed from nothing on: its first stream still has its first record, or never had any. Where it begins with
+    a state it begins with that snapshot. Raises ``Damaged`` (on the way there)."""
     for leg in legs_of_history(streams, find_last_claim(streams)):
+        if leg.opened.founded_on is not None:
+            return False
         epoch, names = leg.opened.epoch, streams.names
         first = names.log(epoch) if streams.mode == "append" else names.slot(epoch, 1)
         return leg.end.index <= 1 or streams.storage.exists(first)

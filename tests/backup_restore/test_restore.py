@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup import importing, survey
+from chunkstore.backup import founding, spool, survey
 from chunkstore.backup.restore import RestoreReport, restore_on
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunksMissing,
-    Conflict,
     ContainerNotFound,
     Damaged,
     InvalidArgument,
@@ -208,7 +207,6 @@ def test_rot_is_found_on_the_way_and_nobody_sees_what_is_half_made(world: World,
         restored(world, target, lsn=lsn)
     assert caught.value.object == chunk
     refused(Unsupported, target.open, target.replica)
-    refused(InvalidArgument, lambda: restored(world, target, lsn=lsn - 1))
     world.overwrite(chunk, sound)
     restored(world, target, lsn=lsn)
     assert described(target.open()) == expected
@@ -240,8 +238,7 @@ def test_it_goes_on_wherever_it_was_interrupted(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch, *, after: bool
 ) -> None:
     """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
-    monkeypatch.setattr(importing, "_CHUNKS", 3)
-    monkeypatch.setattr(importing, "_ROWS", 1)
+    monkeypatch.setattr(founding, "_PAGE", 3)
     monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 70_000)
     monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 100_000)
     store = filled(world)
@@ -271,11 +268,11 @@ def test_it_goes_on_wherever_it_was_interrupted(
     assert tried > 10
 
 
-def test_a_long_segment_and_many_writers_take_several_records(
+def test_a_long_segment_and_many_writers_come_page_by_page(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "_CHUNKS", 4)
-    monkeypatch.setattr(importing, "_ROWS", 3)
+    monkeypatch.setattr(founding, "_PAGE", 4)
+    monkeypatch.setattr(spool, "_PAGE", 3)
     store = world.open(rolling=4)
     world.still(store)
     store.create("a")
@@ -330,13 +327,19 @@ def test_between_storages_that_append_and_that_do_not(world: World, tmp_path: Pa
         other.close()
 
 
-def test_a_state_of_the_import_itself_is_refused(world: World, target: World) -> None:
-    filled(world).close()
+def test_history_begins_with_the_whole_state(world: World, target: World) -> None:
+    """Its first record is a moment like any other, also where a snapshot of later stands."""
+    store = filled(world)
+    expected = described(store)
+    store.close()
     restored(world, target)
-    new = target.open()
+    new = target.open(pitr_horizon_s=3600)
     world.still(new)
-    refused(Unsupported, lambda: target.replica(at_lsn=2))
-    assert target.replica().lsn
+    new.delete("a")
+    new.snapshot()
+    new.collect()
+    assert described(target.replica(at_lsn=1)) == expected
+    assert new.check("deep") == []
 
 
 def test_the_mark_is_bounded_and_versioned() -> None:
@@ -389,8 +392,8 @@ def test_rows_that_do_not_hold_together_never_become_a_container(
         found = list(chunks_of(*given, **named))
         yield from found[: len(found) - (found[0].segment.name == "joined") if found else 0]
 
-    monkeypatch.setattr(importing, "chunks_of", shortened)
-    with pytest.raises(Conflict):
+    monkeypatch.setattr(survey, "chunks_of", shortened)
+    with pytest.raises(Damaged):
         restored(world, target, lsn=lsn)
     refused(Unsupported, target.open)
 

@@ -56,7 +56,8 @@ class StepInvariants:
     """See the module. One per run and container; everything that happens must be told, from the container's creation on.
 
     Arguments: ``names`` and ``container`` as the container has them; ``content``: an object's present, visible bytes, or None;
-    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times.
+    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times; ``foreign``:
+    as in ``StoredHistory``.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class StepInvariants:
         content: Callable[[str], bytes | None],
         on_violation: Callable[[Violation], None] | None = None,
         now: Callable[[], int] = lambda: 0,
+        foreign: Callable[[str, str], bytes | None] = lambda _url, _name: None,
     ) -> None:
         self.violations: list[Violation] = []
-        self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now)
+        self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now, foreign)
         self.fence_by_stat = True
         """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
         self._names = names
@@ -195,7 +197,7 @@ class StepInvariants:
         self._check_promises("a power cut")
         for key, raw in history.rows.items():
             if key[:1] == CHUNK and key[1:] not in history.removed:
-                self._check_chunk(self._names.chunk(key[1:]), raw, "after a power cut ")
+                self._check_chunk(key[1:], raw, "after a power cut ")
 
     # Claims, slots, logs
 
@@ -370,15 +372,15 @@ class StepInvariants:
         raw = self.history.rows.get(chunk_key(what.identity)) if what.kind == "chunk" else None
         if raw is None:
             return False
-        return self._check_chunk(name, raw, "")
+        return self._check_chunk(what.identity, raw, "")
 
-    def _check_chunk(self, name: str, raw: bytes, when: str) -> bool:
+    def _check_chunk(self, identity: bytes, raw: bytes, when: str) -> bool:
         """Invariant 20, of one chunk that H refers to; whether it is broken."""
-        foreign, _, length, crc = decode_row(raw, CHUNK_FIELDS)[:4]
-        stored = (self._content(name) or b"")[:length]
-        if foreign or (len(stored) == length and crc in (None, crc32c(stored))):
+        _, _, length, crc = decode_row(raw, CHUNK_FIELDS)[:4]
+        stored = (self.history.bytes_of(identity) or b"")[:length]
+        if len(stored) == length and crc in (None, crc32c(stored)):
             return False
-        lsn = self.history.lsn
+        lsn, name = self.history.lsn, self._names.chunk(identity)
         self._report(20, f"{when}{name} does not hold the {length} bytes that lsn {lsn} refers to")
         return True
 

@@ -21,6 +21,7 @@ from tests.judges.stored_records import (
     GARBAGE_FIELDS,
     OPEN,
     PIN_FIELDS,
+    ROOT_FIELDS,
     SEAL,
     SEGMENT_FIELDS,
     TABLE_FIELDS,
@@ -40,7 +41,9 @@ from tests.judges.stored_records import (
 __all__ = ["Entry", "StoredHistory"]
 
 _MISSING: Final = object()
-_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "_append", "_content", "_report", "_now"))
+_ROOTS: Final = b"T\x06!roots"
+"""How the keys of rows begin that say where adopted chunks lie."""
+_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "_append", "_content", "_foreign", "_report", "_now"))
 _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
@@ -76,7 +79,7 @@ class StoredHistory:
     """See the module.
 
     Arguments: ``content`` shows an object's present bytes, or None; ``report(invariant, message)`` is told of violations;
-    ``now``: the clock of ``Entry.written``.
+    ``now``: the clock of ``Entry.written``; ``foreign``: as ``content``, of an object in the root of a URL.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class StoredHistory:
         content: Callable[[str], bytes | None],
         report: Callable[[int, str], None],
         now: Callable[[], int] = lambda: 0,
+        foreign: Callable[[str, str], bytes | None] = lambda _url, _name: None,
     ) -> None:
         self._names = names
+        self._foreign = foreign
         self._uuid = container
         self._append = mode == "append"
         self._content = content
@@ -162,6 +167,26 @@ class StoredHistory:
                 if mapping is self.rows:
                     rows.pop(key, None) if old is _MISSING else rows.update({key: old})
         return rows
+
+    def bytes_of(self, identity: bytes) -> bytes | None:
+        """What the storage holds for a chunk now, its own object or the one that it was adopted from; None: nothing."""
+        found = self.adopted(self.rows.get(b"C" + identity, b""))
+        if found is None:
+            return self._content(self._names.chunk(identity))
+        url, name, offset = found
+        data = self._foreign(url, name)
+        return None if data is None else data[offset:]
+
+    def adopted(self, raw: bytes) -> tuple[str, str, int] | None:
+        """Of a chunk's row: URL and name of the object that it was adopted from, and where it begins there; None: it is our own."""
+        # Nearly all rows are of chunks of ours.
+        name, offset = decode_row(raw, CHUNK_FIELDS)[:2] if b"@" in raw else ("", 0)
+        if not name:
+            return None
+        root, _, rest = name.partition("/")
+        row = self.rows.get(_ROOTS + int(root[1:], 16).to_bytes(8))
+        url, prefix = decode_row(decode_row(row, TABLE_FIELDS)[1], ROOT_FIELDS)[:2] if row else ("", "")
+        return url, prefix + rest, offset
 
     def is_cut(self, epoch: int) -> bool:
         """Whether history has left this stream for ever, or never comes to it."""
@@ -388,7 +413,7 @@ class StoredHistory:
         for start, chunk in [self._tails.get(segment, (offset, b"")), *chunks, (offset + length, b"")]:
             if start > position and segment in self._tails:
                 begin, tail = self._tails[segment]
-                content = self._content(self._names.chunk(tail)) or b""
+                content = self.bytes_of(tail) or b""
                 found += content[position - begin : start - begin]
                 position = start
             if chunk:

@@ -32,6 +32,9 @@ _ASKING: Final = 0.3
 _LATENCY_S_ASKING: Final = 0.005
 _KEEPING: Final = 0.15
 """The share of runs without lies in which somebody keeps what the container holds."""
+_NEIGHBOURS: Final = 0.5
+"""The share of those in which another container is at work beside it, that answers who adopts from there."""
+_CALMER: Final = ("crash", "crash_at_call", "power_cut", "machine_lost")
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
 )  # fmt: skip
@@ -83,6 +86,7 @@ class Plan:
     replicas: int
     askers: int
     keepers: int
+    neighbour: bool
     segments: int
     pace: float
     fence_by_stat: bool
@@ -164,6 +168,7 @@ def draw_plan(
         replicas=choice((0, 0, 1, 2)),
         askers=0,
         keepers=0,
+        neighbour=False,
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
@@ -193,13 +198,26 @@ def _with_keepers(plan: Plan) -> Plan:
     """The same, with chunks that go, and something to wait for while they are copied."""
     random = Random(f"keepers {plan.seed}")
     mix = (*plan.mix, ("backup", random.choice((1, 3))), ("export", 1), ("collect", 3), ("truncate", 2), ("merge", 2))
+    mix += (("import", random.choice((6, 12))), ("event_again", 1))
     pace = max(plan.pace, 60.0)
-    return replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=pace)
+    kept = replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=pace)
+    if random.random() >= _NEIGHBOURS:
+        return kept
+    # Whoever adopts, and gives up what he has adopted, asks and is answered: that takes its time.
+    kept = replace(_slowed(kept, random), neighbour=True, mix=(*mix, ("import", 6)))
+    weather = replace(kept.weather, **{name: getattr(kept.weather, name) / 5 for name in _CALMER})
+    return replace(kept, pace=max(kept.pace, 100.0), weather=weather)
 
 
 def _with_askers(plan: Plan) -> Plan:
-    """The same, slow enough for the pauses of those who ask and of owners that look, which are no settings."""
+    """The same, and some who ask."""
     random = Random(f"askers {plan.seed}")
+    slowed = _slowed(plan, random)
+    return replace(slowed, askers=random.choice((1, 2, 3)))
+
+
+def _slowed(plan: Plan, random: Random) -> Plan:
+    """The same, slow enough for the pauses of those who ask and of owners that look, which are no settings."""
     latency_s = max(plan.latency_s, _LATENCY_S_ASKING)
     slower = latency_s / plan.latency_s
     times = {name: getattr(plan.settings, name) for name in _TIMES}
@@ -217,7 +235,6 @@ def _with_askers(plan: Plan) -> Plan:
         latency_s=latency_s,
         timeout_s=plan.timeout_s * slower,
         pace=max(plan.pace, 60.0),
-        askers=random.choice((1, 2, 3)),
     )
 
 

@@ -53,7 +53,7 @@ def judge(run: RootRun) -> None:
 def _everybody_ends(run: RootRun) -> bool:
     """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
     patience_s = _PATIENCE * run.plan.timeout_s + (_POLITE_S if run.plan.settings.lease_s else 0.0)
-    patience_s += _ASKING_S if run.plan.askers else 0.0
+    patience_s += _ASKING_S if run.plan.askers or run.plan.keepers else 0.0
     for _ in range(_PATIENCE):
         busy = [life for life in run.lives if not life.finished and not life.process.dead]
         if not busy:

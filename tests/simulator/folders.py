@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from chunkstore.checksum import BytesLike
+from chunkstore.errors import ChunkNotFound
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ListPage
 
 __all__ = ["FolderStorage"]
@@ -28,6 +30,14 @@ class FolderStorage(BaseChunkStorage):
     def _own(self, info: ChunkInfo) -> ChunkInfo:
         return info._replace(name=info.name.removeprefix(self._folder))
 
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """What is not there is not there under its name in this root."""
+        try:
+            yield
+        except ChunkNotFound as error:
+            raise ChunkNotFound(error.chunk.removeprefix(self._folder)) from error
+
     def do_exists(self, name: str) -> bool:
         return self._inner.do_exists(self._folder + name)
 
@@ -41,25 +51,32 @@ class FolderStorage(BaseChunkStorage):
         self._inner.do_put(self._folder + name, data)
 
     def do_open(self, name: str) -> bool:
-        return self._inner.do_open(self._folder + name)
+        with self._inside():
+            return self._inner.do_open(self._folder + name)
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
-        return self._inner.do_read(self._folder + name, offset, length)
+        with self._inside():
+            return self._inner.do_read(self._folder + name, offset, length)
 
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
-        return self._inner.do_read_into(self._folder + name, offset, buffer)
+        with self._inside():
+            return self._inner.do_read_into(self._folder + name, offset, buffer)
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
-        return self._inner.do_write(self._folder + name, offset, data)
+        with self._inside():
+            return self._inner.do_write(self._folder + name, offset, data)
 
     def do_sync(self, names: Sequence[str]) -> None:
-        self._inner.do_sync([self._folder + name for name in names])
+        with self._inside():
+            self._inner.do_sync([self._folder + name for name in names])
 
     def do_harden(self, name: str) -> None:
-        self._inner.do_harden(self._folder + name)
+        with self._inside():
+            self._inner.do_harden(self._folder + name)
 
     def do_delete(self, name: str) -> None:
-        self._inner.do_delete(self._folder + name)
+        with self._inside():
+            self._inner.do_delete(self._folder + name)
 
     def do_list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         page = self._inner.do_list(self._folder + prefix, None if after is None else self._folder + after, limit)
@@ -67,12 +84,14 @@ class FolderStorage(BaseChunkStorage):
         return ListPage(tuple(map(self._own, page.items)), following)
 
     def do_stat(self, name: str) -> ChunkInfo:
-        return self._own(self._inner.do_stat(self._folder + name))
+        with self._inside():
+            return self._own(self._inner.do_stat(self._folder + name))
 
     def do_compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        return self._inner.do_compose(
-            self._folder + name, [item._replace(name=self._folder + item.name) for item in ranges]
-        )
+        with self._inside():
+            inside = [item._replace(name=self._folder + item.name) for item in ranges]
+            return self._inner.do_compose(self._folder + name, inside)
 
     def do_identity(self, name: str) -> bytes:
-        return self._inner.do_identity(self._folder + name)
+        with self._inside():
+            return self._inner.do_identity(self._folder + name)

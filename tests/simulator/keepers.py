@@ -14,23 +14,27 @@ from random import Random
 from typing import Final
 
 from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
-from chunkstore.backup.restore import restore_on
+from chunkstore.config import DefragPolicy
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunksMissing,
     ChunkstoreError,
     InvalidArgument,
     PastCollected,
+    SegmentNotFound,
     Unsupported,
 )
 from chunkstore.replica import Replica
+from tests.judges.imports import AS_IT_IS, Plan
 from tests.judges.kept_states import shown_state
+from tests.simulator.import_verbs import draw_names
 from tests.simulator.keeping import BACKUPS, Keeping, Observation, Target, fresh_cache
 from tests.simulator.roots import RootRun
 from tests.simulator.world import Process
 
 __all__ = ["Keepers"]
 
-_VERBS: Final = ("backup",) * 4 + ("restore",) * 3 + ("past",) * 3 + ("peek", "kept", "kept")
+_VERBS: Final = ("backup",) * 4 + ("restore",) * 3 + ("past",) * 3 + ("peek", "kept", "kept", "serve")
 _TARGETS_MAX: Final = 3
 _BACK: Final = 15
 
@@ -42,6 +46,7 @@ class Keepers:
         self._run = run
         self._keeping = keeping
         self._processes: list[Process] = []
+        self._neighbour: Process | None = None
 
     def turn(self) -> None:
         """Who has died is begun again; some are struck."""
@@ -50,16 +55,19 @@ class Keepers:
         awake = [process for process in self._processes if process.frozen is None]
         if len(awake) < run.plan.keepers and len(self._processes) < run.plan.keepers + 2:
             self._begin()
+        if run.plan.neighbour and (self._neighbour is None or self._neighbour.dead):
+            self._neighbour = self._begin(neighbour=True)
         for process in awake:
             run.strike_reader(process)
 
-    def _begin(self) -> None:
+    def _begin(self, *, neighbour: bool = False) -> Process:
         run = self._run
         process = run.process(f"k{len(run.world.processes)}", f"host{run.random.randrange(run.plan.machines)}")
         self._processes.append(process)
         self._keeping.readers.add(process)
         life = _Life(run, self._keeping, process)
-        run.lives.append(run.scheduler.spawn(process, life.live, "keeper"))
+        run.lives.append(run.scheduler.spawn(process, life.neighbour if neighbour else life.live, "keeper"))
+        return process
 
 
 class _Life:
@@ -74,19 +82,27 @@ class _Life:
 
     def live(self) -> None:
         """Keep, until the run ends."""
+        while not self._run.ending:
+            self._try(self._random.choice(_VERBS))
+
+    def neighbour(self) -> None:
+        """Have another container at work beside the run's, until the run ends."""
+        while not self._run.ending:
+            whole = any(target.whole for target in self._keeping.targets)
+            self._try("serve" if whole and self._random.random() < 0.95 else "restore")
+
+    def _try(self, verb: str) -> None:
         run, random = self._run, self._random
-        while not run.ending:
-            verb = random.choice(_VERBS)
-            since, before = run.recorder.now(), set(self._keeping.root.counting)
-            try:
-                getattr(self, f"_{verb}")()
-            except ChunkstoreError as error:
-                # A backup that is given up under its reader may be told of in any way; one that no LIST shows is not there.
-                given_up = not before <= self._keeping.root.counting.keys()
-                unseen = run.plan.weather.stale_list and _is_no_such_backup(error)
-                if not run.world.scheduler.killing and not given_up and not unseen:
-                    run.recorder.judge(f"keeping ({verb})", "", error, since)
-            run.world.runtime.sleep_s(run.plan.latency_s * 30 * random.random())
+        since, before = run.recorder.now(), set(self._keeping.root.counting)
+        try:
+            getattr(self, f"_{verb}")()
+        except ChunkstoreError as error:
+            # A backup that is given up under its reader may be told of in any way; one that no LIST shows is not there.
+            given_up = not before <= self._keeping.root.counting.keys()
+            unseen = run.plan.weather.stale_list and _is_no_such_backup(error)
+            if not run.world.scheduler.killing and not given_up and not unseen:
+                run.recorder.judge(f"keeping ({verb})", "", error, since)
+        run.world.runtime.sleep_s(run.plan.latency_s * 30 * random.random())
 
     # Verbs
 
@@ -152,22 +168,18 @@ class _Life:
         target = self._target()
         if target is None:
             return
-        old = self._process.at(BACKUPS) if target.of_backup else self._process.storage
-        new = self._process.at(target.folder)
+        lsn = target.lsn
         try:
-            restore_on(
-                old,
-                new,
-                lsn=target.lsn,
-                container=self._run.world.container,
-                settings=self._run.plan.settings,
-                caches=lambda role: fresh_cache(new if role == "owner" else old, role),
-            )
+            target.make(self._process, self._run.plan.settings)
             target.whole = True
         except (PastCollected, ChunksMissing):
             if target.of_backup:
                 raise
         except InvalidArgument as error:
+            if error.argument == "lsn" and target.adopts:
+                if target.lsn == lsn:
+                    target.lsn = self._some_lsn(0)  # behind the pin, which this try has made
+                return
             # Else it is whole already, which the end finds out, or its backup was given up long ago.
             known = {lsn for lsn, _ in self._keeping.root.counting.values()}
             if error.argument != "new_root" and not (_is_no_such_backup(error) and target.lsn not in known):
@@ -187,20 +199,83 @@ class _Life:
             lsn, of_backup = self._some_lsn(), False
         if not lsn:
             return None
-        targets.append(Target(f"n{len(targets)}/", lsn, of_backup=of_backup))
+        plan, adopts = self._some_plan(lsn, of_backup=of_backup)
+        targets.append(Target(f"n{len(targets)}/", lsn, of_backup=of_backup, plan=plan, adopts=adopts))
         return targets[-1]
 
-    def _some_lsn(self) -> int:
+    def _some_plan(self, lsn: int, *, of_backup: bool) -> tuple[Plan, bool]:
+        """Half of all targets are everything as it is; and whether chunks stay where they are, which an owner has to pin."""
+        random = self._random
+        if random.random() < 0.5:
+            return AS_IT_IS, False
+        storage = self._process.at(BACKUPS) if of_backup else self._process.storage
+        with open_replica_on(
+            storage,
+            container=self._run.world.container,
+            settings=self._run.plan.settings,
+            cache=fresh_cache(storage, "past"),
+            at_lsn=lsn,
+        ) as view:
+            names = [info.name for info in view.segments()]
+        adopts = not of_backup and bool(self._run.plan.askers) and random.random() < 0.5
+        return (draw_names(random, names, "x-", usual=False) if names else AS_IT_IS), adopts
+
+    def _some_lsn(self, back: int = _BACK) -> int:
         """The present, or not long ago; 0: there is no history yet."""
         with self._process.opening_replica()() as replica:
             lsn = replica.refresh()
-        return max(min(lsn, 1), lsn - self._random.randrange(_BACK))
+        return max(min(lsn, 1), lsn - (self._random.randrange(back) if back else 0))
+
+    def _serve(self) -> None:
+        """Own a container that was made before: cut off, delete, merge and collect what it has, and answer who adopts from there."""
+        targets = [target for target in self._keeping.targets if target.whole and not target.is_served]
+        if not targets:
+            return
+        target, random, run = self._random.choice(targets), self._random, self._run
+        target.cut, target.server = True, self._process
+        storage = self._process.at(target.folder)
+        settings = run.world.settings_with({"ask_s": run.plan.latency_s * 2})
+        try:
+            with open_store_on(
+                storage,
+                container=run.world.container,
+                create=False,
+                settings=settings,
+                cache=fresh_cache(storage, "owner"),
+            ) as store:
+                for _ in range(random.choice((5, 20, 80))):
+                    if run.ending:
+                        return
+                    with suppress(SegmentNotFound):
+                        self._wear(store)
+                    run.world.runtime.sleep_s(run.plan.latency_s * 30 * random.random())
+        finally:
+            if target.server is self._process:
+                target.server = None
+
+    def _wear(self, store: ChunkedSegmentStorage) -> None:
+        random = self._random
+        names = [info.name for info in store.segments()]
+        dice = random.random()
+        if dice < 0.4 or not names:
+            store.collect()
+        elif dice < 0.6:
+            info = store.info(random.choice(names))
+            store.truncate(info.name, random.randrange(info.start_offset, info.length + 1))
+        elif dice < 0.65 and len(names) > 1:
+            store.delete(random.choice(names))
+        elif dice < 0.8:
+            store.defrag(random.choice(names), policy=DefragPolicy(fanout=2))
+        else:
+            info = store.info(random.choice(names))
+            store.read(info.name, info.start_offset, 1 << 16)
 
     def _peek(self) -> None:
         """Open what is being restored: nobody may, before it is whole."""
         if not self._keeping.targets:
             return
         target = self._random.choice(self._keeping.targets)
+        lsn = target.lsn
         storage, container, settings = (
             self._process.at(target.folder),
             self._run.world.container,
@@ -218,12 +293,13 @@ class _Life:
                 raise
             return
         with opened:
-            self._remember_restored(opened, target)
+            self._remember_restored(opened, target, lsn)
 
-    def _remember_restored(self, opened: Replica, target: Target) -> None:
-        shown = shown_state(opened, f"what was restored in {target.folder}", self._writers, point=(target.lsn, b""))
+    def _remember_restored(self, opened: Replica, target: Target, lsn: int) -> None:
+        shown = shown_state(opened, f"what was restored in {target.folder}", self._writers, point=(lsn, b""))
         target.whole = True
-        self._keeping.shown.append(Observation(shown, versions=False))
+        item = Observation(shown, versions=False, plan=target.plan, cut=target.cut, founded=target.founded)
+        self._keeping.shown.append(item)
 
 
 def _is_no_such_backup(error: ChunkstoreError) -> bool:

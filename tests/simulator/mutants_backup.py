@@ -14,7 +14,7 @@ __all__ = ["BACKUP_MUTANTS"]
 _KEEPING: Final = "chunkstore.backup.keeping"
 _ROUNDS: Final = "chunkstore.backup.rounds:_Run"
 _COPIES: Final = "chunkstore.backup.copies"
-_TAKE_IN: Final = "chunkstore.operations.take_in"
+_FOUNDING: Final = "chunkstore.backup.founding"
 _BRING: Final = "chunkstore.operations.bring_chunks"
 
 
@@ -112,9 +112,9 @@ BACKUP_MUTANTS: Final = (
         "restore-ids",
         "segments that are restored keep their ids",
         Patch(
-            f"{_TAKE_IN}:take_in",
-            "ids = {name: _id_of(container, owned, name) for name in names}",
-            "ids = {part.segment.name: part.segment.id for part in batch.parts}",
+            f"{_FOUNDING}:State._pages",
+            "identity, left = next(self._ids),",
+            "identity, left = segment.id,",
         ),
     ),
     _mutant(
@@ -131,13 +131,51 @@ BACKUP_MUTANTS: Final = (
     _mutant(
         "restore-no-events",
         "a restore leaves out the last events of writers",
-        Patch(f"{_TAKE_IN}:_plan_part", "for writer, value in part.writers:", "for writer, value in ():"),
+        Patch(f"{_FOUNDING}:State._keep_writers", "for key, raw in view.scan(start, stop):", "for key, raw in ():"),
     ),
     _mutant(
         "restore-empty-first",
         "a container that is about to be restored can be opened empty",
-        Patch("chunkstore.backup.target:open_target", "imports=True", "imports=False"),
+        Patch("chunkstore.backup.target:make_container", "imports=True", "imports=False"),
         tests=("tests/simulation/test_kept.py",),
+    ),
+    _mutant(
+        "restore-unread-copies",
+        "what a restore that died has copied is believed, whatever is in it",
+        Patch(
+            f"{_BRING}:find_copied",
+            "_windows(place, _Pieces(place, ids), segment, chunk)",
+            "_windows(place, _Pieces(place, ids), segment, chunk._replace(borders=None))",
+        ),
+        tests=("tests/backup_restore/test_founding.py",),
+    ),
+    _mutant(
+        "restore-other-digest",
+        "the first record does not say what the rows of its snapshot sum up to",
+        Patch(
+            "chunkstore_journal.founding:Founding._go_on",
+            "Head(Position(link.lsn, link.hash, 0, 0, 0), link.digest)",
+            "Head(Position(link.lsn, link.hash, 0, 0, 0), 0)",
+        ),
+        tests=("tests/backup_restore/test_founding.py",),
+    ),
+    _mutant(
+        "restore-before-chunks",
+        "the first record counts before the chunks that it speaks of are durable",
+        Patch(f"{_BRING}:copy_chunk", "storage.sync((handle.name,))", "pass"),
+        kinds=POSIX,
+        needs=("power_cut",),
+        tests=("tests/backup_restore/test_founding.py",),
+    ),
+    _mutant(
+        "restore-before-snapshot",
+        "the first record counts before the snapshot that it carries was read back",
+        Patch(
+            "chunkstore_journal.snapshot:write_base",
+            "reader = read_back(storage, name, container=container)",
+            "return SnapshotLink(name, 0, position.hash, tally.digest, 0, 0, 0)",
+        ),
+        tests=("tests/backup_restore/test_founding.py",),
     ),
     _mutant(
         "promote-own-state",

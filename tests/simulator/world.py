@@ -49,6 +49,7 @@ from tests.simulator.faults import CLASSES, Faults, Weather
 from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
+from tests.simulator.reached import Reached, folder_of
 from tests.simulator.s3 import S3Backend
 from tests.simulator.scheduler import NS, Scheduler, Task
 from tests.simulator.virtual import VirtualRuntime
@@ -123,6 +124,11 @@ class Process(WiredProcess):
         """The storage whose root is a folder of the world's, ``/`` behind its name."""
         assert isinstance(self._client, BaseChunkStorage)
         return self.world.wrap(FolderStorage(self._client, folder))
+
+    @property
+    def root_url(self) -> str:
+        """The URL of the world's storage."""
+        return self._client.url
 
     # Doing something
 
@@ -322,6 +328,8 @@ class World(Closing):
         self.storage_calls = 0
         self.trace: list[str] | None = None
         self.format = self._create_container()
+        self._root_url = ""
+        self._reached = Reached(self._storage_at)
 
     def close(self) -> None:
         """End every process; give the runtime back to production."""
@@ -332,6 +340,7 @@ class World(Closing):
         self.observers.clear()
         if isinstance(self.backend, BoundPosixBackend | BoundS3Backend | BoundHdfsBackend):
             self.backend.close()
+        self._reached.close()
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
@@ -345,6 +354,28 @@ class World(Closing):
         if isinstance(storage, ServerBacked):
             return founder.run(lambda: create_container(storage, self.names, self.settings, probe=probe_storage))
         return create_container(storage, self.names, self.settings)
+
+    def present(self) -> Process:
+        """The process that is at work."""
+        process = self.scheduler.current.process
+        assert isinstance(process, Process)
+        return process
+
+    def _storage_at(self, url: str) -> ChunkStorage | None:
+        process = self.present()
+        folder = folder_of(process.root_url, url)
+        return None if folder is None else process.at(folder)
+
+    def content_at(self, url: str, name: str) -> bytes | None:
+        """What is visible under a name in the root of a URL; None: nothing, or the root is none of this world's."""
+        there = self.name_at(url, name)
+        return None if there is None else self.backend.content(there)
+
+    def name_at(self, url: str, name: str) -> str | None:
+        """What a name in the root of a URL is called in this world; None: the root is none of it."""
+        self._root_url = self._root_url or self.processes[0].root_url
+        folder = folder_of(self._root_url, url)
+        return None if folder is None else folder + name
 
     @property
     def mode(self) -> str:

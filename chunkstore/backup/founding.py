@@ -1,0 +1,441 @@
+"""The state that a new container begins with: what is taken in, with ids of its own (every restore, and imports into new containers).
+
+Promises: one pass; rows and index entries come in ascending order, as a snapshot wants them, in memory that does not grow with them. Ids
+are counted under the epoch of the claim, in the order of the lists, so that a chunk's neighbours are known before they come. What a
+snapshot holds is whole by itself: chunks are there, and durable, before their rows are handed on. Offsets, attributes, seals, labels of
+time, writers' last events and rows of tables stay. Garbage, sessions, pins and the position of scrubbing stay behind: they speak of the
+other history. Whoever comes after a try that died finds its copies by their ids, which are counted alike, reads and compares them, and
+makes only the rest. Leaves out: what is looked at before (``survey``), the claim and the OPEN (``backup.target``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from heapq import merge
+from itertools import accumulate, chain
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from chunkstore import runtime
+from chunkstore.backup.spool import Spool
+from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_behind
+from chunkstore.blocks import Borders
+from chunkstore.errors import Damaged, NotOwner
+from chunkstore.metadata.blocks import border_rows
+from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
+from chunkstore.metadata.index import extent_entries, run_entry
+from chunkstore.metadata.keys import (
+    CHUNK,
+    RETENTION_NAMESPACE,
+    root_key,
+    segment_key,
+    table_key,
+    writer_key,
+    writer_range,
+)
+from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.roots import encode_root
+from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment, foreign_object
+from chunkstore.operations.bring_chunks import (
+    Brought,
+    ForeignChunk,
+    Place,
+    copy_chunk,
+    find_copied,
+    piece_bytes,
+    side_by_side,
+)
+from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, RootRecord, SegmentRecord, TableRecord
+from chunkstore.storage import iter_listing
+
+__all__ = ["Chunks", "State"]
+
+Pair: TypeAlias = tuple[bytes, bytes]
+_Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int | None, int]
+"""Of a chunk there: name, length, where its borders lie and their CRCs (None and its own CRC: one block; None and None: not known),
+label."""
+_Piece: TypeAlias = tuple[bytes, int, int | None, int, str, Borders | None]
+"""Of a chunk here: id, length, CRC, label, ``object``, and borders where there are several blocks."""
+
+_PAGE: Final = 1_024
+_FIRST_VERSION: Final = 1
+"""Of rows of tables: the OPEN's lsn."""
+_by_key = itemgetter(0)
+
+
+class Chunks:
+    """What a survey found of the chunks, put aside until they are brought (``survey(keep=chunks.keep)``)."""
+
+    def __init__(self) -> None:
+        self._kept = Spool[_Kept]()
+
+    def keep(self, found: list[FoundChunk]) -> None:
+        """Put these behind what is there."""
+        kept: list[_Kept] = []
+        for _, _, (name, length, borders, created_ms), _ in found:
+            if borders is None:
+                kept.append((name, length, None, None, created_ms))
+            elif len(borders.at) == 2:
+                kept.append((name, length, None, borders.crcs[1], created_ms))
+            else:
+                kept.append((name, length, tuple(borders.at), tuple(borders.crcs), created_ms))
+        self._kept.add(kept)
+
+    def pages(self) -> Iterator[list[_Kept]]:
+        """All of them."""
+        return self._kept.pages()
+
+    def close(self) -> None:
+        """Forget them. Safe to repeat."""
+        self._kept.close()
+
+
+class _Run(NamedTuple):
+    """Chunks of one segment, in order; ``first``: the number of the first one here. ``is_last``: no more follow."""
+
+    segment: SegmentRecord
+    id: int
+    first: int
+    chunks: list[_Kept]
+    is_last: bool
+
+
+class State:
+    """The rows of one claim: ``pairs``, once. ``adopt``: the root where the source's own chunks stay; None: they are copied."""
+
+    def __init__(
+        self,
+        source: Source,
+        chunks: Chunks,
+        place: Place,
+        *,
+        epoch: int,
+        goes_on: bool,
+        adopt: RootRecord | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> None:
+        self._source = source
+        self._chunks = chunks
+        self._place = place
+        self._epoch = epoch
+        self._adopt = adopt
+        self._progress = progress or (lambda _: None)
+        self._ids = itertools.count((epoch << 32) + 1)
+        self._root = next(self._ids) if adopt is not None else 0
+        self._tail = int.from_bytes(source.origin.hash[:4], "big")
+        """Of the ids of chunks, in the place of chance: whoever takes in the same finds them."""
+        self._piece_bytes = piece_bytes(place)
+        self._are_single = place.storage.capabilities.append
+        self._former = self._find_former() if goes_on else {}
+        self._files = ExitStack()
+        self._segments = self._spool()
+        self._renamed: list[Pair] = []
+        self._writers = self._spool()
+        self._runs = self._spool()
+        self._extents = self._spool()
+        self._blocks: dict[bytes, Spool[Pair]] = {}
+        self._references = self._adopted_bytes = 0
+
+    def _spool(self) -> Spool[Pair]:
+        made = Spool[Pair]()
+        self._files.callback(made.close)
+        return made
+
+    def pages(self) -> Iterator[list[Pair]]:
+        """All rows and index entries, ascending. Raises ``Damaged`` and ``ChunkNotFound`` (a chunk), ``NotOwner`` (somebody claims after
+        us), ``InvalidArgument`` (a name), and what the storages raise."""
+        with self._files:
+            yield from self._chunk_rows()
+            blocks = [self._blocks[epoch] for epoch in sorted(self._blocks)]
+            tables, policies = self._tables(), self._tables(policies=True)
+            found = chain(
+                merge(self._segments, sorted(self._renamed), key=_by_key),
+                merge(*blocks, self._root_row(), sorted(policies), self._writers, tables, key=_by_key),
+                self._runs,
+            )
+            yield from ([pair] for pair in found)
+            yield from self._extents.pages()
+
+    # ---- chunks
+
+    def _chunk_rows(self) -> Iterator[list[Pair]]:
+        if not self._former:
+            yield from self._rows_as_they_come()
+            return
+        # What a former epoch has copied has ids of that epoch.
+        by_epoch: dict[bytes, Spool[Pair]] = {}
+        for page in self._rows_as_they_come():
+            for pair in page:
+                self._put(by_epoch, pair[0][9:17], [pair])
+        yield from ([pair] for pair in merge(*(by_epoch[epoch] for epoch in sorted(by_epoch)), key=_by_key))
+
+    def _put(self, spools: dict[bytes, Spool[Pair]], epoch: bytes, pairs: list[Pair]) -> None:
+        spool = spools.get(epoch)
+        if spool is None:
+            spool = spools[epoch] = self._spool()
+        spool.add(pairs)
+
+    def _rows_as_they_come(self) -> Iterator[list[Pair]]:
+        begun: _Begun | None = None
+        for runs in self._pages():
+            fence = self._place.names.epoch(self._epoch + 1)
+            if self._place.storage.exists(fence):
+                raise NotOwner(epoch=self._epoch, owner=self._epoch + 1)
+            for run, pieces in zip(runs, self._brought(runs), strict=True):
+                if begun is None:
+                    begun = _Begun(run.segment, run.id, self._epoch)
+                rows, extents, borders = begun.add(pieces, is_last=run.is_last)
+                yield rows
+                self._extents.add(extents)
+                for identity, several in borders:
+                    self._keep_borders(identity, several)
+                if run.is_last:
+                    self._end(begun)
+                    begun = None
+
+    def _keep_borders(self, identity: bytes, borders: Borders) -> None:
+        rows = border_rows(identity, borders).items()
+        self._put(
+            self._blocks,
+            identity[8:16],
+            [(key, encode_table(row._replace(version=_FIRST_VERSION))) for key, row in rows],
+        )
+
+    def _end(self, begun: _Begun) -> None:
+        """Put the rows aside of a segment that is whole. Raises ``Damaged``."""
+        segment = begun.record()
+        if segment.length != begun.there.length:
+            text = f"its chunks end at {segment.length}, the segment at {begun.there.length}"
+            raise Damaged(text, object=f"segment {segment.name!r}", position=segment.length)
+        self._references += begun.references
+        self._adopted_bytes += begun.adopted_bytes
+        name = self._source.plan.target(segment.name)
+        row = (segment_key(name), encode_segment(segment._replace(name=name)))
+        if name == self._source.plan.prefix + segment.name:
+            self._segments.add([row])
+        else:
+            self._renamed.append(row)
+        self._source.look(partial(self._keep_writers, begun.there.id, segment.id))
+        if segment.chunk_count:
+            self._runs.add([run_entry(segment)])
+
+    def _keep_writers(self, there: int, here: int, view: MetadataView) -> None:
+        start, stop = writer_range(there)
+        for key, raw in view.scan(start, stop):
+            row = encode_table(TableRecord(_FIRST_VERSION, decode_table(key, raw).value))
+            self._writers.add([(writer_key(here, key[len(start) :]), row)])
+
+    def _pages(self) -> Iterator[list[_Run]]:
+        """Everything that there is to bring, about so much at a time."""
+        pages, page = self._chunks.pages(), list[_Kept]()
+        runs: list[_Run] = []
+        number, room = 1, _PAGE
+        for segment in self._segments_there():
+            identity, left = next(self._ids), segment.length - segment.start_offset + segment.first_chunk_skip
+            while True:
+                if not page and left > 0:
+                    page = next(pages, [])
+                ends = list(accumulate(item[1] for item in page[:room]))
+                count = min(len(ends), bisect_left(ends, left) + 1) if left > 0 else 0
+                chunks, page = page[:count], page[count:]
+                first, left = number, left - (ends[len(chunks) - 1] if chunks else 0)
+                number += len(chunks) if self._are_single else sum(map(self._pieces_of, chunks))
+                room -= len(chunks) + 1
+                is_last = left <= 0 or not chunks
+                runs.append(_Run(segment, identity, first, chunks, is_last))
+                if room <= 0:
+                    yield runs
+                    runs, room = [], _PAGE
+                if is_last:
+                    break
+        yield runs
+
+    def _segments_there(self) -> Iterator[SegmentRecord]:
+        after = ""
+        while page := self._source.look(lambda view, after=after: self._some_segments(after, view)):  # type: ignore[misc]
+            yield from page
+            after = page[-1].name
+
+    def _some_segments(self, after: str, view: MetadataView) -> list[SegmentRecord]:
+        return list(itertools.islice(segments_behind(view, after, self._source.plan), _PAGE))
+
+    # ---- bringing
+
+    def _stays(self, item: _Kept) -> bool:
+        """Whether a chunk is left where it is: one that is foreign there, too, is copied."""
+        return self._adopt is not None and item[0][0] != "@"
+
+    def _pieces_of(self, item: _Kept) -> int:
+        """How many chunks one becomes."""
+        return 1 if item[1] <= self._piece_bytes or self._stays(item) else -(-item[1] // self._piece_bytes)
+
+    def _brought(self, runs: Sequence[_Run]) -> Iterator[list[_Piece]]:
+        jobs = list[tuple[_Run, int, _Kept]]()
+        for run in runs:
+            if self._adopt is not None and not any(item[0][0] == "@" for item in run.chunks):
+                continue
+            number = run.first
+            for item in run.chunks:
+                if not self._stays(item):
+                    jobs.append((run, number, item))
+                number += self._pieces_of(item)
+        size_bytes = sum(item[1] for _, _, item in jobs)
+        copies = iter(side_by_side(self._place, self._bring, jobs, size_bytes))
+        for run in runs:
+            yield self._mixed(run, copies) if jobs else self._adopted(run)
+        if jobs:
+            self._progress(size_bytes)
+
+    def _adopted(self, run: _Run) -> list[_Piece]:
+        """The pieces of chunks that all stay where they are."""
+        first = chunk_id(run.id, self._epoch, 0, self._tail)
+        front, tail, root = first[:16], first[24:], foreign_object(self._root, "-")[:-1]
+        pieces: list[_Piece] = []
+        for number, (name, length, at, crcs, created_ms) in enumerate(run.chunks, run.first):
+            several, crc = (None, crcs) if isinstance(crcs, int) or not crcs else (Borders(at or (), crcs), crcs[-1])
+            here = front + number.to_bytes(8, "big") + tail
+            pieces.append((here, length, crc, created_ms, root + name, several))  # type: ignore[arg-type]
+        return pieces
+
+    def _mixed(self, run: _Run, copies: Iterator[Brought]) -> list[_Piece]:
+        pieces: list[_Piece] = []
+        number = run.first
+        for item in run.chunks:
+            if self._stays(item):
+                pieces += self._adopted(run._replace(first=number, chunks=[item]))
+                number += 1
+                continue
+            brought = next(copies)
+            number += self._pieces_of(item)
+            for identity, borders in brought.chunks:
+                several = borders if len(borders.at) > 2 else None
+                pieces.append((identity, borders.at[-1], borders.crcs[-1], brought.created_ms, "", several))
+        return pieces
+
+    def _bring(self, job: tuple[_Run, int, _Kept]) -> Brought:
+        run, number, (name, length, at, crcs, created_ms) = job
+        borders = (
+            Borders((0, length), (0, crcs))
+            if isinstance(crcs, int)
+            else None
+            if at is None
+            else Borders(at, crcs or ())
+        )
+        chunk = ForeignChunk(name, length, borders, created_ms)
+        numbers = range(number, number + self._pieces_of(job[2]))
+        if self._former:
+            epochs = {self._former.get(item) for item in numbers}
+            epoch = epochs.pop()
+            if epoch is not None and not epochs:
+                segment_id = (epoch << 32) + run.id - (self._epoch << 32)
+                ids = [chunk_id(segment_id, epoch, item, self._tail) for item in numbers]
+                found = find_copied(self._place, run.segment.name, ids, chunk)
+                if found is not None:
+                    return found
+        fresh = iter([chunk_id(run.id, self._epoch, item, self._tail) for item in numbers])
+        return copy_chunk(self._place, self._source.storage, run.segment.name, lambda: next(fresh), chunk)
+
+    def _find_former(self) -> dict[int, int]:
+        """The epochs of copies that were made by whoever came no further, by their numbers; of several the newest."""
+        found: dict[int, int] = {}
+        names = self._place.names
+        for info in iter_listing(self._place.storage, names.data_prefix()):
+            identity = names.parse_chunk(info.name)
+            if identity is not None and int.from_bytes(identity[24:], "big") == self._tail:
+                epoch, number = chunk_epoch(identity), int.from_bytes(identity[16:24], "big")
+                if epoch < self._epoch:
+                    found[number] = max(epoch, found.get(number, 0))
+        return found
+
+    # ---- tables
+
+    def _root_row(self) -> Iterator[Pair]:
+        if self._adopt is not None:
+            root = self._adopt._replace(
+                references=self._references, size_bytes=self._adopted_bytes, changed_ms=runtime.now_ms()
+            )
+            yield root_key(self._root), encode_table(TableRecord(_FIRST_VERSION, encode_root(root)))
+
+    def _tables(self, *, policies: bool = False) -> Iterator[Pair]:
+        """The rows of tables in their order; or retention policies, whose keys are other ones where names are."""
+        after = b""
+        while rows := self._source.look(partial(rows_behind, self._source, after)):
+            after = rows[-1].position
+            for _, namespace, key, value in rows:
+                if (namespace == RETENTION_NAMESPACE) == policies:
+                    yield table_key(namespace, key), encode_table(TableRecord(_FIRST_VERSION, value))
+
+
+class _Begun:
+    """A segment whose rows are being made. ``there``: its row in the source."""
+
+    def __init__(self, there: SegmentRecord, identity: int, epoch: int) -> None:
+        self.there = there
+        self._id = identity
+        self._epoch = epoch
+        self._skip = there.first_chunk_skip
+        self._offset = self._last_offset = there.start_offset - there.first_chunk_skip
+        self._first = self._before = NO_CHUNK
+        self._held: list[_Piece] = []
+        self._count = 0
+        self.references = self.adopted_bytes = 0
+
+    def add(
+        self, pieces: Iterable[_Piece], *, is_last: bool
+    ) -> tuple[list[Pair], list[Pair], list[tuple[bytes, Borders]]]:
+        """The rows, extents, and borders of chunks whose successors are known by now."""
+        queue = [*self._held, *pieces]
+        while not self._count and queue and queue[0][1] <= self._skip:
+            # One of several that a chunk became, and all of it was truncated.
+            dead = queue.pop(0)[1]
+            self._skip -= dead
+            self._offset += dead
+            self._last_offset = self._offset
+        self._held = [] if is_last else queue[-1:]
+        following = [piece[0] for piece in queue[1:]]
+        if is_last and queue:
+            following.append(NO_CHUNK)
+        ready = queue[: len(following)]
+        if not ready:
+            return [], [], []
+        ids = [piece[0] for piece in ready]
+        self._first = self._first or ids[0]
+        run, epoch = self._id, self._epoch
+        own = chunk_id(run, epoch, 0, 0)[:16]
+        values = pack_chunks(
+            (object_, 0, length, crc, before, follower, run, epoch, CLOSED, KIND_FOREIGN if object_ else KIND_OBJECT, created_ms)
+            if identity.startswith(own)
+            # Of a former epoch's copy its id says which, and of which segment.
+            else (
+                "", 0, length, crc, before, follower, chunk_segment(identity), chunk_epoch(identity), CLOSED, KIND_OBJECT, created_ms
+            )
+            for (identity, length, crc, created_ms, object_, _), before, follower in zip(
+                ready, [self._before, *ids[:-1]], following, strict=True
+            )
+        )  # fmt: skip
+        *offsets, end = accumulate((piece[1] for piece in ready), initial=self._offset)
+        foreign = [piece[1] for piece in ready if piece[4]]
+        self.references += len(foreign)
+        self.adopted_bytes += sum(foreign)
+        self._before, self._offset, self._last_offset = ids[-1], end, offsets[-1]
+        self._count += len(ready)
+        borders = [(piece[0], piece[5]) for piece in ready if piece[5] is not None]
+        rows = [(CHUNK + identity, value) for identity, value in zip(ids, values, strict=True)]
+        return rows, extent_entries(run, offsets, ids), borders
+
+    def record(self) -> SegmentRecord:
+        """Its row, but for the name."""
+        return self.there._replace(
+            id=self._id,
+            length=self._offset,
+            first_chunk=self._first,
+            last_chunk=self._before,
+            last_chunk_offset=self._last_offset,
+            first_chunk_skip=self._skip,
+            owner_epoch=self._epoch,
+            chunk_count=self._count,
+        )
