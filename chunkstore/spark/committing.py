@@ -114,7 +114,7 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
 
     def ends(stored: SinkRow | None, session: OpenSession) -> bool:
         old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
-        return old or job.leftovers or (stored is not None and stored.run != digest)
+        return old or job.leftovers or stored is None or stored.run != digest
 
     return _commit(door, key, judge, row, job, ends)
 
