@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
@@ -32,6 +33,7 @@ __all__ = [
     "iter_contexts",
     "iter_topics",
     "key_of",
+    "new_context",
 ]
 
 NAMESPACE: Final = "offload"
@@ -98,6 +100,10 @@ class Context(NamedTuple):
         """The name of the index segment (there once the offload segment is complete)."""
         return self.data + "-index"
 
+    def completed(self, data_length: int, index_length: int, ranges: tuple[EntryRange, ...]) -> Context:
+        """What the row says once the offload segment is complete."""
+        return self._replace(complete=True, data_length=data_length, index_length=index_length, ranges=ranges)
+
 
 def check_topic(topic: object) -> str:
     """1 to 200 bytes of UTF-8 without NUL. Raises ``InvalidArgument``."""
@@ -106,6 +112,14 @@ def check_topic(topic: object) -> str:
             f"a topic is a str of 1 to {TOPIC_BYTES_MAX} bytes without NUL, not {topic!r}", argument="topic"
         )
     return topic
+
+
+def new_context(topic: str, sequence: int) -> Context:
+    """Of an offload segment that begins. A random UUID (version 4) as RFC 9562 lays it out; Pulsar names its objects so."""
+    uuid = bytearray(runtime.token(16))
+    uuid[6] = 0x40 | uuid[6] & 0x0F
+    uuid[8] = 0x80 | uuid[8] & 0x3F
+    return Context(topic, sequence, bytes(uuid), complete=False)
 
 
 def data_segment(topic: str, uuid: bytes) -> str:

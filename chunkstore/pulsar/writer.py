@@ -16,38 +16,30 @@ Leaves out: who decides what is offloaded when; two writers of one topic at a ti
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from chunkstore import runtime
 from chunkstore.changes import Append, Change, Create, Seal, TablePut
 from chunkstore.checksum import BytesLike
-from chunkstore.codec.pulsar.pip76 import check_entry
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
-from chunkstore.config import KIB, MIB, RollingPolicy
+from chunkstore.codec.pulsar.pip76_writer import EncodedBlock
+from chunkstore.config import MIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.pulsar.contexts import (
-    LEDGERS_MAX,
     NAMESPACE,
     Context,
-    EntryRange,
     check_topic,
     encode_context,
     iter_contexts,
     key_of,
+    new_context,
 )
-from chunkstore.pulsar.planning import BLOCKS_MAX, last_entries, walk_blocks
+from chunkstore.pulsar.filling import Filled, SegmentFiller
+from chunkstore.pulsar.planning import last_entries, walk_blocks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["OffloadWriter"]
-
-_BLOCK_BYTES_LEAST: Final = 4 * KIB
-_BLOCK_BYTES_MOST: Final = 64 * MIB
-_SEGMENT_BYTES_MOST: Final = 1 << 40
-_BATCH_ROWS: Final = 16_384
-"""Rows that are added between two looks at whether the offload segment is full: each may need a block of its own."""
 
 
 class OffloadWriter:
@@ -70,30 +62,26 @@ class OffloadWriter:
         rolling: RollingPolicy | None = None,
     ) -> None:
         self.topic = check_topic(topic)
-        for value, least, most, argument in (
-            (segment_bytes_max, 1, _SEGMENT_BYTES_MOST, "segment_bytes_max"),
-            (block_bytes, _BLOCK_BYTES_LEAST, _BLOCK_BYTES_MOST, "block_bytes"),
-        ):
-            if type(value) is not int or not least <= value <= most:
-                raise InvalidArgument(f"{argument} is {least} to {most} bytes, not {value!r}", argument=argument)
+        self._filler = SegmentFiller(
+            self._put_block, self._complete_segment, segment_bytes_max=segment_bytes_max, block_bytes=block_bytes
+        )
         self._store = store
         self._segment_bytes_max = segment_bytes_max
         self._block_bytes = block_bytes
         self._rolling = rolling
         self._closed = False
         self._error: ChunkstoreError | None = None
-        self._acknowledged: dict[int, int] = {}
         self._sequence = -1
-        self._ledger = -1
+        self._context: Context | None = None
         self.segments_completed = 0
         """Offload segments that this writer has completed."""
         self.entries_acknowledged = 0
         """Entries that were acknowledged to this writer."""
-        self._begin_afresh()
+        lasts = self._filler.lasts
         for context in iter_contexts(store, topic):
             self._sequence = context.sequence
             for item in context.ranges:
-                self._acknowledged[item.ledger] = max(item.last_entry, self._acknowledged.get(item.ledger, -1))
+                lasts[item.ledger] = max(item.last_entry, lasts.get(item.ledger, -1))
             if not context.complete:
                 self._go_on(context)
 
@@ -106,7 +94,7 @@ class OffloadWriter:
 
     def last_entry(self, ledger: int) -> int:
         """The last acknowledged entry of ``ledger``, of any writer; -1 if there is none."""
-        return self._acknowledged.get(ledger, -1)
+        return self._filler.lasts.get(ledger, -1)
 
     # Writing
 
@@ -116,64 +104,33 @@ class OffloadWriter:
         Ids ascend within a ledger, over all offload segments, and may leave gaps. Another ledger than before ends the block.
         Raises ``InvalidArgument`` (nothing changed), ``Closed``, and see the class.
         """
-        self._turn_to(ledger, entry, len(payload))
+        self._check()
         with _Guard(self):
-            self._encoder.append(entry, payload)
-            self._added[ledger] = entry
+            self._filler.append(ledger, entry, payload)
 
     def append_batch(self, ledger: int, first: int, payloads: pa.Array | pa.ChunkedArray) -> None:
         """Add an Arrow array of payloads with the ids from ``first`` on, without gaps. As ``append``; needs pyarrow.
 
-        If its bytes span several blocks, these are acknowledged one by one, and if it has more than 16,384 rows, an argument
-        that is wrong behind these (too long a payload) leaves them added.
+        If its bytes span several blocks, these are acknowledged one by one.
         """
-        from chunkstore.codec.pulsar.pip76_arrow import append_batch
-
-        if getattr(payloads, "null_count", 1):
-            raise InvalidArgument("payloads are an Arrow array without nulls", argument="payloads")
-        for begin in range(0, len(payloads), _BATCH_ROWS):
-            part = payloads.slice(begin, _BATCH_ROWS)
-            self._turn_to(ledger, first + begin, 0)
-            with _Guard(self):
-                append_batch(self._encoder, first + begin, part)
-                self._added[ledger] = first + begin + len(part) - 1
+        self._check()
+        with _Guard(self):
+            self._filler.append_batch(ledger, first, payloads)
 
     def flush(self) -> None:
         """Have everything acknowledged that was added: appends the block at hand, however short. Raises: see the class."""
         self._check()
         with _Guard(self):
-            self._encoder.cut()
+            self._filler.flush()
 
     def complete(self) -> None:
         """Flush, then complete the open offload segment, if there is one with entries: data sealed, index there, in one commit.
 
         Raises: see the class. Retry: make another writer, and call its ``complete``.
         """
-        self.flush()
-        context = self._context
-        if context is None or not self._encoder.length:
-            return
+        self._check()
         with _Guard(self):
-            index = self._encoder.finish()
-            done = context._replace(
-                complete=True,
-                data_length=self._encoder.length,
-                index_length=len(index),
-                ranges=tuple(
-                    EntryRange(ledger, first, self._acknowledged[ledger], self._counts[ledger] or 0)
-                    for ledger, first in self._firsts()
-                ),
-            )
-            changes: list[Change] = [
-                Seal(context.data),
-                Create(context.index_segment),
-                Append(context.index_segment, index, expected_offset=0),
-                Seal(context.index_segment),
-                TablePut(NAMESPACE, key_of(self.topic, context.sequence), encode_context(done), context.version),
-            ]
-            self._store.commit(changes)
-        self.segments_completed += 1
-        self._begin_afresh()
+            self._filler.complete()
 
     def close(self) -> None:
         """``complete``, then take no more. Safe to repeat; of a broken writer only the second half."""
@@ -216,52 +173,29 @@ class OffloadWriter:
         if self._error is not None:
             raise self._error.copy()
 
-    def _begin_afresh(self) -> None:
-        self._context: Context | None = None
-        self._encoder = SegmentEncoder(self._store_block, block_bytes_max=self._block_bytes)
-        self._first_entries: dict[int, int] = {}
-        self._counts: dict[int, int | None] = {}
-        """Entries by ledger; None: there are blocks of another writer."""
-        self._added: dict[int, int] = {}
-        self._blocks = 0
-        self._ledger = -1
-
-    def _turn_to(self, ledger: int, entry: int, length: int) -> None:
-        """Make ``ledger`` the one at hand, in this offload segment or the next one, if ``entry`` may follow."""
-        self._check()
-        if type(ledger) is not int or type(entry) is not int:
-            raise InvalidArgument("ledger and entry are whole numbers", argument="ledger")
-        check_entry(entry, length, max(self.last_entry(ledger), self._added.get(ledger, -1)))
-        if ledger < 0 or ledger >> 63:
-            raise InvalidArgument(f"ledger id {ledger}", argument="ledger")
-        full = self._encoder.length >= self._segment_bytes_max or self._blocks >= BLOCKS_MAX - _BATCH_ROWS - 1
-        if full or (ledger not in self._first_entries and len(self._first_entries) >= LEDGERS_MAX - 1):
-            self.complete()
-        if ledger != self._ledger:
-            with _Guard(self):
-                self._encoder.begin_ledger(ledger)
-                self._ledger = ledger
-
-    def _firsts(self) -> list[tuple[int, int]]:
-        return sorted(self._first_entries.items())
-
-    def _store_block(self, block: EncodedBlock) -> None:
-        """The encoder's sink: one append, which is the acknowledgement."""
+    def _put_block(self, block: EncodedBlock) -> None:
+        """One append, which is the acknowledgement."""
         context = self._context if self._context is not None else self._begin_segment()
         self._store.append_many(context.data, block.buffers, expected_offset=block.offset)
-        self._blocks += 1
-        self._first_entries.setdefault(block.ledger, block.first_entry)
-        self._acknowledged[block.ledger] = block.last_entry
-        before = self._counts.get(block.ledger, 0)
-        self._counts[block.ledger] = None if before is None else before + block.entries
         self.entries_acknowledged += block.entries
 
+    def _complete_segment(self, filled: Filled) -> None:
+        context = self._context
+        assert context is not None
+        done = context.completed(filled.data_length, len(filled.index_data), filled.ranges)
+        changes: list[Change] = [
+            Seal(context.data),
+            Create(context.index_segment),
+            Append(context.index_segment, filled.index_data, expected_offset=0),
+            Seal(context.index_segment),
+            TablePut(NAMESPACE, key_of(self.topic, context.sequence), encode_context(done), context.version),
+        ]
+        self._store.commit(changes)
+        self.segments_completed += 1
+        self._context = None
+
     def _begin_segment(self) -> Context:
-        # A random UUID (version 4) as RFC 9562 lays it out; Pulsar names its objects so.
-        uuid = bytearray(runtime.token(16))
-        uuid[6] = 0x40 | uuid[6] & 0x0F
-        uuid[8] = 0x80 | uuid[8] & 0x3F
-        context = Context(self.topic, self._sequence + 1, bytes(uuid), complete=False)
+        context = new_context(self.topic, self._sequence + 1)
         key = key_of(self.topic, context.sequence)
         self._store.commit(
             [Create(context.data, rolling=self._rolling), TablePut(NAMESPACE, key, encode_context(context), 0)]
@@ -276,11 +210,7 @@ class OffloadWriter:
         spans = walk_blocks(self._store, context.data)
         lasts = last_entries(self._store, context.data, spans)
         for span in spans:
-            self._encoder.adopt(span.ledger, span.first_entry, lasts[span.ledger], span.end - span.start)
-            self._first_entries.setdefault(span.ledger, span.first_entry)
-            self._counts[span.ledger] = None
-        self._blocks = len(spans)
-        self._acknowledged.update(lasts)
+            self._filler.adopt(span.ledger, span.first_entry, lasts[span.ledger], span.end - span.start)
         self._context = context
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore import runtime
+from chunkstore.asks import AskedChange
 from chunkstore.attaching import Written, attach_written, find_session
 from chunkstore.changes import Create, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
@@ -21,9 +22,12 @@ from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Outcom
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import JOB, STREAM, UNNAMED, SinkRow, decode_sink, encode_sink, sink_key
 from chunkstore.operations.tables import TableEntry
+from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
+from chunkstore.spark.ledgers_in import behind_stored, changes_of, ledgers_in_order
+from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Incoming, Verdict, judge_batch, judge_job
 
 __all__ = ["Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order", "was_done"]
@@ -56,7 +60,18 @@ class Door(Protocol):
     def find_session(self, holder: str, ttl_s: float) -> int:
         """The open session of this holder, or a new one. Raises ``OutcomeUnknown`` and what the owner says."""
 
-    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+    def contexts(self, topic: str) -> list[Context]:
+        """The contexts of a topic's offload segments, as of the last ``row``. Raises what reading raises."""
+
+    def attach(
+        self,
+        session_id: int,
+        written: Sequence[Written],
+        once: TablePut,
+        *,
+        also: Sequence[AskedChange] = (),
+        end_session: bool,
+    ) -> None:
         """As ``attach_written``, which see for what it raises."""
 
 
@@ -64,7 +79,7 @@ class Job(NamedTuple):
     """What the tasks of a job have written, in the order of the partitions. ``leftovers``: attempts of theirs have failed."""
 
     session_id: int
-    outputs: tuple[tuple[Output, ...], ...]
+    outputs: tuple[tuple[Output | Offloaded, ...], ...]
     ordered: bool
     leftovers: bool
 
@@ -92,14 +107,26 @@ class StoreDoor:
     def find_session(self, holder: str, ttl_s: float) -> int:
         return find_session(self._store, holder, ttl_s=ttl_s).session_id
 
-    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
-        attach_written(self._store, session_id, written, once, end_session=end_session)
+    def contexts(self, topic: str) -> list[Context]:
+        return iter_contexts(self._store, topic)
+
+    def attach(
+        self,
+        session_id: int,
+        written: Sequence[Written],
+        once: TablePut,
+        *,
+        also: Sequence[AskedChange] = (),
+        end_session: bool,
+    ) -> None:
+        attach_written(self._store, session_id, written, once, also=also, end_session=end_session)
 
 
 def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
     """Commit a micro-batch of a stream, if it is the next one; "done" if it was committed before.
 
-    Raises ``Conflict`` (it does not follow what is stored, or its session has ended), ``InvalidArgument`` (ranges of tasks overlap),
+    Raises ``Conflict`` (it does not follow what is stored, or its session has ended; its entries do not go on where a ledger ends, or
+    somebody else writes the topic), ``InvalidArgument`` (ranges of tasks overlap, or leave a gap in a ledger),
     ``SegmentSealed``, ``OutcomeUnknown`` (it may be committed yet), and what reading raises. Atomic, durable. Retry: safe.
     """
     key = sink_key(STREAM, incoming.sink.encode())
@@ -160,7 +187,8 @@ def in_order(job: Job) -> dict[str, list[SessionChunk]]:
     parts: dict[str, list[Output]] = {}
     for outputs in job.outputs:
         for output in outputs:
-            parts.setdefault(output.segment, []).append(output)
+            if isinstance(output, Output):
+                parts.setdefault(output.segment, []).append(output)
     if job.ordered:
         for segment, found in parts.items():
             found.sort(key=lambda item: (item.first, item.last))
@@ -182,6 +210,7 @@ def _commit(
     job: Job,
     ends: Callable[[SinkRow | None, OpenSession], bool],
 ) -> Verdict:
+    offloaded = ledgers_in_order([item for found in job.outputs for item in found if isinstance(item, Offloaded)])
     attached = [(segment, tuple(chunks)) for segment, chunks in in_order(job).items() if chunks]
     moved: ChunkstoreError | None = None
     for _ in range(_TRIES):
@@ -196,9 +225,10 @@ def _commit(
             what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
         new = [Written(name, chunks, None if door.exists(name) else Create(name)) for name, chunks in attached]
+        more, also = changes_of(behind_stored(door.contexts, offloaded))
         once = TablePut(SINKS_NAMESPACE, key, encode_sink(row(stored, verdict)), 0 if entry is None else entry.version)
         try:
-            door.attach(job.session_id, new, once, end_session=ends(stored, session))
+            door.attach(job.session_id, [*new, *more], once, also=also, end_session=ends(stored, session))
         except (Conflict, SegmentExists, SegmentNotFound) as error:
             moved = error  # the row, the session or a segment is not what it was
         else:

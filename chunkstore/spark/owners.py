@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final, Self, TypeVar
 
 from chunkstore import runtime
+from chunkstore.asks import AskedChange
 from chunkstore.assembly import describe_owner, open_asker
 from chunkstore.attaching import Written, attach_written, find_session
 from chunkstore.changes import TablePut
@@ -25,6 +26,7 @@ from chunkstore.logs import without_credentials
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import is_alive
+from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.records import OpenSession
 from chunkstore.spark.write_options import WriteOptions
 
@@ -85,9 +87,22 @@ class AskerDoor:
     def find_session(self, holder: str, ttl_s: float) -> int:
         return self._asked(lambda wait_s: find_session(self._asker, holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
 
-    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+    def contexts(self, topic: str) -> list[Context]:
+        return iter_contexts(self._asker.replica, topic)
+
+    def attach(
+        self,
+        session_id: int,
+        written: Sequence[Written],
+        once: TablePut,
+        *,
+        also: Sequence[AskedChange] = (),
+        end_session: bool,
+    ) -> None:
         def call(wait_s: float) -> int:
-            return attach_written(self._asker, session_id, written, once, end_session=end_session, wait_s=wait_s)
+            return attach_written(
+                self._asker, session_id, written, once, also=also, end_session=end_session, wait_s=wait_s
+            )
 
         self._asked(call)
 

@@ -22,6 +22,7 @@ from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
 from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up, was_done
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Incoming
 from chunkstore.spark.owners import AskerDoor, driver_pid
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
@@ -51,7 +52,13 @@ class Message(WriterCommitMessage):
     """What a task tells the driver. ``query``, ``run`` and ``batch``: of the micro-batch, as the task was told; None in a batch write."""
 
     def __init__(
-        self, plan: WritePlan, outputs: Sequence[Output], attempt: int, query: str | None, run: str, batch: int | None
+        self,
+        plan: WritePlan,
+        outputs: Sequence[Output | Offloaded],
+        attempt: int,
+        query: str | None,
+        run: str,
+        batch: int | None,
     ) -> None:
         self.container_uuid = plan.container_uuid
         self.session_id = plan.session_id
@@ -81,7 +88,7 @@ def columns_of(schema: StructType, options: WriteOptions) -> Columns:
 
 def warn_unframed(options: WriteOptions) -> None:
     """Say what ``framing=none`` means."""
-    if not options.lines:
+    if not options.lines and not options.ledgers:
         _LOG.warning(
             "framing=none: values are put one behind the other, and cannot be told apart again; framing=lines ends each with a newline"
         )

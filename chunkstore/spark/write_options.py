@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
+from chunkstore.pulsar.contexts import check_topic
 from chunkstore.spark.options import known_values, unknown_name
 
 __all__ = ["PREFIX", "WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
@@ -45,12 +46,17 @@ _SEGMENTS_MAX: Final = 10_000
 _IDLE_S: Final = 60.0
 _NUMBER_MAX: Final = (1 << 63) - 1
 _VALUES: Final = ("string", "binary")
+LEDGER_KINDS: Final = {"ledger": ("bigint",), "entry": ("bigint",), "payload": _VALUES}
+"""The columns of entries, in this order, and their Spark types."""
+_ROW_KINDS: Final = {"value": _VALUES, "segment": ("string",), "key": _VALUES}
+_ROWS_ONLY: Final = ("segments", "segmentsCount", "framing", "orderBy")
 _ORDERED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string", "binary")
 
 
 class WriteOptions(NamedTuple):
     """What one write asks for. ``target``: where all rows go that no column routes, or the first part of the names; empty: not given.
-    ``query``: what a stream that has no ``sink_id`` is known by before it runs, its checkpoint or its name."""
+    ``query``: what a stream that has no ``sink_id`` is known by before it runs, its checkpoint or its name. ``ledgers``: rows are entries
+    of ledgers, ``target`` is a topic, ``chunk_bytes`` those of an offload segment."""
 
     path: str
     container: str
@@ -66,6 +72,7 @@ class WriteOptions(NamedTuple):
     application: str | None
     version: int
     query: str
+    ledgers: bool
 
 
 class Columns(NamedTuple):
@@ -87,12 +94,11 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         raise Unsupported("a memory:// root lives in one process; Spark writes from many", feature="memory")
     check_container_name(values.get("container", "default"))
     kind = values.get("as", "segments")
-    if kind == "ledger":
-        raise Unsupported(
-            "Spark does not write ledgers yet: write segments, or offload with chunkstore.pulsar", feature="as=ledger"
-        )
-    if kind != "segments":
-        raise InvalidArgument(f"option 'as' must be segments, not {kind!r}", argument="as")
+    if kind not in ("segments", "ledger"):
+        raise InvalidArgument(f"option 'as' must be segments or ledger, not {kind!r}", argument="as")
+    for name in _ROWS_ONLY if kind == "ledger" else ():
+        if name in values:
+            raise InvalidArgument(f"option {name!r} is for segments; as=ledger takes topic", argument=name)
     framing = values.get("framing", "none")
     if framing not in ("none", "lines"):
         raise InvalidArgument(f"option 'framing' must be none or lines, not {framing!r}", argument="framing")
@@ -110,7 +116,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     return WriteOptions(
         path=path,
         container=values.get("container", "default"),
-        target=_target(values, count),
+        target=_target(values, count, ledgers=kind == "ledger"),
         segments_count=count,
         lines=framing == "lines",
         order_by=_name(values, "orderBy"),
@@ -122,27 +128,30 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         application=_name(values, "txnAppId"),
         version=_number(values, "txnVersion", 0, _NUMBER_MAX, 0),
         query=values.get("checkpointLocation") or values.get("queryName") or "",
+        ledgers=kind == "ledger",
     )
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Columns:
     """Which of these columns (name and Spark type) is what. Raises ``InvalidArgument`` for one that is missing, wrong or not stored."""
     kinds = dict(fields)
-    known = {"value", "segment", "topic", "key", *({options.order_by} if options.order_by else ())}
+    allowed = {"topic": ("string",), **(LEDGER_KINDS if options.ledgers else _ROW_KINDS)}
+    known = {*allowed, *({options.order_by} if options.order_by else ())}
     for name, _ in fields:
         if name not in known:
             raise InvalidArgument(
                 f"{unknown_name('column', name, sorted(known))}; drop what is not to be stored", argument=name
             )
     if len(kinds) < len(fields):
-        raise InvalidArgument("two columns have one name", argument="value")
-    for name in ("value", "segment", "topic", "key"):
-        allowed = _VALUES if name in ("value", "key") else ("string",)
-        if kinds.get(name, allowed[0]) not in allowed:
-            text = f"column {name!r} must be of type {' or '.join(allowed)}, not {kinds[name]}: cast it"
+        raise InvalidArgument("two columns have one name", argument=fields[-1][0])
+    for name, types in allowed.items():
+        if kinds.get(name, types[0]) not in types:
+            text = f"column {name!r} must be of type {' or '.join(types)}, not {kinds[name]}: cast it"
             raise InvalidArgument(text, argument=name)
-    if "value" not in kinds:
-        raise InvalidArgument("column 'value' (string or binary) is missing: it is what is written", argument="value")
+    for name in LEDGER_KINDS if options.ledgers else ("value",):
+        if name not in kinds:
+            text = f"column {name!r} ({' or '.join(allowed[name])}) is missing: it is what is written"
+            raise InvalidArgument(text, argument=name)
     if "segment" in kinds and "topic" in kinds:
         raise InvalidArgument("columns 'segment' and 'topic' both say where a row goes: keep one", argument="topic")
     segment = "segment" if "segment" in kinds else "topic" if "topic" in kinds else None
@@ -152,6 +161,8 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
     if (options.segments_count is not None) != ("key" in kinds):
         text = "column 'key' and option 'segmentsCount' go together: a key chooses one of so many segments, and is not stored"
         raise InvalidArgument(text, argument="segmentsCount")
+    if options.ledgers and segment is None and not options.target:
+        raise InvalidArgument("whose ledgers are these? Give a column or an option 'topic'", argument="topic")
     if segment is None and "key" not in kinds and not options.target:
         text = "where do the rows go? Give a column 'segment' or 'topic', option 'segments', or column 'key' with option 'segmentsCount'"
         raise InvalidArgument(text, argument="segment")
@@ -164,13 +175,15 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
     return Columns(segment, "key" if "key" in kinds else None, options.order_by)
 
 
-def _target(values: Mapping[str, str], count: int | None) -> str:
+def _target(values: Mapping[str, str], count: int | None, *, ledgers: bool) -> str:
     if "segments" in values and "topic" in values:
         raise InvalidArgument("options 'segments' and 'topic' both say where rows go: keep one", argument="topic")
     name = "topic" if "topic" in values else "segments"
     if name not in values:
         return ""
     target = values[name]
+    if ledgers:
+        return check_topic(target)
     check_segment_name(target if count is None else f"{target}-{count - 1}", name)
     return target
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -24,38 +22,14 @@ import pyarrow as pa
 import chunkstore
 from chunkstore.assembly import describe_owner
 from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, RootUnavailable, SegmentSealed, Unsupported
-from chunkstore.processes import is_alive
 from chunkstore.registry import open_storage
-from chunkstore.spark import chunks_out
+from chunkstore.spark import chunk_buffers, chunks_out
 from chunkstore.spark.sink import BatchWriter, StreamWriter
-from tests.support.hooked import wait_for
-from tests.support.paths import SOURCES
-from tests.support.spark_tasks import _schema, told, write_batch, write_micro_batch
+from tests.support.spark_tasks import _schema, end, home, store, told, write_batch, write_micro_batch
+
+__all__ = ["home", "store"]
 
 Options = dict[str, str]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where caches lie; servers that sinks started are ended."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", SOURCES)
-    yield tmp_path
-    for path in tmp_path.glob("cache/chunkstore/*/serve/pid-*"):
-        end(int(path.name[4:]))
-
-
-@pytest.fixture
-def store(home: Path) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    settings = chunkstore.Settings(cache_dir=str(home / "owner"), lmdb_map_bytes=1 << 28)
-    with chunkstore.open(f"file://{home}/root", settings=settings) as opened:
-        yield opened
-
-
-def end(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(pid))
 
 
 def options(home: Path, **more: str) -> Options:
@@ -76,14 +50,14 @@ def test_rows_keep_their_order_and_are_attached_by_partition(
     names = ["a", "b", "a", "c", "a", "b"]
     one = rows(segment=names, value=[b"%d;" % number for number in range(6)])
     two = rows(segment=["b", "b"], value=[b"x" * 100, b"y" * 200])
-    for framing, end in (("none", b""), ("lines", b"\n")):
+    for framing, tail in (("none", b""), ("lines", b"\n")):
         before = {name: store.info(name).length if store.exists(name) else 0 for name in "abc"}
         write_batch(options(home, framing=framing, chunkBytes="64"), one, two)
         found = {name: store.read(name, before[name], 1 << 20) for name in "abc"}
         assert found == {
-            "a": b"0;%b2;%b4;%b" % (end, end, end),
-            "b": b"1;%b5;%b" % (end, end) + b"x" * 100 + end + b"y" * 200 + end,
-            "c": b"3;" + end,
+            "a": b"0;%b2;%b4;%b" % (tail, tail, tail),
+            "b": b"1;%b5;%b" % (tail, tail) + b"x" * 100 + tail + b"y" * 200 + tail,
+            "c": b"3;" + tail,
         }
     assert {chunk.length for chunk in store.layout("b") if chunk.offset} >= {64}
     assert store.sessions() == []
@@ -119,7 +93,7 @@ def test_keys_go_where_crc32_says(store: chunkstore.ChunkedSegmentStorage, home:
 def test_much_of_one_segment_does_not_keep_little_of_another_in_memory(
     store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks_out, "_HELD_BYTES", 5000)
+    monkeypatch.setattr(chunk_buffers, "_HELD_BYTES", 5000)
     tables = [rows(segment=["big"] * 9 + [f"n{number % 7}"], value=[b"v" * 500] * 10) for number in range(30)]
     write_batch(options(home, chunkBytes="5000"), pa.concat_tables(tables))
     assert store.info("big").length == 30 * 9 * 500

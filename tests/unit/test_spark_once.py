@@ -16,6 +16,7 @@ from chunkstore.errors import Conflict, InvalidArgument, OutcomeUnknown, Segment
 from chunkstore.metadata.sinks import SinkRow
 from chunkstore.names import session_chunk_id
 from chunkstore.operations.tables import TableEntry
+from chunkstore.pulsar.contexts import Context
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
@@ -59,10 +60,21 @@ class Container:
         self.open[self.lsn] = OpenSession(self.lsn, holder, 1 << 50, 1 << 50)
         return self.lsn
 
-    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+    def contexts(self, topic: str) -> list[Context]:
+        return []
+
+    def attach(
+        self,
+        session_id: int,
+        written: Sequence[Written],
+        once: TablePut,
+        *,
+        also: Sequence[AskedChange] = (),
+        end_session: bool,
+    ) -> None:
         changes: list[AskedChange] = [item.create for item in written if item.create is not None]
         changes += [Attach(item.segment, session_id, item.chunks) for item in written]
-        self.commit([*changes, *([EndSession(session_id)] if end_session else [])], once)
+        self.commit([*changes, *also, *([EndSession(session_id)] if end_session else [])], once)
 
     def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
         answer = self.answers.pop(0) if self.answers else "heard"
@@ -124,7 +136,9 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
     for brought, (answer, fate, fires) in enumerate(steps):
         session_id = container.find_session("query", 1.0)
         tasks = written(session_id, brought, leftovers=fate == "failed before")
-        batch_of[tasks.outputs[0][0].chunks[0].id] = number
+        output = tasks.outputs[0][0]
+        assert isinstance(output, Output)
+        batch_of[output.chunks[0].id] = number
         if fires and container.late:
             with suppress(Conflict):
                 container.apply(*container.late.pop(0))

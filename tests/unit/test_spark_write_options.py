@@ -14,7 +14,7 @@ ROOT = {"path": "file:///r"}
 def test_what_is_not_given() -> None:
     options = parse_write_options({**ROOT, "SEGMENTS": "a"}, streaming=False)
     assert options == (
-        ("file:///r", "default", "a", None, False, None, 64 << 20, False, 60.0, None, False, None, 0, "")
+        ("file:///r", "default", "a", None, False, None, 64 << 20, False, 60.0, None, False, None, 0, "", False)
     )
     stream = parse_write_options({**ROOT, "checkpointlocation": "/c", "queryname": "q", "sinkid": "s"}, streaming=True)
     assert (stream.query, stream.sink_id) == ("/c", "s")
@@ -39,6 +39,11 @@ def test_what_is_not_given() -> None:
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion", "whole number"),
         ({"sinkId": "s"}, "sinkId", "txnAppId"),
         ({"as": "table"}, "as", "segments"),
+        ({"as": "ledger", "segments": "a"}, "segments", "takes topic"),
+        ({"as": "ledger", "framing": "none"}, "framing", "takes topic"),
+        ({"as": "ledger", "orderBy": "entry"}, "orderBy", "takes topic"),
+        ({"as": "ledger", "segmentsCount": "2"}, "segmentsCount", "takes topic"),
+        ({"as": "ledger", "topic": "a" * 201}, "topic", "200"),
         ({"Path": "file:///x"}, "path", "twice"),
     ],
 )
@@ -51,7 +56,6 @@ def test_refused_options(given: dict[str, str], argument: str, says: str) -> Non
 @pytest.mark.parametrize(
     ("given", "streaming", "feature"),
     [
-        ({"as": "ledger"}, False, "as=ledger"),
         ({"path": "memory://x"}, False, "memory"),
         ({"provider": "chunkstore"}, True, "catalog tables"),
     ],
@@ -72,6 +76,7 @@ def test_options_of_the_other_kind() -> None:
 
 
 V = ("value", "binary")
+ENTRIES = [("ledger", "bigint"), ("entry", "bigint"), ("payload", "binary")]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +89,8 @@ V = ("value", "binary")
         ([V, ("key", "binary")], {"segmentsCount": "3"}, Columns(None, "key", None)),
         ([V, ("key", "string"), ("topic", "string")], {"segmentsCount": "3"}, Columns("topic", "key", None)),
         ([V, ("at", "timestamp")], {"segments": "a", "orderBy": "at"}, Columns(None, None, "at")),
+        (ENTRIES, {"as": "ledger", "topic": "a"}, Columns(None, None, None)),
+        ([("topic", "string"), *ENTRIES], {"as": "ledger"}, Columns("topic", None, None)),
     ],
 )
 def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: Columns) -> None:
@@ -105,6 +112,12 @@ def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: 
         ([V], {"segments": "a", "segmentsCount": "2"}, "segmentsCount"),
         ([V], {"segments": "a", "orderBy": "at"}, "orderBy"),
         ([V, ("at", "double")], {"segments": "a", "orderBy": "at"}, "orderBy"),
+        (ENTRIES, {"as": "ledger"}, "topic"),
+        ([("topic", "string"), *ENTRIES], {"as": "ledger", "topic": "a"}, "segments"),
+        (ENTRIES[1:], {"as": "ledger", "topic": "a"}, "ledger"),
+        ([*ENTRIES[:2], V], {"as": "ledger", "topic": "a"}, "value"),
+        ([("ledger", "int"), *ENTRIES[1:]], {"as": "ledger", "topic": "a"}, "ledger"),
+        ([*ENTRIES, ("segment", "string")], {"as": "ledger", "topic": "a"}, "segment"),
     ],
 )
 def test_refused_columns(fields: list[tuple[str, str]], given: dict[str, str], argument: str) -> None:

@@ -14,14 +14,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
 from struct import pack
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.pip76 import ENTRY_HEADER_BYTES, WINDOW_BYTES, check_entry
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader, Window, id_order_error
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.errors import InvalidArgument, Unsupported
 
 __all__ = ["SCHEMA", "append_batch", "read_batches"]
@@ -34,6 +34,20 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The columns of ``read_batches``."""
+
+
+class Framing(Protocol):
+    """What ``append_batch`` needs of an encoder; each as ``SegmentEncoder`` says. After ``cut`` there is room in a block of the ledger."""
+
+    @property
+    def room(self) -> int: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    @property
+    def last_entry(self) -> int: ...
+    def append_framed(self, first: int, last: int, entries: int, framed: BytesLike) -> None: ...
+    def cut(self) -> None: ...
+
 
 if sys.byteorder != "little":
     raise Unsupported("PIP-76 in Arrow needs a little-endian machine; read entries one by one instead", feature="arrow")
@@ -59,7 +73,7 @@ def read_batches(
         yield _batch(window)
 
 
-def append_batch(encoder: SegmentEncoder, entries: int | pa.Array, payloads: pa.Array | pa.ChunkedArray) -> None:
+def append_batch(encoder: Framing, entries: int | pa.Array, payloads: pa.Array | pa.ChunkedArray) -> None:
     """Add an array of payloads (binary, large_binary or string) to the encoder's ledger; hands full blocks to its sink.
 
     ``entries`` is the id of the first, the others following without gaps, or an int64 array of all ids. Raises
@@ -155,7 +169,7 @@ def _checked_ids(values: Any, count: int) -> pa.Array:
     return values
 
 
-def _append_chunk(encoder: SegmentEncoder, ids: int | pa.Array, values: pa.Array) -> None:
+def _append_chunk(encoder: Framing, ids: int | pa.Array, values: pa.Array) -> None:
     count = len(values)
     if not count:
         return

@@ -1,0 +1,238 @@
+"""Ledgers as Spark writes them, without a JVM: the bytes of the offload writer, in one commit, behind what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+import chunkstore
+from chunkstore.cli import main
+from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.pulsar import LedgerReader, OffloadWriter
+from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
+from tests.support.spark_tasks import home, store, write_batch, write_micro_batch
+
+__all__ = ["home", "store"]
+
+Options = dict[str, str]
+Row = tuple[int, int, bytes]
+SCHEMA = pa.schema([("ledger", pa.int64()), ("entry", pa.int64()), ("payload", pa.binary())])
+
+
+def options(home: Path, **more: str) -> Options:
+    return {"path": f"file://{home}/root", "as": "ledger", **more}
+
+
+def payload(ledger: int, entry: int) -> bytes:
+    return b"%d/%d " % (ledger, entry) * (1 + entry % 300)
+
+
+def entries(ledger: int, first: int, stop: int) -> list[Row]:
+    return [(ledger, entry, payload(ledger, entry)) for entry in range(first, stop)]
+
+
+def frame(rows: Sequence[Row], topic: Sequence[str] | None = None) -> pa.Table:
+    table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+    return table if topic is None else table.append_column("topic", pa.array(topic))
+
+
+def stored(store: chunkstore.ChunkedSegmentStorage, topic: str, *ledgers: int) -> list[Row]:
+    return [tuple(item) for ledger in ledgers for item in LedgerReader(store).read(topic, ledger)]
+
+
+def objects(store: chunkstore.ChunkedSegmentStorage, topic: str) -> list[tuple[Context, bytes, bytes]]:
+    """A topic's contexts, without what is another's each time, and the bytes of their data and indexes."""
+    return [
+        (
+            context._replace(topic="", uuid=b"", version=0),
+            store.read(context.data, 0, 1 << 30),
+            store.read(context.index_segment, 0, 1 << 30),
+        )
+        for context in iter_contexts(store, topic)
+    ]
+
+
+def test_the_bytes_are_those_of_the_offload_writer(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    rows = [*entries(3, 0, 3000), *entries(9, 100, 900), *entries(9, 900, 2500)]
+    write_batch(options(home, topic="spark", chunkBytes="1500000"), frame(rows))
+    with OffloadWriter(store, "batches", segment_bytes_max=1_500_000) as writer:
+        for ledger, first, stop in ((3, 0, 3000), (9, 100, 2500)):
+            writer.append_batch(ledger, first, pa.array([payload(ledger, entry) for entry in range(first, stop)]))
+    with OffloadWriter(store, "entries", segment_bytes_max=1_500_000) as writer:
+        for row in rows:
+            writer.append(*row)
+    found = objects(store, "spark")
+    assert len(found) == 3
+    assert found == objects(store, "batches") == objects(store, "entries")
+    assert [item.entries for context, _, _ in found for item in context.ranges] == [
+        item.last_entry - item.first_entry + 1 for context, _, _ in found for item in context.ranges
+    ]
+    assert stored(store, "spark", 3, 9) == rows
+    for context in iter_contexts(store, "spark"):
+        assert store.info(context.data).sealed
+        assert store.info(context.index_segment).sealed
+        assert store.info(context.data).chunk_count == 1
+    assert store.sessions() == []
+    assert store.check("deep") == []
+
+
+def test_topics_and_tasks_in_any_order(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Ledger 2 of topic a begins in the second task, goes on in the third, and ends in the first.
+    first = frame([*entries(2, 50, 90), *entries(5, 0, 9)], ["a"] * 49)
+    mixed = [row for pair in zip(entries(1, 0, 40), entries(2, 0, 40), strict=True) for row in pair]
+    second = frame(mixed, ["b", "a"] * 40)
+    third = frame([*entries(2, 40, 50), *entries(1, 0, 10)], ["a"] * 20)
+    write_batch(options(home, chunkBytes="2000"), first, second, third)
+    assert stored(store, "a", 1, 2, 5) == [*entries(1, 0, 10), *entries(2, 0, 90), *entries(5, 0, 9)]
+    assert stored(store, "b", 1) == entries(1, 0, 40)
+    assert [context.sequence for context in iter_contexts(store, "a")] == list(range(len(iter_contexts(store, "a"))))
+    root = f"file://{home}/root"
+    assert main(["ledger", "ls", root]) == 0
+    assert "a\t2\t0\t89\t3\t" in capfd.readouterr().out
+    assert main(["ledger", "read", root, "--topic", "b", "--ledger", "1", "--last", "0"]) == 0
+    assert capfd.readouterr().out.encode().startswith(payload(1, 0))
+    assert store.check("deep") == []
+
+
+def test_little_of_many_topics_is_not_held_for_long(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chunkstore.spark.chunk_buffers._HELD_BYTES", 50_000)
+    topics = [f"t{number % 10}" for number in range(100)]
+    rows = [[(1, begin + number // 10, b"x" * 1000) for number in range(100)] for begin in range(0, 60, 10)]
+    write_batch(options(home, chunkBytes="50000"), pa.concat_tables(frame(part, topics) for part in rows))
+    for number in range(10):
+        assert stored(store, f"t{number}", 1) == [(1, entry, b"x" * 1000) for entry in range(60)]
+    assert [context.ranges[0].entries for context in iter_contexts(store, "t0")] == [50, 10]
+    assert store.info(iter_contexts(store, "t0")[0].data).chunk_count > 1
+
+
+@pytest.mark.parametrize(
+    ("tasks", "argument", "says"),
+    [
+        ([entries(1, 0, 5) + entries(1, 6, 8)], "entry", "entry 6 .* behind entry 4, 5 was expected"),
+        ([entries(1, 3, 5) + entries(1, 4, 8)], "entry", "entry 4 .* behind entry 4, 5 was expected"),
+        ([entries(1, 0, 5) + entries(2, 0, 1) + entries(1, 6, 8)], "entry", "entry 6 .* behind entry 4"),
+        ([entries(1, 0, 5), entries(1, 4, 8)], "entry", "0 to 4 and 4 to 7 of ledger 1 .* overlap"),
+        ([entries(1, 6, 8), entries(1, 0, 5)], "entry", "0 to 4 and 6 to 7 of ledger 1 .* leave a gap"),
+        ([entries(1, 0, 5) + entries(2, 5, 9), entries(1, 5, 9) + entries(2, 0, 5)], "ledger", "crosswise"),
+        ([[(1, -1, b"")]], "entry", "-1"),
+        ([[(-1, 0, b"")]], "ledger", "-1"),
+        ([[(1, (1 << 63) - 1, b""), (1, -(1 << 63), b"")]], "entry", "ascend"),
+    ],
+)
+def test_what_does_not_follow_in_the_rows_is_refused(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, tasks: list[list[Row]], argument: str, says: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=says) as caught:
+        write_batch(options(home, topic="t"), *map(frame, tasks))
+    assert caught.value.argument == argument
+    assert list(store.segments()) == []
+    assert iter_contexts(store, "t") == []
+
+
+def test_rows_that_lack_something_are_refused(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    whole = frame(entries(1, 0, 2), ["t", "t"])
+    for name in whole.column_names:
+        at = whole.column_names.index(name)
+        table = whole.set_column(at, name, pa.array([whole.column(name)[0].as_py(), None], whole.schema.types[at]))
+        with pytest.raises(InvalidArgument, match="null") as caught:
+            write_batch(options(home), table)
+        assert caught.value.argument == name
+    with pytest.raises(InvalidArgument, match="topic"):
+        write_batch(options(home), frame(entries(1, 0, 1), ["t" * 201]))
+    assert list(store.segments()) == []
+
+
+def test_what_is_stored_is_gone_on_with_and_nothing_else(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    chosen = options(home, topic="t")
+    with OffloadWriter(store, "t") as writer:
+        for row in entries(1, 0, 10):
+            writer.append(*row)
+    write_batch(chosen, frame(entries(1, 10, 20)), frame(entries(2, 0, 5)))
+    for rows, expected, found in (
+        (entries(1, 0, 20), 20, 0),
+        (entries(1, 19, 25), 20, 19),
+        (entries(2, 6, 9), 5, 6),
+        ([*entries(3, 0, 9), *entries(2, 4, 9)], 5, 4),
+    ):
+        before = list(store.segments())
+        with pytest.raises(Conflict, match="topic 't'") as caught:
+            write_batch(chosen, frame(rows))
+        assert (caught.value.expected, caught.value.found) == (expected, found)
+        assert list(store.segments()) == before
+        assert store.sessions() == []
+    assert stored(store, "t", 1, 2) == [*entries(1, 0, 20), *entries(2, 0, 5)]
+    with OffloadWriter(store, "t") as writer:
+        assert (writer.last_entry(1), writer.last_entry(2)) == (19, 4)
+        writer.append(1, 20, b"on")
+        writer.flush()
+        with pytest.raises(Conflict, match="OffloadWriter") as caught:
+            write_batch(chosen, frame(entries(7, 0, 1)))
+        assert (caught.value.expected, caught.value.found) == ("complete", "open")
+    write_batch(chosen, frame(entries(7, 0, 1)))
+    assert [context.ranges[0] for context in iter_contexts(store, "t")] == [
+        EntryRange(1, 0, 9, 10),
+        EntryRange(1, 10, 19, 10),
+        EntryRange(2, 0, 4, 5),
+        EntryRange(1, 20, 20, 1),
+        EntryRange(7, 0, 0, 1),
+    ]
+
+
+def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what is stored and the commit another one writes: its entries are seen, and judged."""
+    from chunkstore.spark import owners
+
+    real, others = owners.attach_written, [entries(1, 0, 3), entries(1, 3, 6)]
+
+    def attach(*args: object, **kwargs: object) -> int:
+        if others:
+            with OffloadWriter(store, "t") as writer:
+                for row in others.pop(0):
+                    writer.append(*row)
+        return real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(owners, "attach_written", attach)
+    with pytest.raises(Conflict) as caught:
+        write_batch(options(home, topic="t"), frame(entries(1, 0, 9)))
+    assert (caught.value.expected, caught.value.found) == (3, 0)
+    write_batch(options(home, topic="t"), frame(entries(2, 0, 9)))
+    assert not others
+    assert stored(store, "t", 1, 2) == [*entries(1, 0, 6), *entries(2, 0, 9)]
+    assert [context.sequence for context in iter_contexts(store, "t")] == [0, 1, 2]
+
+
+def test_jobs_and_micro_batches_that_come_again_write_nothing(
+    store: chunkstore.ChunkedSegmentStorage, home: Path
+) -> None:
+    chosen = options(home, topic="t", txnAppId="nightly", txnVersion="1")
+    for _ in range(2):
+        write_batch(chosen, frame(entries(1, 0, 9)))
+    stream = options(home, topic="t", checkpointlocation="/c")
+    for number in (0, 0, 1, 1):
+        write_micro_batch(stream, number, frame(entries(1, 9 * number + 9, 9 * number + 18)))
+    assert stored(store, "t", 1) == entries(1, 0, 27)
+    assert len(iter_contexts(store, "t")) == 3
+
+
+def test_more_chunks_than_a_record_holds(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chunkstore.attaching._COMMIT_CHUNKS", 5)
+    rows = [(1, entry, b"x" * 1_000_000) for entry in range(12)]
+    write_batch(options(home, topic="t", chunkBytes="1"), frame(rows))
+    assert stored(store, "t", 1) == rows
+    assert len(iter_contexts(store, "t")) == 12
+    assert store.check("deep") == []
