@@ -13,11 +13,15 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
+from chunkstore.attaching import attach_written
 from chunkstore.cli import main
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
-from tests.support.spark_tasks import home, store, write_batch, write_micro_batch
+from chunkstore.spark.committing import StoreDoor, commit_job
+from chunkstore.spark.sink import BatchWriter, job_of
+from chunkstore.spark.write_options import parse_write_options
+from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
 __all__ = ["home", "store"]
 
@@ -44,7 +48,7 @@ def frame(rows: Sequence[Row], topic: Sequence[str] | None = None) -> pa.Table:
 
 
 def stored(store: chunkstore.ChunkedSegmentStorage, topic: str, *ledgers: int) -> list[Row]:
-    return [tuple(item) for ledger in ledgers for item in LedgerReader(store).read(topic, ledger)]
+    return [(*item,) for ledger in ledgers for item in LedgerReader(store).read(topic, ledger)]
 
 
 def objects(store: chunkstore.ChunkedSegmentStorage, topic: str) -> list[tuple[Context, bytes, bytes]]:
@@ -193,9 +197,7 @@ def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
     store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at what is stored and the commit another one writes: its entries are seen, and judged."""
-    from chunkstore.spark import owners
-
-    real, others = owners.attach_written, [entries(1, 0, 3), entries(1, 3, 6)]
+    real, others = attach_written, [entries(1, 0, 3), entries(1, 3, 6)]
 
     def attach(*args: object, **kwargs: object) -> int:
         if others:
@@ -204,7 +206,7 @@ def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
                     writer.append(*row)
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(owners, "attach_written", attach)
+    monkeypatch.setattr("chunkstore.spark.owners.attach_written", attach)
     with pytest.raises(Conflict) as caught:
         write_batch(options(home, topic="t"), frame(entries(1, 0, 9)))
     assert (caught.value.expected, caught.value.found) == (3, 0)
@@ -225,6 +227,22 @@ def test_jobs_and_micro_batches_that_come_again_write_nothing(
         write_micro_batch(stream, number, frame(entries(1, 9 * number + 9, 9 * number + 18)))
     assert stored(store, "t", 1) == entries(1, 0, 27)
     assert len(iter_contexts(store, "t")) == 3
+
+
+def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    given = options(home, topic="t")
+
+    def commit(first: int, stop: int) -> str:
+        table = frame(entries(1, first, stop))
+        messages = told(BatchWriter(given, _schema([table]), overwrite=False), [table], {})
+        _, job = job_of(messages, parse_write_options(given, streaming=False))
+        return commit_job(StoreDoor(store, messages[0].container_uuid), None, 0, job)
+
+    assert commit(0, 9) == "commit"
+    with pytest.raises(Conflict, match="stored already"):
+        commit(0, 9)
+    assert commit(9, 15) == "commit"
+    assert stored(store, "t", 1) == entries(1, 0, 15)
 
 
 def test_more_chunks_than_a_record_holds(

@@ -126,3 +126,25 @@ def test_a_stream_of_a_driver_that_owns_the_container(ground: Ground) -> None:
         ground.stream(store)
         assert sorted(ground.written()) == ground.brought
         assert store.epoch == 1
+
+
+def test_ledgers_are_read_again_as_they_were_written(ground: Ground) -> None:
+    columns = ("id div 2000 AS ledger", "id % 2000 AS entry", "CAST(concat('entry ', id) AS BINARY) AS payload")
+    frame = ground.spark.range(0, 4000, 1, 4).selectExpr(*columns)  # two tasks for each ledger
+
+    def write(**options: str) -> None:
+        chosen = {"as": "ledger", "topic": "orders", "chunkBytes": "20000", **options}
+        frame.write.format("chunkstore").options(**chosen).mode("append").save(ground.root)
+
+    with ground.open() as store:
+        for _ in range(2):
+            write(txnAppId="test", txnVersion="1")
+        found = ground.spark.read.format("chunkstore").option("topic", "orders").load(ground.root).collect()
+        wanted = [("orders", number // 2000, number % 2000, b"entry %d" % number) for number in range(4000)]
+        assert sorted(map(tuple, found)) == wanted
+        with pytest.raises(Exception, match="Conflict") as caught:
+            write()
+        refused = original_error(caught.value)
+        assert isinstance(refused, Conflict)
+        assert (refused.expected, refused.found) == (2000, 0)
+        assert store.sessions() == []
