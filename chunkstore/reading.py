@@ -295,7 +295,7 @@ class ReadableContainer:
         return self.find_orphans(age_s_min=age_s_min).report()
 
     def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
-        """As ``orphans``, one by one. Raises and retry as that."""
+        """As ``orphans``, one by one. Raises as ``orphans``. Retry: safe."""
         age_s = check_age(age_s_min)
         self._context.check_open()
         return find_orphans(self._context, self._sweeping_epoch(), age_s)

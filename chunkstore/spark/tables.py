@@ -42,6 +42,8 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
     "MAP<STRING, LONG>": pa.map_(pa.string(), pa.int64()),
 }
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+"""The driver's JVM holds the tasks of a plan, all of them."""
 _Row = Sequence[object]
 
 
@@ -94,7 +96,7 @@ def _encoded(rows: Iterable[_Row], schema: pa.Schema) -> Iterator[bytes]:
 
     def stream() -> bytes:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
+        with pa.ipc.new_stream(sink, schema, options=_COMPRESSED) as writer:
             for item in batches:
                 writer.write_batch(item)
         return bytes(sink.getvalue())
