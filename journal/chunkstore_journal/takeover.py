@@ -47,7 +47,6 @@ __all__ = ["TakeOver", "adopted_position"]
 T = TypeVar("T")
 _STORES_MAX: Final = 2
 """How many stores of the cache may prove rotten during a take-over."""
-_NOTHING_CHANGED = BaseLink(0, 0, 0, 0, ZERO_HASH)
 
 
 class TakeOver:
@@ -263,7 +262,8 @@ class TakeOver:
             digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
             digest_of_rows = _sum_of(view, rows)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
-        base = _NOTHING_CHANGED
+        # Before the first OPEN there is what the container begins with: nothing, or a state (protocol 3.11).
+        base = BaseLink(0, 0, 0, end.lsn, end.hash)
         if previous is not None:
             # The digest is the judge of "changed no row": equal digests are equal states, so readers may jump.
             unchanged = previous.is_quiet and digest == previous.header.digest

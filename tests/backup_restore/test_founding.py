@@ -151,3 +151,22 @@ def test_what_cannot_be_read_back_is_no_beginning(world: World, target: World) -
     restored(world, target, lsn=lsn)
     with target.open() as new:
         assert problems(new.check("deep")) == []
+
+
+def test_owners_that_do_little_leave_the_way_to_the_beginning(world: World, target: World) -> None:
+    """Each dies behind at most one record, which lives in its successor's OPEN where journals append; and nobody keeps a cache."""
+    restored(world, target, lsn=filled(world))
+    for number in (0, 0, 1, 1, 0, 1):
+        target.forget_cache()
+        new = target.open(snapshot_slots_min=1000, snapshot_bytes_min=1 << 30)
+        world.still(new)
+        before = new.info("a").length
+        if number:
+            new.append("a", b"more")
+        target.crash(new)
+        target.forget_cache()
+        with target.replica() as replica:
+            assert replica.read("a", 40, 100) == b"more" * ((before + 4 * number - 40) // 4)
+    with target.open() as new:
+        assert new.info("a").length == 40 + 3 * 4
+        assert problems(new.check("deep")) == []
