@@ -366,7 +366,7 @@ class HeaderKeeper:
             if present.marked and present.strange and not imported:
                 raise others_went_on(name)
             if imported or present.marked or (was_there and not present.strange):
-                self._writer.remove(name, present.entries if present.ours else ())
+                self._writer.remove(name, present.entries if present.ours else (), for_good=imported)
                 return imported
             return False  # to be imported
         if present is not None and present.strange and not imported:
