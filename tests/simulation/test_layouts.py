@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.errors import SegmentNotFound
-from tests.simulator import World
+from chunkstore.assembly import open_store_on
+from chunkstore.backup.adopting import adopt
+from chunkstore.backup.imports import merge_file
+from chunkstore.backup.restore import restore_on
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import SegmentNotFound, Unsupported
+from tests.judges.header_files import HeaderFiles
+from tests.simulator import Process, World
+from tests.simulator.keeping import fresh_cache
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -24,3 +31,50 @@ def test_a_deleted_segment_is_not_brought_back_by_a_power_cut(seed: int) -> None
         store = heir.open()
         with pytest.raises(SegmentNotFound):
             heir.run(lambda: store.read("old", 0, 100))
+
+
+def test_what_is_about_to_be_restored_is_not_opened_empty_by_a_choice_of_layout() -> None:
+    """FORMAT is there, and whoever restores dies before its OPEN; the rows that a choice puts into a first OPEN are no import's."""
+    with World(1, "posix") as world:
+        restorer, other = world.process("restorer"), world.process("other")
+        owner = world.process("owner")
+        store = owner.open()
+        owner.run(lambda: store.create("s"))
+
+        def restore() -> None:
+            caches = lambda role: fresh_cache(restorer.at("n/") if role == "owner" else restorer.storage, role)  # noqa: E731
+            restore_on(restorer.storage, restorer.at("n/"), container="c", settings=world.settings, caches=caches)
+
+        restorer.start(restore)
+        restorer.until(op="exists", name="n/c/epoch/*")
+        restorer.crash()
+        with pytest.raises(Unsupported) as raised:
+            other.run(lambda: _open_at(other, "n/"))
+        assert raised.value.feature == "unfinished_import"
+
+
+def test_a_segment_that_is_adopted_and_cut_off_has_a_header() -> None:
+    """A chunk that lies elsewhere is copied, but not what is cut off of it: nobody can read that."""
+    with World(1, "s3") as world:
+        owner = world.process("owner")
+        store = owner.open(layout="CODE_ONLY_UPGRADE")
+        there = owner.run(lambda: _open_at(owner, "n/"))
+        owner.run(lambda: there.create("old"))
+        owner.run(lambda: there.append("old", b"0123456789"))
+
+        def bring() -> None:
+            with adopt(store, f"{owner.root_url}/n", container="c", pins=there).source:
+                merge_file(store, f"{owner.root_url}/n", source_container="c", adopt=True, settings=world.settings)
+            store.truncate("old", 4)
+
+        owner.run(bring)
+        owner.crash()
+        heir = world.process("heir")
+        heir.open()
+        (copy,) = HeaderFiles(world.backend.content, pytest.fail).files_of("old")
+        assert world.backend.content(copy) == b"456789"
+
+
+def _open_at(process: Process, folder: str) -> ChunkedSegmentStorage:
+    there, settings = process.at(folder), process.world.settings_with({"layout": "CODE_ONLY_UPGRADE"})
+    return open_store_on(there, container="c", settings=settings, cache=fresh_cache(there, "owner"))

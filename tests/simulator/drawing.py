@@ -34,6 +34,8 @@ _KEEPING: Final = 0.15
 """The share of runs without lies in which somebody keeps what the container holds."""
 _NEIGHBOURS: Final = 0.5
 """The share of those in which another container is at work beside it, that answers who adopts from there."""
+_LAYOUTS: Final = 0.3
+"""The share of all runs that keep something in which header files of the old layout lie at the root, and follow the journal."""
 _CALMER: Final = ("crash", "crash_at_call", "power_cut", "machine_lost")
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
@@ -121,12 +123,14 @@ def draw_plan(
     upkeep: bool | None = None,
     asks: bool | None = None,
     keeps: bool | None = None,
+    layouts: bool | None = None,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
     ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', and no lies are
     told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies are told; None: perhaps, where
     none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
+    ``layouts``: headers of the old layout follow; None: in some of the runs in which somebody keeps something.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -191,7 +195,15 @@ def draw_plan(
     if keeps is None:
         keeps = not lies and Random(f"keeps {seed}").random() < _KEEPING
     plan = _with_askers(plan) if asks else plan
-    return _with_keepers(plan) if keeps else plan
+    plan = _with_keepers(plan) if keeps else plan
+    wants = keeps and Random(f"layouts {seed}").random() < _LAYOUTS
+    return _with_layouts(plan) if (wants if layouts is None else layouts) else plan
+
+
+def _with_layouts(plan: Plan) -> Plan:
+    """The same, with header files that follow: at once, where storages append."""
+    header_s = max(0.01, plan.timeout_s * Random(f"headers {plan.seed}").choice((0.5, 5.0)))
+    return replace(plan, settings=replace(plan.settings, layout="CODE_ONLY_UPGRADE", header_s=header_s))
 
 
 def _with_keepers(plan: Plan) -> Plan:
