@@ -71,6 +71,8 @@ def require_room(store: ChunkedSegmentStorage | Replica, source: Source, identit
         if not names:
             break
         after = names[-1]
+        for name in names if store.read_context.fetch is not None else ():
+            store.read_context.fetch(source.plan.target(name))  # one of the old layout has this name
         taken = store.look(partial(_taken, source, names, identity, begun=phase is ImportPhase.NAMES))
         if taken:
             first = ", ".join(repr(name) for name in taken[:_SHOWN])

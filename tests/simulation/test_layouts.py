@@ -9,7 +9,7 @@ from chunkstore.backup.adopting import adopt
 from chunkstore.backup.imports import merge_file
 from chunkstore.backup.restore import restore_on
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import SegmentNotFound, Unsupported
+from chunkstore.errors import InvalidArgument, SegmentNotFound, Unsupported
 from tests.judges.header_files import HeaderFiles
 from tests.simulator import Process, World
 from tests.simulator.keeping import fresh_cache
@@ -73,6 +73,25 @@ def test_a_segment_that_is_adopted_and_cut_off_has_a_header() -> None:
         heir.open()
         (copy,) = HeaderFiles(world.backend.content, pytest.fail).files_of("old")
         assert world.backend.content(copy) == b"456789"
+
+
+def test_an_import_meets_the_segments_of_headers_that_nobody_has_named() -> None:
+    """Else a segment of this name would lie beside a header of others, and nobody could open any more."""
+    with World(1, "s3") as world:
+        world.backend.overwrite("old$header", b"maxsize=100&0=old$offset.0&")
+        world.backend.overwrite("old$offset.0", b"before")
+        owner = world.process("owner")
+        store = owner.open(layout="CODE_ONLY_UPGRADE")
+        owner.run(lambda: store.create("new"))
+
+        def bring() -> None:
+            merge_file(store, owner.root_url, ["new"], rename={"new": "old"}, source_container="c", settings=world.settings)
+
+        with pytest.raises(InvalidArgument, match="names already: 'old'"):
+            owner.run(bring)
+        owner.crash()
+        heir = world.process("heir")
+        assert heir.run(lambda: heir.opening()().read("old", 0, 100)) == b"before"
 
 
 def _open_at(process: Process, folder: str) -> ChunkedSegmentStorage:
