@@ -104,7 +104,7 @@ class HeaderWriter:
             self.delete([copy.name for copy in plan.copies])
             raise
         says_sealed = self.seal(seen)
-        self.delete(_copies(info.name, former) - _copies(info.name, plan.entries))
+        self.delete(sorted(_copies(info.name, former) - _copies(info.name, plan.entries)))
         return says_sealed
 
     def seal(self, seen: SeenSegment) -> bool:
@@ -122,7 +122,7 @@ class HeaderWriter:
         if for_good:
             self.target.put(name + HEADER_SUFFIX, b"")
         self.target.delete(name + HEADER_SUFFIX)
-        self.delete(_copies(name, former))
+        self.delete(sorted(_copies(name, former)))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete copies as far as that works."""

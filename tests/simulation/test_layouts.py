@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from chunkstore.assembly import open_store_on
 from chunkstore.backup.adopting import adopt
+from chunkstore.backup.header_keeper import HeaderKeeper
 from chunkstore.backup.imports import merge_file
 from chunkstore.backup.restore import restore_on
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument, SegmentNotFound, Unsupported
+from chunkstore.errors import DeadlineExceeded, InvalidArgument, SegmentNotFound, Unsupported
 from tests.judges.header_files import HeaderFiles
 from tests.simulator import Process, World
 from tests.simulator.keeping import fresh_cache
@@ -92,6 +95,24 @@ def test_an_import_meets_the_segments_of_headers_that_nobody_has_named() -> None
         owner.crash()
         heir = world.process("heir")
         assert heir.run(lambda: heir.opening()().read("old", 0, 100)) == b"before"
+
+
+def test_what_is_asked_of_an_owner_before_it_serves_hides_no_header() -> None:
+    """Askers are heard as soon as the epoch is open, and headers are still being compared then."""
+    begin = HeaderKeeper.begin
+
+    def asked(keeper: HeaderKeeper) -> None:
+        with pytest.raises(DeadlineExceeded, match="header files"):
+            keeper._store.create("old")
+        keeper._store.create("other")
+        begin(keeper)
+
+    with World(1, "s3") as world, patch.object(HeaderKeeper, "begin", asked):
+        world.backend.overwrite("old$header", b"maxsize=100&0=old$offset.0&")
+        world.backend.overwrite("old$offset.0", b"before")
+        owner = world.process("owner")
+        store = owner.open(layout="CODE_ONLY_UPGRADE")
+        assert owner.run(lambda: store.read("old", 0, 100)) == b"before"
 
 
 def _open_at(process: Process, folder: str) -> ChunkedSegmentStorage:

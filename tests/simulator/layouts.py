@@ -10,12 +10,10 @@ Leaves out: what a header leads to (``tests.judges.header_files``), whether a se
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import SegmentNotFound
 from tests.judges.events import Event
 from tests.judges.header_files import HeaderFiles, header_key, segment_of, segments_of
 from tests.simulator.finals import calmly
@@ -30,6 +28,7 @@ __all__ = ["Layouts"]
 _DELETING: Final = frozenset(("DELETE", "unlink", "remove"))
 _ALONE: Final = "old-0"
 """A segment of the old layout that nobody names before the end."""
+_MENDERS: Final = 3
 
 
 class Layouts:
@@ -41,8 +40,9 @@ class Layouts:
         self._judge = HeaderFiles(run.world.backend.content, run.world.fail)
         self._others: dict[str, bytes] = {}
         self._data: dict[str, bytes] = {}
-        self._since: dict[Process, int] = {}
-        """When each owner's last claim began."""
+        self._gone: list[str] = []
+        self._since: dict[Process, tuple[int, int]] = {}
+        """When each owner's last claim began, and the last record of history then."""
         self._touched: dict[str, dict[Process | None, int]] = defaultdict(dict)
         """By file: who has changed it last when; None: a request that came late."""
         self._put_old_segments(Random(f"old layout {run.plan.seed}"))
@@ -74,7 +74,7 @@ class Layouts:
 
     def begins(self, process: Process) -> None:
         """Somebody asks for the container."""
-        self._since[process] = self._world.scheduler.now
+        self._since[process] = self._world.scheduler.now, self._run.checks.stored.lsn
 
     def _observe(self, call: Call, result: Any, late: bool) -> None:
         if isinstance(result, BaseException) or not call.changes or call.step.startswith("fsync"):
@@ -104,15 +104,15 @@ class Layouts:
 
     def _disturbed(self, file: str, process: Process) -> bool:
         """Whether anybody else has changed a file since this owner's claim began."""
-        since = self._since.get(process, 0)
+        since, _ = self._since.get(process, (0, 0))
         return any(when >= since for other, when in self._touched[file].items() if other is not process)
 
     def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
-        """An owner is about to serve: all headers were compared; what was asked of it meanwhile comes later."""
+        """An owner is about to serve: all headers were compared; what was asked of it meanwhile, and changed, comes later."""
         stored = self._run.checks.stored
         if stored.top != store.epoch:
             return  # there is a newer one
-        before = stored.rows_at(stored.open_lsns[store.epoch])
+        before = stored.rows_at(self._since[process][1])
         headers = {name for file in self._world.backend.names() if (name := segment_of(file)) is not None}
         for name in sorted(headers.union(segments_of(before))):
             files = [f"{name}$header", *self._judge.files_of(name)]
@@ -123,15 +123,15 @@ class Layouts:
     # The end
 
     def finish(self) -> None:
-        """Everybody dies, on a file system also of a power cut: two owners, the first of which dies, too, mend what is left."""
+        """Everybody dies, on a file system of a power cut, again and again; whoever comes next mends what is left. The last one closes."""
         if self._world.failures:
             return
         self._run.shut_down()
-        if self._world.kind == "posix":
-            self._world.power_cut()
-        for number in range(2):
+        for number in range(_MENDERS):
+            if self._world.kind == "posix":
+                self._world.power_cut()
             process = self._run.process(f"mender{number}", "host-of-the-mender")
-            calmly(self._world, lambda process=process: self._mend(process), process)  # type: ignore[misc]
+            calmly(self._world, lambda process=process, number=number: self._mend(process, number), process)  # type: ignore[misc]
             if self._world.failures:
                 return
             process.crash()
@@ -141,20 +141,19 @@ class Layouts:
             if self._world.backend.content(file) != data:
                 self._world.fail(f"history changed-others: {file} is none of ours, and has changed")
 
-    def _mend(self, process: Process) -> None:
-        """Open, look, and delete a segment behind its header's back; the second one looks whether it stays away, and closes."""
+    def _mend(self, process: Process, number: int) -> None:
+        """Open and look; the first one takes in what nobody has named, and deletes it and another one behind their headers' backs."""
         self.begins(process)
         store = process.opening(op_deadline_s=600.0, resolve_s=60.0, lease_s=0.0, ask_s=0.0, collect_s=0.0)()
         self.after_take_over(process, store)
-        if process.name.endswith("0"):
+        if number == 0:
             if store.read(_ALONE, 0, 1 << 16) != self._data[_ALONE]:
                 self._world.fail(f"history other-header: {_ALONE!r} is taken in with other bytes than it had")
-            for name in [_ALONE, *[info.name for info in store.segments()][:1]]:
-                with suppress(SegmentNotFound):
-                    store.delete(name)
-                self._gone = name
-            return
-        with store:
-            for name in (_ALONE, self._gone):
-                if store.exists(name):
-                    self._world.fail(f"history back-again: {name!r} was deleted, and is there again by a header")
+            self._gone = sorted({_ALONE, *[info.name for info in store.segments()][-1:]})
+            for name in self._gone:
+                store.delete(name)
+        for name in self._gone:
+            if store.exists(name):
+                self._world.fail(f"history back-again: {name!r} was deleted, and is there again by a header")
+        if number == _MENDERS - 1:
+            store.close()
