@@ -96,7 +96,8 @@ class Layouts:
     def _deleted(self, call: Call) -> None:
         """A chunk goes: headers have followed its removal, where the disk had room for them."""
         process = call.process
-        if self._world.faults.fired.get("disk_full") or not isinstance(process, Process):
+        faults = self._world.faults
+        if (faults.active and faults.fired.get("disk_full")) or not isinstance(process, Process):
             return
         for name in {name for file in self._world.backend.names() if (name := segment_of(file)) is not None}:
             if call.name in self._judge.files_of(name) and not self._disturbed(f"{name}$header", process):
@@ -142,9 +143,10 @@ class Layouts:
                 self._world.fail(f"history changed-others: {file} is none of ours, and has changed")
 
     def _mend(self, process: Process, number: int) -> None:
-        """Open and look; the first one takes in what nobody has named, and deletes it and another one behind their headers' backs."""
+        """Open and look; the first one takes in what nobody has named, and deletes it and another one behind their headers' backs;
+        then their chunks go."""
         self.begins(process)
-        store = process.opening(op_deadline_s=600.0, resolve_s=60.0, lease_s=0.0, ask_s=0.0, collect_s=0.0)()
+        store = process.opening(op_deadline_s=600.0, resolve_s=60.0, lease_s=0.0, ask_s=0.0, collect_s=0.0, gc_grace_s=0.0)()
         self.after_take_over(process, store)
         if number == 0:
             if store.read(_ALONE, 0, 1 << 16) != self._data[_ALONE]:
@@ -155,5 +157,7 @@ class Layouts:
         for name in self._gone:
             if store.exists(name):
                 self._world.fail(f"history back-again: {name!r} was deleted, and is there again by a header")
+        if number == 0:
+            store.collect()
         if number == _MENDERS - 1:
             store.close()

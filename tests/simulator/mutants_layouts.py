@@ -50,11 +50,6 @@ LAYOUT_MUTANTS: Final = (
         kinds=("posix-slot", "posix-append"),
     ),
     _mutant(
-        "header-imported-twice",
-        "nothing says that a header was imported",
-        Patch(f"{_KEEPER}._settle", "imported = self._writer.is_imported(name)", "imported = False"),
-    ),
-    _mutant(
         "header-of-others-replaced",
         "a header of others that was never imported is deleted",
         Patch(
