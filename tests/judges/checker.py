@@ -72,6 +72,7 @@ ANOMALIES: Final = {
 }
 _UPKEEP: Final = frozenset((12, 13, 14, 15))
 """Sessions, and operations of the owner itself: what changes nothing that is shown."""
+_STAGED: Final = "\0staged/"
 _BY_KIND: Final = {
     "create": 1, "append": 2, "append_many": 2, "write": 2, "seal": 3, "unseal": 4, "delete": 5, "truncate": 6, "concat": 7,
     "table_put": 10, "table_delete": 11,
@@ -234,7 +235,7 @@ class _Checker:
                 stored(op, data)
                 for op, data in zip(record.ops, record.data, strict=True)
                 # What is staged and left over the owner deletes by itself; nobody sees that.
-                if op[0] not in _UPKEEP and not (op[0] == DELETE and self._names.get(op[1], "")[:1] == "\0")
+                if op[0] not in _UPKEEP and not (op[0] == DELETE and self._names.get(op[1], "").startswith(_STAGED))
             ]
             while ops:
                 take = self._take_import if self._imports.begins(ops[0]) else self._take

@@ -164,7 +164,8 @@ class _Life:
         asker, random, who = self._asker, self._random, self._who
         asker.replica.refresh()
         version, number = self._row()
-        if random.random() < 0.1:
+        # At the end often: where a claim stands above an owner that serves, whoever is refused is never told so (decision 0019).
+        if random.random() < (0.5 if insists else 0.1):
             who.variants += 1
             self._variant = who.variants
         changes, told = self._changes(number + 1)
