@@ -117,8 +117,8 @@ class HeaderWriter:
         return True
 
     def remove(self, name: str, former: Iterable[HeaderEntry], *, for_good: bool = False) -> None:
-        """Delete a header, then the copies that it lists. ``for_good``: not even a power cut brings its bytes back, which deletions alone do
-        not promise: first it is put empty, which is nobody's segment."""
+        """Delete a header, then the copies that it lists. ``for_good``: not even a power cut brings its bytes back, which a deletion alone
+        does not promise: first it is put empty, which is nobody's segment."""
         if for_good:
             self.target.put(name + HEADER_SUFFIX, b"")
         self.target.delete(name + HEADER_SUFFIX)

@@ -63,7 +63,9 @@ class HeaderFiles:
         start, data = self._journal(stored, raw)
         begin, shown = self._shown(found)
         if begin > start or shown is None:
-            self._fails(f"history lost-header: {when} {segment!r} begins at {start}, its header at {begin}: {found.files}")
+            self._fails(
+                f"history lost-header: {when} {segment!r} begins at {start}, its header at {begin}: {found.files}"
+            )
             return
         seen = shown[start - begin :]
         if not seen.startswith(data) or (exact and seen != data):

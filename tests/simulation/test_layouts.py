@@ -88,7 +88,9 @@ def test_an_import_meets_the_segments_of_headers_that_nobody_has_named() -> None
         owner.run(lambda: store.create("new"))
 
         def bring() -> None:
-            merge_file(store, owner.root_url, ["new"], rename={"new": "old"}, source_container="c", settings=world.settings)
+            merge_file(
+                store, owner.root_url, ["new"], rename={"new": "old"}, source_container="c", settings=world.settings
+            )
 
         with pytest.raises(InvalidArgument, match="names already: 'old'"):
             owner.run(bring)

@@ -35,7 +35,7 @@ _KEEPING: Final = 0.15
 _NEIGHBOURS: Final = 0.5
 """The share of those in which another container is at work beside it, that answers who adopts from there."""
 _LAYOUTS: Final = 0.3
-"""The share of all runs that keep something in which header files of the old layout lie at the root, and follow the journal."""
+"""The share of the runs that are asked for with keepers in which header files of the old layout lie at the root, and follow the journal."""
 _CALMER: Final = ("crash", "crash_at_call", "power_cut", "machine_lost")
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
@@ -130,7 +130,7 @@ def draw_plan(
     ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', and no lies are
     told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies are told; None: perhaps, where
     none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
-    ``layouts``: headers of the old layout follow; None: in some of the runs in which somebody keeps something.
+    ``layouts``: headers of the old layout follow; None: in some of the runs for which ``keeps`` is asked.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -190,14 +190,15 @@ def draw_plan(
         ),
         distrust=lies,
     )
+    if layouts is None:
+        layouts = bool(keeps) and Random(f"layout {seed}").random() < _LAYOUTS
     if asks is None:
         asks = not lies and Random(f"asks {seed}").random() < _ASKING
     if keeps is None:
         keeps = not lies and Random(f"keeps {seed}").random() < _KEEPING
     plan = _with_askers(plan) if asks else plan
     plan = _with_keepers(plan) if keeps else plan
-    wants = keeps and Random(f"layouts {seed}").random() < _LAYOUTS
-    return _with_layouts(plan) if (wants if layouts is None else layouts) else plan
+    return _with_layouts(plan) if layouts else plan
 
 
 def _with_layouts(plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from tests.judges.events import Event
 from tests.judges.header_files import HeaderFiles, header_key, segment_of, segments_of
 from tests.simulator.finals import calmly
-from tests.simulator.wire import Call
+from tests.simulator.wire import Call, WiredProcess
 from tests.simulator.world import Process
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Layouts:
         self._gone: list[str] = []
         self._since: dict[Process, tuple[int, int]] = {}
         """When each owner's last claim began, and the last record of history then."""
-        self._touched: dict[str, dict[Process | None, int]] = defaultdict(dict)
+        self._touched: dict[str, dict[WiredProcess | None, int]] = defaultdict(dict)
         """By file: who has changed it last when; None: a request that came late."""
         self._put_old_segments(Random(f"old layout {run.plan.seed}"))
         run.world.observers.append(self._observe)
@@ -146,7 +146,9 @@ class Layouts:
         """Open and look; the first one takes in what nobody has named, and deletes it and another one behind their headers' backs;
         then their chunks go."""
         self.begins(process)
-        store = process.opening(op_deadline_s=600.0, resolve_s=60.0, lease_s=0.0, ask_s=0.0, collect_s=0.0, gc_grace_s=0.0)()
+        store = process.opening(
+            op_deadline_s=600.0, resolve_s=60.0, lease_s=0.0, ask_s=0.0, collect_s=0.0, gc_grace_s=0.0
+        )()
         self.after_take_over(process, store)
         if number == 0:
             if store.read(_ALONE, 0, 1 << 16) != self._data[_ALONE]:

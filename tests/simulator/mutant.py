@@ -56,7 +56,15 @@ class Mutant(NamedTuple):
             )
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
         return draw_plan(
-            seed, claims=claims, lmdb=False, upkeep=self.upkeep, bindings=True, storage=storage, asks=False, keeps=False, layouts=False
+            seed,
+            claims=claims,
+            lmdb=False,
+            upkeep=self.upkeep,
+            bindings=True,
+            storage=storage,
+            asks=False,
+            keeps=False,
+            layouts=False,
         )
 
     def suits(self, plan: Plan) -> bool:
