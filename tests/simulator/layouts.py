@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.judges.events import Event
 from tests.judges.header_files import HeaderFiles, header_key, segment_of, segments_of
+from tests.simulator.checks import Checks
+from tests.simulator.drawing import Plan
 from tests.simulator.finals import calmly
+from tests.simulator.recorder import Recorder
 from tests.simulator.wire import Call, WiredProcess
-from tests.simulator.world import Process
-
-if TYPE_CHECKING:
-    from tests.simulator.roots import RootRun
+from tests.simulator.world import Process, World
 
 __all__ = ["Layouts"]
 
@@ -31,10 +31,23 @@ _ALONE: Final = "old-0"
 _MENDERS: Final = 3
 
 
+class _Run(Protocol):
+    """What is asked of a run (``roots``)."""
+
+    plan: Plan
+    world: World
+    recorder: Recorder
+    checks: Checks
+
+    def process(self, name: str, machine: str) -> Process: ...
+
+    def shut_down(self) -> int: ...
+
+
 class Layouts:
     """Of one run, whose root is empty but for the container. Puts headers of others there, and judges from then on."""
 
-    def __init__(self, run: RootRun) -> None:
+    def __init__(self, run: _Run) -> None:
         self._run = run
         self._world = run.world
         self._judge = HeaderFiles(run.world.backend.content, run.world.fail)
