@@ -26,12 +26,15 @@ from chunkstore.errors import (
     OutcomeUnknown,
     SegmentNotFound,
 )
+from chunkstore.metadata.keys import SINKS_NAMESPACE
+from chunkstore.metadata.sinks import SinkRow, decode_sink, encode_sink, unnamed_key
 from chunkstore.names import staged_name, staged_session
 from chunkstore.operations.tables import TableEntry
+from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk, SessionWriter, check_session_chunks, check_session_id
 from chunkstore.upkeep.asked import version_put
 
-__all__ = ["Written", "attach_written", "find_session"]
+__all__ = ["Written", "attach_written", "end_by_row", "end_session", "find_session"]
 
 _WAIT_S: Final = 600.0
 _COMMIT_BYTES: Final = 7 * MIB
@@ -39,6 +42,8 @@ _COMMIT_BYTES: Final = 7 * MIB
 _COMMIT_CHUNKS: Final = 4_096
 """The owner looks at each in the storage, and whoever else asks it waits."""
 _LAST_BYTES: Final = 10 * MIB
+_TRIES: Final = 8
+_TOKEN_BYTES: Final = 16
 _CHUNK_BYTES, _CRC_BYTES, _CHANGE_BYTES = 400, 6, 1_000
 """At most, of what a chunk, a border of its blocks and a change take up in a record and in a request."""
 
@@ -124,6 +129,68 @@ def attach_written(
             raise OutcomeUnknown(text, subject="commit") from error
         # It was there a moment ago: the session has ended, and a collection came.
         raise Conflict(f"session {session_id:x}", expected="open", found="ended") from error
+
+
+def end_session(target: Asker | ChunkedSegmentStorage, session_id: int, *, wait_s: float = _WAIT_S) -> bool:
+    """End a session, whoever opened it; whether it was open. What it has not attached it never will, and is an orphan from now on.
+
+    Raises ``InvalidArgument``, ``OutcomeUnknown`` (nobody answered within ``wait_s`` seconds: it may end yet), ``NotOwner``,
+    ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``, ``Closed``. Atomic, durable. Retry: safe.
+    """
+    check_session_id(session_id)
+    if isinstance(target, Asker):
+        return end_by_row(_AskedEnd(target, wait_s), unnamed_key(session_id), session_id)
+    if all(item.id != session_id for item in target.sessions()):
+        return False
+    try:
+        target.commit([EndSession(session_id)])
+    except Conflict:
+        return False  # whoever wrote in it was first
+    return True
+
+
+class EndingDoor(Protocol):
+    """The way to an owner that ``end_by_row`` needs: of ``chunkstore.spark.committing.Door``, which see."""
+
+    uuid: bytes
+
+    def row(self, key: bytes) -> TableEntry | None: ...
+    def session(self, session_id: int) -> OpenSession | None: ...
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None: ...
+
+
+def end_by_row(door: EndingDoor, key: bytes, session_id: int) -> bool:
+    """End a session by a commit that can be asked for: it leaves the sink's row at ``key`` as it is but for its token, or puts one of a
+    session that was given up. Whether it was open. Raises ``OutcomeUnknown`` and what the owner says. Retry: safe."""
+    for _ in range(_TRIES):
+        entry = door.row(key)
+        if door.session(session_id) is None:
+            return False
+        stored = None if entry is None else decode_sink(key, entry.value)
+        row = SinkRow(session_id, door.uuid, bytes(16), b"") if stored is None else stored
+        value = encode_sink(row._replace(token=runtime.token(_TOKEN_BYTES)))
+        once = TablePut(SINKS_NAMESPACE, key, value, 0 if entry is None else entry.version)
+        with suppress(Conflict):
+            door.attach(session_id, (), once, end_session=True)
+            return True
+    raise OutcomeUnknown(f"session {session_id} could not be ended: others keep moving its row", subject="session")
+
+
+class _AskedEnd:
+    def __init__(self, asker: Asker, wait_s: float) -> None:
+        self._asker = asker
+        self._wait_s = wait_s
+        self.uuid = asker.replica.uuid
+
+    def row(self, key: bytes) -> TableEntry | None:
+        self._asker.replica.refresh()
+        return self._asker.replica.table(SINKS_NAMESPACE).get(key)
+
+    def session(self, session_id: int) -> OpenSession | None:
+        return next((item for item in self._asker.replica.sessions() if item.id == session_id), None)
+
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        attach_written(self._asker, session_id, written, once, end_session=end_session, wait_s=self._wait_s)
 
 
 class _Target(Protocol):

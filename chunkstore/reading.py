@@ -31,7 +31,7 @@ from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.upkeep.defrag import DefragReport, check_policy, plan_all
 from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
-from chunkstore.upkeep.sweep import SweepReport, SweptKind, check_age, count_garbage, find_orphans
+from chunkstore.upkeep.sweep import Found, SweepReport, SweptKind, check_age, count_garbage, find_orphans
 from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
@@ -292,9 +292,13 @@ class ReadableContainer:
 
         Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.
         """
+        return self.find_orphans(age_s_min=age_s_min).report()
+
+    def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
+        """As ``orphans``, one by one. Raises as ``orphans``. Retry: safe."""
         age_s = check_age(age_s_min)
         self._context.check_open()
-        return find_orphans(self._context, self._sweeping_epoch(), age_s).report()
+        return find_orphans(self._context, self._sweeping_epoch(), age_s)
 
     def garbage(self) -> SweptKind:
         """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""

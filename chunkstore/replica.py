@@ -28,7 +28,7 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import TableReader
-from chunkstore.upkeep.sweep import SweepReport
+from chunkstore.upkeep.sweep import Found
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
 __all__ = ["JournalFollower", "Replica"]
@@ -170,11 +170,12 @@ class Replica(ReadableContainer):
         """The reading half of a table. Raises ``InvalidArgument``."""
         return TableReader(self._context, check_namespace(namespace))
 
-    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
-        """Raises as ``ReadableContainer.orphans``, and ``Unsupported`` at a state of the past, which does not know what is wanted now."""
+    def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
+        """Raises as ``ReadableContainer.find_orphans``, and ``Unsupported`` at a state of the past, which knows nothing of what is wanted
+        now."""
         if self._is_past:
             raise Unsupported("a state of the past cannot say what a sweep would delete now", feature="orphans")
-        return super().orphans(age_s_min=age_s_min)
+        return super().find_orphans(age_s_min=age_s_min)
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Raises as ``ReadableContainer.check``. At a state of the past chunks that were collected are findings, orphans not."""

@@ -111,6 +111,7 @@ ROOMS = {
         "chunkstore.spark.sink",
         "chunkstore.spark.source",
         "chunkstore.spark.stream_source",
+        "chunkstore.spark.tables",
         "chunkstore.spark.tasks",
     ),
     "pyspark": (

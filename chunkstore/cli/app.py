@@ -75,6 +75,13 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", "ledgers", ("decode",)),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
     (
+        "Space",
+        "sessions",
+        "Writers outside the owner: ls, end.",
+        "sessions",
+        ("ls", "end"),
+    ),
+    (
         "Health and history",
         "retention",
         "Policies that say what is kept, and applying them: ls, set, rm, apply.",

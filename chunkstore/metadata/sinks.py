@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged
 
-__all__ = ["JOB", "STREAM", "UNNAMED", "SinkRow", "decode_sink", "encode_sink", "sink_key"]
+__all__ = ["JOB", "STREAM", "SinkRow", "decode_sink", "encode_sink", "sink_key", "unnamed_key"]
 
 _HEADER = Struct(">BBQ16s16s16s")
 _VERSION = 1
@@ -23,7 +23,7 @@ STREAM: Final = b"s"
 """What the key of a stream's row begins with; its sink id follows."""
 JOB: Final = b"j"
 """... of the row of batch writes; their application's id follows."""
-UNNAMED: Final = b"u"
+_UNNAMED: Final = b"u"
 """... of the rows that batch writes without such an id share; one byte follows."""
 
 
@@ -43,6 +43,11 @@ class SinkRow(NamedTuple):
 def sink_key(kind: bytes, name: bytes) -> bytes:
     """The key of a row: ``name`` is at most 255 bytes."""
     return kind + name
+
+
+def unnamed_key(session_id: int) -> bytes:
+    """The key of the row of a session that belongs to no application and no stream."""
+    return sink_key(_UNNAMED, bytes((session_id & 0xFF,)))
 
 
 def encode_sink(row: SinkRow) -> bytes:

@@ -84,14 +84,15 @@ class TopicPlanner:
         self._indexes: OrderedDict[bytes, list[BlockSpan]] = OrderedDict()
         """By uuid: the blocks of complete ones, for a while."""
 
-    def plan(self, ledgers: Sequence[int] | None = None) -> tuple[LedgerRange, ...]:
-        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once."""
+    def plan(self, ledgers: Sequence[int] | None = None, *, blocks: bool = True) -> tuple[LedgerRange, ...]:
+        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once. Without ``blocks``
+        the ranges of complete ones have none, and no index is read: their contexts say the rest."""
         wanted = None if ledgers is None else set(ledgers)
         ranges: list[LedgerRange] = []
         contexts = self._contexts()
         for context in contexts:
             if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
-                ranges += self._plan_context(context, wanted)
+                ranges += self._plan_context(context, wanted) if blocks else self._count_context(context, wanted)
         # Entries ascend from one offload segment to the next, and sorting is stable.
         ranges.sort(key=lambda item: item.ledger)
         if not contexts or (wanted is None and not ranges):
@@ -182,6 +183,16 @@ class TopicPlanner:
             chosen = [span for span in spans if span.start >= low and (high is None or span.end <= high)]
             if chosen:
                 yield context, chosen
+
+    def _count_context(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
+        """As ``_plan_context``, without the blocks of a complete one."""
+        if not context.complete:
+            return self._plan_context(context, wanted)
+        return [
+            LedgerRange(self.topic, ledger, first, last, context.data, (), True, entries)
+            for ledger, first, last, entries in context.ranges
+            if wanted is None or ledger in wanted
+        ]
 
     def _plan_context(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
         """The parts that one offload segment holds, of the ``wanted`` ledgers."""

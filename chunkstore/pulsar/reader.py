@@ -13,7 +13,7 @@ from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import Stored, check_topic, iter_topics
-from chunkstore.pulsar.planning import Block, LedgerRange, plan, reader_of
+from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, plan, reader_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,8 @@ __all__ = ["LedgerReader", "LedgerSummary"]
 
 
 class LedgerSummary(NamedTuple):
-    """A ledger: its first and last entry, in how many offload segments it lies, its bytes there, whether all are complete."""
+    """A ledger: its first and last entry, in how many offload segments it lies, its bytes there, whether all are complete. ``entries``:
+    how many there are; None: an offload segment does not say so, because it grows, or an earlier version wrote it."""
 
     topic: str
     ledger: int
@@ -31,6 +32,7 @@ class LedgerSummary(NamedTuple):
     segments: int
     size_bytes: int
     complete: bool
+    entries: int | None = None
 
 
 class LedgerReader:
@@ -43,10 +45,11 @@ class LedgerReader:
         """The topics, in the order of their bytes. Raises ``Damaged`` and what tables raise."""
         return list(iter_topics(self._store))
 
-    def ledgers(self, topic: str) -> list[LedgerSummary]:
-        """The topic's ledgers, ascending. Raises as ``plan``."""
+    def ledgers(self, topic: str, ledgers: Sequence[int] | None = None, *, sizes: bool = True) -> list[LedgerSummary]:
+        """The topic's ledgers (None: all), ascending. Without ``sizes`` those of complete offload segments count as 0, and nothing of
+        these is read, not even their index. Raises as ``plan``."""
         parts: dict[int, list[LedgerRange]] = {}
-        for item in self.plan(topic):
+        for item in TopicPlanner(self._store, topic).plan(ledgers, blocks=sizes):
             parts.setdefault(item.ledger, []).append(item)
         return [
             LedgerSummary(
@@ -57,6 +60,7 @@ class LedgerReader:
                 len(row),
                 sum(item.size_bytes for item in row),
                 all(item.complete for item in row),
+                sum(item.entries for item in row) if all(item.entries for item in row) else None,
             )
             for ledger, row in parts.items()
         ]

@@ -1,9 +1,10 @@
 """Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
 docs/guide-spark-writing.md).
 
-The planners (``options``, ``ranges``, ``plan``; ``stream`` and what it follows), the readers (``pieces``, ``framing``, ``batches``) and
-what a sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) are plain modules that run without a JVM; only
-``source``, ``stream_source``, ``tasks``, ``mapping``, ``sink`` and ``foreach`` know pyspark, and only what runs on executors knows pyarrow.
+The planners (``options``, ``ranges``, ``plan``; ``metadata_tables``, ``tables``; ``stream`` and what it follows), the readers
+(``pieces``, ``framing``, ``batches``) and what a sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) are
+plain modules that run without a JVM; only ``source``, ``stream_source``, ``tasks``, ``mapping``, ``sink`` and ``foreach`` know pyspark,
+and only ``tables`` and what runs on executors know pyarrow.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore import runtime
-from chunkstore.attaching import Written, attach_written, find_session
+from chunkstore.attaching import Written, attach_written, end_by_row, find_session
 from chunkstore.changes import Create, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, OutcomeUnknown, SegmentExists, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.metadata.keys import SINKS_NAMESPACE
-from chunkstore.metadata.sinks import JOB, STREAM, UNNAMED, SinkRow, decode_sink, encode_sink, sink_key
+from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
 from chunkstore.operations.tables import TableEntry
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
@@ -124,7 +124,7 @@ def commit_job(door: Door, application: str | None, version: int, job: Job) -> V
 
     Raises and retry as ``commit_batch``.
     """
-    key = sink_key(JOB, application.encode()) if application is not None else _unnamed(job.session_id)
+    key = sink_key(JOB, application.encode()) if application is not None else unnamed_key(job.session_id)
 
     def judge(stored: SinkRow | None) -> Verdict:
         return "commit" if application is None else judge_job(stored, version)
@@ -150,7 +150,7 @@ def give_up(door: Door, session_id: int) -> bool:
 
     If not, it has been committed, or given up before. Raises ``OutcomeUnknown`` and what the owner says: then it may still be committed.
     """
-    return _end_session(door, _unnamed(session_id), session_id)
+    return end_by_row(door, unnamed_key(session_id), session_id)
 
 
 def in_order(job: Job) -> dict[str, list[SessionChunk]]:
@@ -212,7 +212,7 @@ def _confirm(door: Door, done: TableEntry, session_id: int) -> None:
     committed behind it says so."""
     certain = door.is_certain(done)
     try:
-        if _end_session(door, done.key, session_id) or certain:
+        if end_by_row(door, done.key, session_id) or certain:
             return
         value = encode_sink(decode_sink(done.key, done.value)._replace(token=_token()))
         with suppress(Conflict):  # somebody else's record is behind it
@@ -220,26 +220,6 @@ def _confirm(door: Door, done: TableEntry, session_id: int) -> None:
     except ChunkstoreError:
         if not certain:
             raise
-
-
-def _end_session(door: Door, key: bytes, session_id: int) -> bool:
-    """By a commit that leaves the row as it is but for its token; or puts one of a session that was given up."""
-    for _ in range(_TRIES):
-        entry = door.row(key)
-        if door.session(session_id) is None:
-            return False
-        stored = None if entry is None else decode_sink(key, entry.value)
-        row = SinkRow(session_id, door.uuid, bytes(16), b"") if stored is None else stored
-        value = encode_sink(row._replace(token=_token()))
-        once = TablePut(SINKS_NAMESPACE, key, value, 0 if entry is None else entry.version)
-        with suppress(Conflict):
-            door.attach(session_id, (), once, end_session=True)
-            return True
-    raise OutcomeUnknown(f"session {session_id} could not be ended: others keep moving its row", subject="session")
-
-
-def _unnamed(session_id: int) -> bytes:
-    return sink_key(UNNAMED, bytes((session_id & 0xFF,)))
 
 
 def _token() -> bytes:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from chunkstore.config import GIB, MIB
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
+from chunkstore.spark.metadata_tables import TABLES
 
 __all__ = [
     "EARLIEST",
@@ -49,7 +50,7 @@ _BOTH: Final = (
     "startingOffsets",
     "failOnDataLoss",
 )
-OPTIONS: Final = (*_BOTH, "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
+OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
 EARLIEST: Final = -2
@@ -69,8 +70,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
-    all of the topic's. ``record_bytes_max``: the longest line, with ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without
-    a limit."""
+    all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
+    ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without a limit."""
 
     path: str
     container: str
@@ -93,6 +94,7 @@ class ReadOptions:
     trigger_bytes: int | None = None
     trigger_rows: int | None = None
     pin_progress: bool = False
+    metadata: str | None = None
 
     @property
     def reads_topics(self) -> bool:
@@ -100,8 +102,10 @@ class ReadOptions:
         return self.topic is not None or self.topics_pattern is not None
 
     @property
-    def known_columns(self) -> dict[str, str]:
+    def known_columns(self) -> Mapping[str, str]:
         """Every column this read could have, with its Spark type."""
+        if self.metadata is not None:
+            return TABLES[self.metadata].columns
         return LEDGER_COLUMNS if self.reads_topics else SEGMENT_COLUMNS
 
 
@@ -160,8 +164,13 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
     container = values.get("container", "default")
     check_container_name(container)
     segments = _segments(values)
-    _check_choice(values, stream=stream)
+    metadata = _metadata(values)
+    if metadata is None:
+        _check_choice(values, stream=stream)
     reads_topics = not {"topic", "topicsPattern"}.isdisjoint(values)
+    columns: Mapping[str, str] = LEDGER_COLUMNS if reads_topics else SEGMENT_COLUMNS
+    if metadata is not None:
+        columns = TABLES[metadata].columns
     starting = _positions(values, "startingOffsets", LATEST if stream else EARLIEST, segments)
     return ReadOptions(
         path=path,
@@ -169,7 +178,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         segments=segments,
         topic=values.get("topic"),
         ledgers=_ledgers(values),
-        columns=_columns(values, LEDGER_COLUMNS if reads_topics else SEGMENT_COLUMNS),
+        columns=_columns(values, columns),
         min_partitions=_whole(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
@@ -185,20 +194,40 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         trigger_bytes=_whole(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
         trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
+        metadata=metadata,
     )
 
 
 _CHOICES: Final = ("segments", "segmentsPattern", "topic", "topicsPattern")
+_ALWAYS: Final = ("path", "container", "columns", "metadata", "mapFunction")
+
+
+def _metadata(values: Mapping[str, str]) -> str | None:
+    """The table that is wanted instead of bytes; all options are about it."""
+    if "metadata" not in values:
+        return None
+    name = values["metadata"].strip().lower()
+    if name not in TABLES:
+        raise InvalidArgument(unknown_name("metadata table", values["metadata"], tuple(TABLES)), argument="metadata")
+    pruning = TABLES[name].options
+    for option in values:
+        if option not in (*_ALWAYS, *pruning):
+            what = ", ".join(pruning) or "none"
+            text = f"option {option!r} says nothing about metadata={name}; options that do: {what}"
+            raise InvalidArgument(text, argument=option)
+    chosen = [option for option in _CHOICES if option in values]
+    if len(chosen) > 1:
+        raise InvalidArgument(f"options {chosen[0]!r} and {chosen[1]!r} both choose: keep one", argument=chosen[1])
+    _check_pairs(values)
+    return name
 
 
 def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     """What is read is said once, and all options are about it."""
     if sum(name in values for name in _CHOICES) != 1:
         raise InvalidArgument(f"give one of the options {', '.join(_CHOICES)}", argument="segments")
-    if values.get("topic") == "":
-        raise InvalidArgument("option 'topic' is empty", argument="topic")
-    if "ledgers" in values and ("topic" not in values or stream):
-        raise InvalidArgument("option 'ledgers' needs option 'topic', in a batch", argument="ledgers")
+    if "ledgers" in values and stream:
+        raise InvalidArgument("option 'ledgers' is for batch reads", argument="ledgers")
     if not {"topic", "topicsPattern"}.isdisjoint(values):
         for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
             if name in values:
@@ -209,6 +238,14 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
             )
     if "maxRecordBytes" in values and values.get("framing", "").lower() != "lines":
         raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
+    _check_pairs(values)
+
+
+def _check_pairs(values: Mapping[str, str]) -> None:
+    if values.get("topic") == "":
+        raise InvalidArgument("option 'topic' is empty", argument="topic")
+    if "ledgers" in values and "topic" not in values:
+        raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 

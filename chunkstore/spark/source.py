@@ -18,7 +18,17 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from chunkstore.assembly import open_replica
 from chunkstore.errors import InvalidArgument
@@ -33,7 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DefaultSource", "Reader"]
 
-_TYPES: dict[str, DataType] = {"STRING": StringType(), "LONG": LongType(), "BINARY": BinaryType()}
+_TYPES: dict[str, DataType] = {
+    "STRING": StringType(),
+    "LONG": LongType(),
+    "BINARY": BinaryType(),
+    "BOOLEAN": BooleanType(),
+    "TIMESTAMP": TimestampType(),
+    "MAP<STRING, STRING>": MapType(StringType(), StringType()),
+    "MAP<STRING, LONG>": MapType(StringType(), LongType()),
+}
 
 
 class DefaultSource(DataSource):
@@ -111,12 +129,18 @@ class Reader(DataSourceReader):
         self._mapped = mapped
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One snapshot's worth of tasks. Raises as ``plan_read`` and ``chunkstore.open_replica``."""
+        """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
             planner = self.ledger_planner() if options.reads_topics else None
             lsn, time_ms = options.as_of_lsn, options.as_of_ms
             with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
+                if options.metadata is not None:
+                    from chunkstore.spark.tables import plan_table  # others do not pay for it
+
+                    return [
+                        Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])
+                    ]
                 return [Partition(task) for task in plan_read(replica, options, planner)]
 
     def ledger_planner(self) -> LedgerPlanner:

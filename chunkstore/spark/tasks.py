@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from chunkstore.spark.mapping import Mapped
+from chunkstore.spark.metadata_tables import TableTask
 from chunkstore.spark.plan import ReadTask
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["Partition", "read_partition"]
 class Partition(InputPartition):
     """A planned task, as Spark carries it to an executor."""
 
-    def __init__(self, task: ReadTask) -> None:
+    def __init__(self, task: ReadTask | TableTask) -> None:
         super().__init__(task)
         self.task = task
 
@@ -44,7 +45,13 @@ def read_partition(
     if not isinstance(partition, Partition):
         return iter(())  # Spark asks for one nameless partition where there are none
     from chunkstore.spark.batches import Column, read_task
+    from chunkstore.spark.tables import table_batches
 
     _settle_process()
-    found = read_task(partition.task, [Column(*column) for column in columns])
+    task = partition.task
+    found = (
+        table_batches(task, columns)
+        if isinstance(task, TableTask)
+        else read_task(task, [Column(*column) for column in columns])
+    )
     return found if mapped is None else mapped.batches(found)

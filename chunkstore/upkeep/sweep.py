@@ -35,7 +35,7 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.records import KIND_FOREIGN, SegmentRecord
 from chunkstore.storage import ChunkInfo, ChunkRange, ChunkStorage, iter_listing
 
-__all__ = ["Found", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]
+__all__ = ["Found", "Orphan", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]
 
 _STEP: Final = 256
 """Objects between two looks at the fence."""
@@ -68,7 +68,9 @@ class SweepReport(NamedTuple):
     by_kind: dict[str, SweptKind]
 
 
-class _Orphan(NamedTuple):
+class Orphan(NamedTuple):
+    """``kind``: as in ``SweepReport.by_kind``."""
+
     kind: str
     identity: bytes
     info: ChunkInfo
@@ -77,11 +79,11 @@ class _Orphan(NamedTuple):
 class Found(NamedTuple):
     """What a LIST and the rows behind it say."""
 
-    orphans: list[_Orphan]
+    orphans: list[Orphan]
     waiting: list[ChunkInfo]
     strangers: int
 
-    def report(self, deleted: Sequence[_Orphan] = (), uploads: int | None = 0) -> SweepReport:
+    def report(self, deleted: Sequence[Orphan] = (), uploads: int | None = 0) -> SweepReport:
         """In numbers."""
         kinds: dict[str, SweptKind] = defaultdict(lambda: SweptKind(0, 0))
         for item in self.orphans:
@@ -132,7 +134,7 @@ def sweep(
             raise
         if not delete:
             return found.report()
-        deleted: list[_Orphan] = []
+        deleted: list[Orphan] = []
         for step in _steps(found.orphans):
             _delete_step(container, context, step, keep_in)
             deleted += step
@@ -141,7 +143,7 @@ def sweep(
     return container.alone(container.collecting, "collection or sweep", begin)
 
 
-def _delete_step(container: OwnedContainer, context: ReadContext, step: list[_Orphan], keep_in: str | None) -> None:
+def _delete_step(container: OwnedContainer, context: ReadContext, step: list[Orphan], keep_in: str | None) -> None:
     if keep_in is not None:
         for item in step:
             with container.bounded(container.deadline()):
@@ -166,9 +168,9 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
     """
     listed = IdSet() if strict else None
     suspects, strangers = list_suspects(context, listed)
-    found = [_Orphan("temporary", b"", info) for info in iter_listing(context.storage, context.names.temporary(""))]
+    found = [Orphan("temporary", b"", info) for info in iter_listing(context.storage, context.names.temporary(""))]
     asks = iter_listing(context.storage, context.names.ask_prefix())
-    found += [_Orphan("request", b"", info) for info in asks if context.names.parse_ask(info.name) is not None]
+    found += [Orphan("request", b"", info) for info in asks if context.names.parse_ask(info.name) is not None]
     context.recheck()
 
     def decide(view: MetadataView) -> dict[bytes, str]:
@@ -183,10 +185,10 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
         standing = standings[identity]
         if standing == "orphan":
             kind = "chunk" if chunk_session(identity) is None else "session chunk"
-            candidates.append(_Orphan(kind, identity, info))
+            candidates.append(Orphan(kind, identity, info))
         elif standing != "wanted":
             waiting.append(info)
-    orphans: list[_Orphan] = []
+    orphans: list[Orphan] = []
     now_ms = runtime.now_ms()
     for item in _present(context, candidates):
         if _is_old(item, now_ms, age_s_min):
@@ -234,7 +236,7 @@ def _segments(view: MetadataView) -> Iterator[SegmentRecord]:
         yield decode_segment(key[1:].decode("utf-8", "replace"), raw)
 
 
-def _is_old(item: _Orphan, now_ms: int, age_s_min: float) -> bool:
+def _is_old(item: Orphan, now_ms: int, age_s_min: float) -> bool:
     modified_ms = item.info.modified_ms
     if item.kind in _NO_CHUNKS:
         return modified_ms is not None and now_ms - modified_ms >= max(_TEMPORARY_MS, age_s_min * 1000)
@@ -243,12 +245,12 @@ def _is_old(item: _Orphan, now_ms: int, age_s_min: float) -> bool:
     return max(0, now_ms - modified_ms) >= age_s_min * 1000
 
 
-def _steps(items: list[_Orphan]) -> Iterator[list[_Orphan]]:
+def _steps(items: list[Orphan]) -> Iterator[list[Orphan]]:
     for begin in range(0, len(items), _STEP):
         yield items[begin : begin + _STEP]
 
 
-def _present(context: ReadContext, items: list[_Orphan]) -> Iterator[_Orphan]:
+def _present(context: ReadContext, items: list[Orphan]) -> Iterator[Orphan]:
     """Those that are there, as they are now: a LIST may show what was deleted, or the length that something had."""
     for step in _steps(items):
         remote = context.storage.capabilities.remote
@@ -266,7 +268,7 @@ def _stat(storage: ChunkStorage, name: str) -> ChunkInfo | None:
         return None
 
 
-def _keep(context: ReadContext, item: _Orphan, folder: str) -> None:
+def _keep(context: ReadContext, item: Orphan, folder: str) -> None:
     """Copy a chunk that has bytes into ``folder`` of the container, unless it is there."""
     if not item.identity or not item.info.length:
         return

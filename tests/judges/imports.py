@@ -45,10 +45,9 @@ class Plan(NamedTuple):
     prefix: str = ""
 
     def takes(self, name: str) -> bool:
-        """Whether a segment is chosen."""
-        return not self.names or any(
-            name.startswith(item[:-1]) if item.endswith("*") else name == item for item in self.names
-        )
+        """Whether a segment is chosen. Of what was staged nothing is."""
+        fits = (name.startswith(item[:-1]) if item.endswith("*") else name == item for item in self.names)
+        return name[:1] != "\0" and (not self.names or any(fits))
 
     def target(self, name: str) -> str:
         """What it is called then."""

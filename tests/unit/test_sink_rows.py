@@ -12,7 +12,7 @@ import pytest
 from chunkstore.arguments import check_namespace
 from chunkstore.errors import Damaged
 from chunkstore.metadata.keys import SINKS_NAMESPACE, table_key
-from chunkstore.metadata.sinks import _HEADER, JOB, STREAM, UNNAMED, SinkRow, decode_sink, encode_sink, sink_key
+from chunkstore.metadata.sinks import _HEADER, JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
 
 FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -33,7 +33,7 @@ def test_golden_bytes(row: SinkRow, value: str) -> None:
 
 def test_keys() -> None:
     assert table_key(SINKS_NAMESPACE, sink_key(STREAM, b"q")) == b"T\x06!sinkssq"
-    assert [sink_key(kind, b"\x07") for kind in (JOB, UNNAMED)] == [b"j\x07", b"u\x07"]
+    assert (sink_key(JOB, b"\x07"), unnamed_key(0x1007)) == (b"j\x07", b"u\x07")
     assert check_namespace(SINKS_NAMESPACE) == "!sinks"
 
 

@@ -1,0 +1,131 @@
+"""Verbs about sessions of writers outside the owner: ``sessions ls``, ``sessions end``.
+
+Promises: ``ls`` never claims, nor does ``end`` with ``--dry-run``, or where nothing is to be ended; only what is asked for is ended.
+Leaves out: what a session is (``chunkstore.sessions``), deleting what it has left (``gc --orphans``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from chunkstore import runtime
+from chunkstore.attaching import end_session
+from chunkstore.cli import access, options
+from chunkstore.cli.output import human_time, print_facts, print_json, print_table, shown
+from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.records import OpenSession
+from chunkstore.sessions import check_session_id
+
+__all__ = ["end", "ls"]
+
+_OlderThan = Annotated[
+    float | None,
+    typer.Option(
+        "--older-than", metavar="S", help="Those that were opened at least S seconds ago.", show_default=False, min=0
+    ),
+]
+
+
+class NoSuchSession(ChunkstoreError):
+    """``sessions end``: no session of this id is open."""
+
+    fields = ("session_id",)
+
+    def __init__(self, session_id: int) -> None:
+        super().__init__(f"no session {session_id} is open here; sessions ls shows those that are")
+        self.session_id = session_id
+
+
+def ls(
+    root: options.Root,
+    *,
+    older_than: _OlderThan = None,
+    container: options.Container = "default",
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List open sessions, in the order in which they were opened. The sweep keeps all that was written in them."""
+    with access.replica(root, container, cache_dir) as store:
+        found = _older(store.sessions(), older_than)
+    if as_json:
+        for item in found:
+            print_json(item)
+        return
+    rows = ((item.id, human_time(item.opened_at), human_time(item.expires_at), item.holder) for item in found)
+    print_table(("session", "opened", "expires", "holder"), rows, right=("session",))
+
+
+def end(
+    root: options.Root,
+    session_ids: Annotated[
+        list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.", show_default=False)
+    ] = None,
+    *,
+    older_than: _OlderThan = None,
+    dry_run: options.DryRun = False,
+    container: options.Container = "default",
+    ask: options.Ask = False,
+    take_over: options.TakeOver = False,
+    accept_rollback: options.AcceptRollback = False,
+    cache_dir: options.CacheDir = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """End sessions whose writers will not come back. What they have not attached they never will, and the sweep takes it.
+
+    A writer that lives after all loses what it was about to attach, and is told.
+    """
+    _check(session_ids or (), older_than)
+    with access.replica(root, container, cache_dir) as store:
+        chosen = _chosen(store.sessions(), session_ids or (), older_than)
+    if dry_run:
+        _print_plan(chosen, as_json=as_json)
+        return
+    if not chosen:
+        return  # nobody is fenced for nothing
+    with access.owner_or_asker(
+        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
+    ) as opened:
+        for item in chosen:
+            ended = end_session(opened, item.id)
+            if as_json:
+                print_json({"id": item.id, "holder": item.holder, "ended": ended})
+            else:
+                print_facts({"ended" if ended else "had ended": f"{item.id}, {item.holder}"})
+
+
+def _check(session_ids: Sequence[int], older_than: float | None) -> None:
+    if bool(session_ids) == (older_than is not None):
+        text = "say which sessions: their ids, or --older-than for all that were opened so long ago, not both"
+        raise InvalidArgument(text, argument="ID")
+    for session_id in session_ids:
+        check_session_id(session_id)
+
+
+def _older(sessions: Sequence[OpenSession], older_than: float | None) -> list[OpenSession]:
+    """By the clock of whoever owned the container when they were opened, against ours."""
+    if older_than is None:
+        return list(sessions)
+    latest_ms = runtime.now_ms() - older_than * 1000
+    return [item for item in sessions if item.opened_at <= latest_ms]
+
+
+def _chosen(sessions: Sequence[OpenSession], session_ids: Sequence[int], older_than: float | None) -> list[OpenSession]:
+    if older_than is not None:
+        return _older(sessions, older_than)
+    there = {item.id: item for item in sessions}
+    for session_id in session_ids:
+        if session_id not in there:
+            raise NoSuchSession(session_id)
+    return [there[session_id] for session_id in dict.fromkeys(session_ids)]
+
+
+def _print_plan(chosen: Sequence[OpenSession], *, as_json: bool) -> None:
+    if as_json:
+        actions = [{"action": "end", "id": item.id, "holder": item.holder} for item in chosen]
+        print_json({"actions": actions, "bytes": 0, "requests": 0})
+        return
+    for item in chosen:
+        typer.echo(shown(f"would end  {item.id}, {item.holder}, opened {human_time(item.opened_at)}"))

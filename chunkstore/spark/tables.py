@@ -1,0 +1,228 @@
+"""A container's metadata as tables of Spark: rows from one replica, in the driver, and what a task makes of them.
+
+Promises: everything comes from one point of history, but for orphans, which are a LIST, and journal and snapshot bytes of usage; no byte
+of data is read, but of a ledger that still grows, whose last block says where it ends. Rows come in the order of their keys (segments by
+name, chunks by segment and offset, ledgers by topic and id, records by lsn). They are cut into ranges of that order of some 20,000
+rows or 4 MiB: each is encoded as it is full and travels with a task of its own, so that neither planner nor task holds a million rows as
+objects, and executors open nothing. Leaves out: columns and options (``metadata_tables``), Spark (``source``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from chunkstore.assembly import journal_records
+from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.metadata.codec import decode_garbage
+from chunkstore.metadata.keys import GARBAGE
+from chunkstore.metadata.port import MetadataView
+from chunkstore.records import GarbageRecord, SegmentInfo
+from chunkstore.replica import Replica
+from chunkstore.spark.metadata_tables import TABLES, TableTask
+from chunkstore.spark.options import ReadOptions
+from chunkstore.spark.ranges import chosen_segments, chosen_topics, require_named
+
+__all__ = ["BATCH_ROWS", "TASK_BYTES", "TASK_ROWS", "plan_table", "table_batches"]
+
+BATCH_ROWS: Final = 4_096
+TASK_ROWS: Final = 5 * BATCH_ROWS
+TASK_BYTES: Final = 4 << 20
+"""Of text in the rows of a task, about: attributes of segments, and names, may be long."""
+_TIME_MS_MAX: Final = 253_370_764_800_000
+"""The year 9999. Times are labels that clocks have made; Python's own end there."""
+
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "STRING": pa.string(),
+    "LONG": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+    "MAP<STRING, LONG>": pa.map_(pa.string(), pa.int64()),
+}
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+"""The driver's JVM holds the tasks of a plan, all of them."""
+_Row = Sequence[object]
+
+
+def plan_table(replica: Replica, options: ReadOptions, columns: Sequence[str]) -> list[TableTask]:
+    """The partitions of the table ``options.metadata``, in the order of its keys; none where it has no row.
+
+    Raises ``SegmentNotFound``, ``LedgerNotFound`` (one that is named), ``Conflict`` (the replica was refreshed meanwhile),
+    ``ChunkNotFound`` (a collector took a part of the journal that is being read: read again), and what the replica raises.
+    """
+    assert options.metadata is not None
+    table = options.metadata
+    known = TABLES[table].columns
+    places = [list(known).index(name) for name in columns]
+    kinds = [known[name] for name in columns]
+    schema = pa.schema([(name, _TYPES[kind]) for name, kind in zip(columns, kinds, strict=True)])
+    lsn = replica.lsn
+    found = _ROWS[table](replica, options, columns)
+    wanted = ([_plain(kind, row[place]) for place, kind in zip(places, kinds, strict=True)] for row in found)
+    tasks = [TableTask(table, encoded) for encoded in _encoded(wanted, schema)]
+    if replica.lsn != lsn:
+        raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
+    return tasks
+
+
+def table_batches(task: TableTask, columns: Sequence[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. ``columns``: those that were planned, and whether they may be null. Raises ``InvalidArgument``: a null
+    where there may be none."""
+    with pa.ipc.open_stream(task.rows) as rows:
+        schema = pa.schema(
+            [field.with_nullable(nullable) for field, (_, nullable) in zip(rows.schema, columns, strict=True)]
+        )
+        for batch in rows:
+            for field, column in zip(schema, batch.columns, strict=True):
+                if not field.nullable and column.null_count:
+                    text = f"column {field.name!r} of metadata={task.table} has nulls, which the schema excludes"
+                    raise InvalidArgument(text, argument="schema")
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _encoded(rows: Iterable[_Row], schema: pa.Schema) -> Iterator[bytes]:
+    """Cut where a task's rows are enough."""
+    batches: list[pa.RecordBatch] = []
+    held: list[_Row] = []
+    count = size = 0
+
+    def batch() -> pa.RecordBatch:
+        cells = zip(*held, strict=True)
+        arrays = [pa.array(cell, field.type) for cell, field in zip(cells, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def stream() -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema, options=_COMPRESSED) as writer:
+            for item in batches:
+                writer.write_batch(item)
+        return bytes(sink.getvalue())
+
+    for row in rows:
+        held.append(row)
+        count, size = count + 1, size + _text_bytes(row)
+        is_full = count >= TASK_ROWS or size >= TASK_BYTES
+        if is_full or len(held) == BATCH_ROWS:
+            batches.append(batch())
+            held = []
+        if is_full:
+            yield stream()
+            batches, count, size = [], 0, 0
+    if held:
+        batches.append(batch())
+    if batches:
+        yield stream()
+
+
+def _text_bytes(row: _Row) -> int:
+    size = 0
+    for cell in row:
+        if type(cell) is str:
+            size += len(cell)
+        elif type(cell) is list:
+            size += sum(len(key) + (len(value) if isinstance(value, str) else 8) for key, value in cell)
+    return size
+
+
+def _plain(kind: str, value: object) -> object:
+    """What Arrow takes for a cell of this type."""
+    if value is None:
+        return None
+    if kind == "TIMESTAMP":
+        assert isinstance(value, int)
+        return min(value, _TIME_MS_MAX) * 1000
+    if isinstance(value, Mapping):
+        return [(key, _text(item) if kind == "MAP<STRING, STRING>" else item) for key, item in value.items()]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+# The rows of each table, with all of its columns, in their order
+
+
+def _chosen(replica: Replica, options: ReadOptions) -> Iterable[SegmentInfo]:
+    """All segments, unless some are chosen: those that are named must be there."""
+    if not options.segments and options.segments_pattern is None:
+        return replica.segments()
+    found = chosen_segments(replica, options)
+    require_named(options, found)
+    return [found[name] for name in sorted(found, key=str.encode)]
+
+
+def _segments(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    yield from _chosen(replica, options)
+
+
+def _chunks(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    for info in _chosen(replica, options):
+        for chunk in replica.layout(info.name):
+            yield (info.name, *chunk)
+
+
+def _ledgers(replica: Replica, options: ReadOptions, columns: Sequence[str]) -> Iterator[_Row]:
+    from chunkstore.pulsar import LedgerReader  # the other tables need no codec
+    from chunkstore.pulsar.contexts import iter_topics
+
+    reader = LedgerReader(replica)
+    named = options.topic is not None or options.topics_pattern is not None
+    for topic in chosen_topics(replica, options) if named else iter_topics(replica):
+        yield from reader.ledgers(topic, options.ledgers, sizes="size_bytes" in columns)
+
+
+def _garbage(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    def scanned(view: MetadataView) -> list[GarbageRecord]:
+        rows = view.scan(GARBAGE, bytes((GARBAGE[0] + 1,)))
+        return [decode_garbage(f"garbage row {key!r}", raw) for key, raw in rows]
+
+    chunk = replica.read_context.names.chunk
+    for item in replica.look(scanned):
+        yield (chunk(item.first), chunk(item.last), *item[2:7])
+
+
+def _journal(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    lsn = replica.lsn
+    for record in journal_records(options.path, options.container):
+        at, digest = record["lsn"], record["digest"]
+        assert isinstance(at, int)
+        if at <= lsn:
+            yield tuple({**record, "digest": f"{digest:064x}"}.values())
+
+
+def _pins(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    yield from replica.pins()
+
+
+def _sessions(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    yield from replica.sessions()
+
+
+def _usage(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    if not options.segments and options.segments_pattern is None:
+        yield (None, *replica.usage())
+        return
+    for info in _chosen(replica, options):
+        yield (info.name, *replica.usage(info.name))
+
+
+def _orphans(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
+    for item in replica.find_orphans(age_s_min=0).orphans:
+        yield (item.info.name, item.kind, item.info.length, item.info.modified_ms)
+
+
+_ROWS: Final[Mapping[str, Callable[[Replica, ReadOptions, Sequence[str]], Iterator[_Row]]]] = {
+    "segments": _segments,
+    "chunks": _chunks,
+    "ledgers": _ledgers,
+    "garbage": _garbage,
+    "journal": _journal,
+    "pins": _pins,
+    "sessions": _sessions,
+    "usage": _usage,
+    "orphans": _orphans,
+}

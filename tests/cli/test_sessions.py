@@ -1,0 +1,84 @@
+"""``sessions ls`` and ``end``: what they print, what they end, and what they claim."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+import chunkstore
+from chunkstore.attaching import end_session, find_session
+from chunkstore.changes import Attach
+from chunkstore.config import Settings
+from chunkstore.errors import Conflict
+from chunkstore.registry import open_storage
+from chunkstore.sessions import SessionWriter
+from tests.cli.conftest import Call
+
+
+def left_open(root: str, *holders: str) -> list[int]:
+    """Sessions whose writers were killed when each had written a chunk."""
+    with chunkstore.open(root) as store:
+        store.create("a")
+        found = [find_session(store, holder).session_id for holder in holders]
+        with closing(open_storage(root, Settings())) as storage:
+            for session_id in found:
+                SessionWriter(store.container, session_id).write_chunk(storage, 0, b"12345")
+    return found
+
+
+def claims(call: Call, root: str) -> int:
+    epoch = call("owner", root, "--json").document["claimed_epoch"]
+    assert isinstance(epoch, int)
+    return epoch
+
+
+def test_what_a_killed_writer_left_is_ended_and_swept(call: Call, root: str) -> None:
+    one, two = left_open(root, "spark\x1b job", "stream")
+    listed = call("sessions", "ls", root, "--json").lines
+    assert [list(item) for item in listed] == [["id", "holder", "opened_at", "expires_at"]] * 2
+    assert [item["id"] for item in listed] == [one, two]
+    assert b"\x1b" not in call("sessions", "ls", root).out
+    assert call("sessions", "ls", root, "--older-than", "86400").out == b""
+    assert call("gc", root, "--orphans", "--age-s", "0", "--json").document["orphans"]["orphans"] == 0
+    claimed = claims(call, root)
+    plan = call("sessions", "end", root, str(one), "--dry-run", "--json").document
+    assert plan == {"actions": [{"action": "end", "id": one, "holder": "spark\x1b job"}], "bytes": 0, "requests": 0}
+    assert b"\x1b" not in call("sessions", "end", root, str(one), "--dry-run").out
+    assert call("sessions", "end", root, "--older-than", "86400", "--json").out == b""
+    assert claims(call, root) == claimed, "nobody is fenced for nothing"
+    assert len(call("sessions", "ls", root, "--json").lines) == 2
+    done = call("sessions", "end", root, str(one), str(one), "--json").document
+    assert done == {"id": one, "holder": "spark\x1b job", "ended": True}
+    assert [item["id"] for item in call("sessions", "ls", root, "--json").lines] == [two]
+    report = call("gc", root, "--orphans", "--delete", "--age-s", "0", "--json").document["orphans"]
+    assert report["deleted"] == 1 and report["by_kind"] == {"session chunk": {"objects": 1, "size_bytes": 5}}
+    assert b"stream" in call("sessions", "end", root, "--older-than", "0").out
+    assert call("sessions", "ls", root, "--json").lines == []
+
+
+def test_an_unknown_one_ends_none(call: Call, root: str) -> None:
+    (one,) = left_open(root, "job")
+    claimed = claims(call, root)
+    error = call("sessions", "end", root, str(one), str(one + 1), "--json", code=1).error
+    assert (error["error"], error["fields"]) == ("NoSuchSession", {"session_id": one + 1})
+    for arguments in ((), ("0",), (str(1 << 63),), (str(one), "--older-than", "1"), ("--older-than", "-1")):
+        call("sessions", "end", root, *arguments, code=2)
+    assert claims(call, root) == claimed
+    assert len(call("sessions", "ls", root, "--json").lines) == 1
+
+
+def test_a_live_owner_is_asked_and_the_writer_is_told(call: Call, root: str) -> None:
+    one, two = left_open(root, "job", "other")
+    with chunkstore.open(root, settings=Settings(lease_s=0.2)) as store:
+        assert call("sessions", "end", root, str(one), "--json", code=1).error["error"] == "ContainerBusy"
+        assert call("sessions", "end", root, str(one), "--ask", "--json").document["ended"] is True
+        assert [item.id for item in store.sessions()] == [two]
+        assert not end_session(store, one), "it has ended"
+        with chunkstore.open_asker(root) as asker:
+            assert not end_session(asker, one)
+        with closing(open_storage(root, Settings())) as storage:
+            chunk = SessionWriter(store.container, one).write_chunk(storage, 1, b"late")
+        with pytest.raises(Conflict):
+            store.commit([Attach("a", one, (chunk,))])
+        assert end_session(store, two) and store.sessions() == []

@@ -1,0 +1,59 @@
+"""Metadata as tables of a real Spark session: Spark's types of every table, SQL over them, a schema of one's own, functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.errors import InvalidArgument
+from chunkstore.spark import map_batches
+from chunkstore.spark.errors import original_error
+from chunkstore.spark.metadata_tables import TABLES
+from tests.support.spark_ground import Ground, filled
+
+
+def test_metadata_are_tables(spark: Any, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 3_000, 1)
+        filled(store, "b", 12, 4)
+        store.update_attributes("b", {"of": "Tuesday"})
+        store.pin("nightly", "", 60, offsets={"b": 4})
+        store.session("a job")
+
+    def frame(table: str, **given: object) -> Any:
+        return spark.read.format("chunkstore").options(metadata=table, **given).load(ground.url)
+
+    counts = {"segments": 2, "chunks": 3_003, "sessions": 1}
+    for table, (columns, _) in TABLES.items():
+        found = frame(table)
+        assert found.dtypes == [
+            (name, kind.lower().replace("long", "bigint").replace(", ", ",")) for name, kind in columns.items()
+        ]
+        if table in counts:
+            assert len(found.collect()) == counts[table]
+    assert frame("ledgers").isEmpty()
+    sums = frame("chunks").groupBy("segment").sum("length").orderBy("segment").collect()
+    assert [tuple(row) for row in sums] == [("a", 3_000), ("b", 12)]
+    fresh = frame("segments").where(
+        "modified_at > current_timestamp() - INTERVAL 1 HOUR AND attributes['of'] = 'Tuesday'"
+    )
+    assert [row.name for row in fresh.collect()] == ["b"]
+    assert frame("pins").selectExpr("offsets['b'] + lsn > 4 AS is_set").first().is_set
+    records = frame("journal").selectExpr("max(lsn) AS last").first().last
+    assert frame("journal", lsnAsOf=records - 1).selectExpr("max(lsn) AS last").first().last == records - 1
+    own = spark.read.format("chunkstore").option("metadata", "usage").schema("live_bytes LONG").load(ground.url)
+    assert own.first().live_bytes == 3_012
+
+    def counted(batches: Any) -> Any:
+        yield pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    rows = map_batches(spark, counted, "rows LONG", path=ground.url, metadata="chunks", columns="offset")
+    assert [row.rows for row in rows.collect()] == [3_003]
+    with pytest.raises(Exception, match="says nothing about") as caught:
+        frame("orphans", lsnAsOf=1).count()
+    assert isinstance(original_error(caught.value), InvalidArgument)
