@@ -204,7 +204,10 @@ def draw_plan(
 def _with_layouts(plan: Plan) -> Plan:
     """The same, with header files that follow: at once, where storages append."""
     header_s = max(0.01, plan.timeout_s * Random(f"headers {plan.seed}").choice((0.5, 5.0)))
-    return replace(plan, settings=replace(plan.settings, layout="CODE_ONLY_UPGRADE", header_s=header_s))
+    # All headers are looked at in one operation.
+    limit_s = max(plan.settings.op_deadline_s, 200 * plan.latency_s)
+    settings = replace(plan.settings, layout="CODE_ONLY_UPGRADE", header_s=header_s, op_deadline_s=limit_s)
+    return replace(plan, settings=settings)
 
 
 def _with_keepers(plan: Plan) -> Plan:
