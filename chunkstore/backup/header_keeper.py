@@ -116,7 +116,7 @@ class HeaderKeeper:
 
     def fetch(self, name: str) -> bool:
         """As ``OldLayout``."""
-        if name.startswith(HIDDEN_PREFIX) or not self._begun:
+        if name.startswith(HIDDEN_PREFIX):
             return False
         try:
             self._writer.check_place(name)
@@ -126,6 +126,10 @@ class HeaderKeeper:
             return True
         if self._writer.is_imported(name) or not self._storage.exists(name + HEADER_SUFFIX):
             return False
+        if not self._begun:
+            # An owner is asked for things before it serves: what was made now under this name would hide what the header says.
+            limit_s = self._container.settings.op_deadline_s
+            raise DeadlineExceeded(f"the first look at header files, {name!r} among them", deadline_s=limit_s)
         return self._fetch_beside(name)
 
     def _fetch_beside(self, name: str) -> bool:
@@ -366,7 +370,7 @@ class HeaderKeeper:
             if present.marked and present.strange and not imported:
                 raise others_went_on(name)
             if imported or present.marked or (was_there and not present.strange):
-                self._writer.remove(name, present.entries if present.ours else ())
+                self._writer.remove(name, present.entries if present.ours else (), for_good=imported)
                 return imported
             return False  # to be imported
         if present is not None and present.strange and not imported:

@@ -170,7 +170,7 @@ def plan_export(
         ranges = [("", info.start_offset, info.start_offset)]
     for at, (name, offset, end) in enumerate(ranges):
         longer = at == len(chunks) - 1 and last_length > end - offset
-        begin = max(offset, info.start_offset) if heads or longer else offset
+        begin = max(offset, info.start_offset) if heads or longer or not name else offset
         if begin > offset or longer or not name:
             name = f"{copy_prefix(info.name)}{begin}.{token}"
             copies.append(ChunkCopy(name, begin, end - begin))

@@ -104,7 +104,7 @@ class HeaderWriter:
             self.delete([copy.name for copy in plan.copies])
             raise
         says_sealed = self.seal(seen)
-        self.delete(_copies(info.name, former) - _copies(info.name, plan.entries))
+        self.delete(sorted(_copies(info.name, former) - _copies(info.name, plan.entries)))
         return says_sealed
 
     def seal(self, seen: SeenSegment) -> bool:
@@ -116,10 +116,13 @@ class HeaderWriter:
             self.target.set_read_only(ChunkHandle(header, True), seen.info.sealed)
         return True
 
-    def remove(self, name: str, former: Iterable[HeaderEntry]) -> None:
-        """Delete a header, then the copies that it lists."""
+    def remove(self, name: str, former: Iterable[HeaderEntry], *, for_good: bool = False) -> None:
+        """Delete a header, then the copies that it lists. ``for_good``: not even a power cut brings its bytes back, which a deletion alone
+        does not promise: first it is put empty, which is nobody's segment."""
+        if for_good:
+            self.target.put(name + HEADER_SUFFIX, b"")
         self.target.delete(name + HEADER_SUFFIX)
-        self.delete(_copies(name, former))
+        self.delete(sorted(_copies(name, former)))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete copies as far as that works."""

@@ -60,7 +60,7 @@ def require_room(store: ChunkedSegmentStorage | Replica, source: Source, identit
 
     Raises ``InvalidArgument`` (names that are taken), ``Conflict`` (the import is being dropped; a row of a table says something else).
     """
-    found = store.look(partial(find_merge, identity=identity))
+    found, fetch = store.look(partial(find_merge, identity=identity)), store.read_context.fetch
     phase = ImportPhase.SEGMENTS if found is None else found[0].phase
     if phase is ImportPhase.DROPPED:
         text = f"to go on; 'chunkstore import drop INTO {identity.hex()}' ends that"
@@ -71,6 +71,9 @@ def require_room(store: ChunkedSegmentStorage | Replica, source: Source, identit
         if not names:
             break
         after = names[-1]
+        if fetch is not None:
+            for name in names:
+                fetch(source.plan.target(name))  # perhaps one of the old layout has this name
         taken = store.look(partial(_taken, source, names, identity, begun=phase is ImportPhase.NAMES))
         if taken:
             first = ", ".join(repr(name) for name in taken[:_SHOWN])

@@ -24,7 +24,8 @@ class OldLayout(Protocol):
         ...
 
     def fetch(self, name: str) -> bool:
-        """Import a segment that is not there, if its header is; whether it is there now. Raises ``Damaged`` (header, or files)."""
+        """Import a segment that is not there, if its header is; whether it is there now. Raises ``Damaged`` (header, or files), and
+        ``DeadlineExceeded``: the import goes on, or headers are looked at for the first time."""
         ...
 
     def flush(self) -> None:

@@ -177,8 +177,7 @@ class TakeOver:
         """Open behind the end of history, at which ``found`` stands."""
         if not attempt.open_data:
             rows = self._first_rows if previous is None else ()
-            if not rows:
-                self._streams.require_begun(found.store.head().position)
+            self._streams.require_begun(found.store.head().position)
             attempt.open_data = self._build_open(attempt, previous, closed, found, 0, rows)
         return self._serve(attempt, previous, closed, found)
 

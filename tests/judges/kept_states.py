@@ -88,9 +88,9 @@ class Projected:
 
     def __init__(self, state: StateAt, plan: Plan) -> None:
         self._values: dict[Key, Any] = {
-            plan.target(name): state.get(name) for name in state.names() if plan.takes(name)
+            plan.target(name): state.get(name) for name in _shown(state) if plan.takes(name)
         }
-        self.sources = {plan.target(name): name for name in state.names() if plan.takes(name)}
+        self.sources = {plan.target(name): name for name in _shown(state) if plan.takes(name)}
         for key in state.changed():
             if isinstance(key, tuple) and (there := self._row(key, plan)) is not None:
                 self._values[there] = state.get(key)
@@ -119,6 +119,11 @@ class Projected:
     def rows(self, rows: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Rows of segments under their names."""
         return {b"S" + name.encode(): rows[b"S" + old.encode()] for name, old in self.sources.items()}
+
+
+def _shown(state: StateAt) -> Iterator[str]:
+    """The names of segments that everybody sees."""
+    return (name for name in state.names() if name[:1] != "\0")
 
 
 def remains(shown: Shown, state: State) -> list[str]:

@@ -92,6 +92,10 @@ class FolderStorage(BaseChunkStorage):
             inside = [item._replace(name=self._folder + item.name) for item in ranges]
             return self._inner.do_compose(self._folder + name, inside)
 
+    def do_set_read_only(self, name: str, read_only: bool) -> None:
+        with self._inside():
+            self._inner.do_set_read_only(self._folder + name, read_only)
+
     def do_identity(self, name: str) -> bytes:
         with self._inside():
             return self._inner.do_identity(self._folder + name)

@@ -29,7 +29,7 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", "askers", "keepers", "neighbour", or "machines" (more than one). ``bound``: it is in a binding;
+    fault classes, "replicas", "askers", "keepers", "neighbour", "layouts", or "machines" (more than one). ``bound``: it is in a binding;
     ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of upkeep, or only what others have.
     """
 
@@ -52,16 +52,26 @@ class Mutant(NamedTuple):
                 upkeep=self.upkeep,
                 asks="askers" in self.needs,
                 keeps="keepers" in self.needs,
+                layouts="layouts" in self.needs,
             )
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
         return draw_plan(
-            seed, claims=claims, lmdb=False, upkeep=self.upkeep, bindings=True, storage=storage, asks=False, keeps=False
+            seed,
+            claims=claims,
+            lmdb=False,
+            upkeep=self.upkeep,
+            bindings=True,
+            storage=storage,
+            asks=False,
+            keeps=False,
+            layouts=False,
         )
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
         has = {"replicas": plan.replicas > 0, "askers": plan.askers > 0, "keepers": plan.keepers > 0}
         has["machines"], has["neighbour"] = plan.machines > 1, plan.neighbour
+        has["layouts"] = plan.settings.layout == "CODE_ONLY_UPGRADE"
         has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs

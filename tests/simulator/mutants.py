@@ -26,6 +26,7 @@ from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_imports import IMPORT_MUTANTS
 from tests.simulator.mutants_in_place import IN_PLACE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
+from tests.simulator.mutants_layouts import LAYOUT_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
@@ -39,6 +40,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *ASKING_MUTANTS,
         *BACKUP_MUTANTS,
         *IMPORT_MUTANTS,
+        *LAYOUT_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *IN_PLACE_MUTANTS,
