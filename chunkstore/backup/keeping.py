@@ -4,7 +4,7 @@
     K2  an export stays if its backup is wanted, or if it is at or above the base of a run that is under way, whatever it counts; the
         newest always stays
     K3  of what goes first ``done/<run>`` says that it counts no more; then runs are listed again, then what counts: that stays, and what
-        a run relies on now. What is said is deleted 90 days later
+        a run relies on now. What is said is deleted 90 days later (``forget_withdrawn``)
     K4  copies that only exports name which go
     K5  where a run has ended that does not count, or an export that goes cannot be read, and no run is under way: list all copies, and
         delete those that nothing names which stays, and that nothing ever will; then the marks of these runs
@@ -246,8 +246,7 @@ class _Giving:
                 raise
             # What this pass has begun the next one goes on with.
             given = Given(0, 0, 0, self._refused, put_off + len(goes))
-        # No request that put one of them is on its way any more.
-        runs.forget_withdrawn(storage, names, runtime.now_ms() - _FORGOTTEN_MS)
+        runs.forget_withdrawn(storage, names, _FORGOTTEN_MS)
         return given
 
     def _was_given_up(self, read: list[_Stored], counts: set[str]) -> bool:

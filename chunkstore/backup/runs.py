@@ -203,10 +203,14 @@ def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
     storage.put(names.done(run), small_object(DONE, (False, True)))
 
 
-def forget_withdrawn(storage: ChunkStorage, names: BackupNames, before_ms: int) -> None:
-    """Delete what is said of backups that count no more, where it was said before then. (Of a run that never counted it stays said: that
-    may be asleep.) Raises what listing and deleting raise."""
-    for info in iter_listing(storage, names.done("")):
+def forget_withdrawn(storage: ChunkStorage, names: BackupNames, age_ms: int) -> None:
+    """Delete what is said of backups that count no more, where it was said so long ago. (Of a run that never counted it stays said: that
+    may be asleep.) Assumes that nobody's put of a ``done/<run>`` is carried out so long behind another one of it. Ages go by the storage's
+    own clock, as its newest ``done/`` shows that: a clock of ours that runs ahead makes none older. Raises what listing and deleting raise."""
+    listed = list(iter_listing(storage, names.done("")))
+    newest_ms = max((info.modified_ms or 0 for info in listed), default=0)
+    before_ms = min(newest_ms, runtime.now_ms()) - age_ms
+    for info in listed:
         if (info.modified_ms or before_ms) < before_ms:
             fields = read_small(storage, info.name, DONE)
             if fields is not None and not fields.flag() and not fields.is_at_end and fields.flag():

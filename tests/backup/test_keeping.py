@@ -154,6 +154,31 @@ def test_that_a_run_was_given_up_stays_said(place: Place, monkeypatch: pytest.Mo
     place.assert_sound()
 
 
+@pytest.mark.parametrize(
+    ("storage_days", "our_days", "stays"), [(0, 36_500, True), (100, 0, True), (89, 89, True), (91, 91, False)]
+)
+def test_what_was_given_up_stays_said_for_90_days_of_both_clocks(
+    place: Place, monkeypatch: pytest.MonkeyPatch, storage_days: int, our_days: int, stays: bool
+) -> None:
+    """Else a put of the run that arrives late lets it count again, without an export (the simulator's seed 2300000110)."""
+    first = place.backup().backup
+    place.store.append("c", b"more")
+    assert place.backup(keep=1).given_up.backups == 1  # type: ignore[union-attr]
+    place.store.append("c", b"more")
+    real, now_ms, day_ms = runs.iter_listing, runtime.now_ms(), 86_400_000
+
+    def shown(storage: ChunkStorage, prefix: str) -> Any:
+        """The storage says that all but what is said of the first backup was put so many days later."""
+        for info in real(storage, prefix):
+            days = 0 if info.name == NAMES.done(first.run) else storage_days
+            yield info._replace(modified_ms=now_ms + days * day_ms)
+
+    monkeypatch.setattr(runs, "iter_listing", shown)
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + our_days * day_ms)
+    place.backup(keep=1)
+    assert (NAMES.done(first.run).partition("/")[2] in place.names()) is stays
+
+
 def test_what_comes_to_count_while_others_are_given_up_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that relies on what goes begins behind the first look, and has ended in front of the second."""
     base = place.backup().backup
