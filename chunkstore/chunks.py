@@ -65,7 +65,7 @@ class ChunkHandle(NamedTuple):
 
 
 class ChunkInfo(NamedTuple):
-    """``length`` in bytes; ``modified_ms`` where the storage knows it (nothing rests on it but how long it is said that a backup was given up)."""
+    """``length`` in bytes; ``modified_ms`` where the storage knows it (never used for safety, but for 90 days: decision 0020)."""
 
     name: str
     length: int

@@ -205,8 +205,9 @@ def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
 
 def forget_withdrawn(storage: ChunkStorage, names: BackupNames, age_ms: int) -> None:
     """Delete what is said of backups that count no more, where it was said so long ago. (Of a run that never counted it stays said: that
-    may be asleep.) Assumes that nobody's put of a ``done/<run>`` is carried out so long behind another one of it. Ages go by the storage's
-    own clock, as its newest ``done/`` shows that: a clock of ours that runs ahead makes none older. Raises what listing and deleting raise."""
+    may be asleep.) Assumes that no put of a ``done/<run>`` is carried out so long behind another one of it. Goes by the storage's clock,
+    as the newest ``done/`` shows that, or by ours, whichever is behind: one that is wrong makes nothing older. Raises what listing and
+    deleting raise."""
     listed = list(iter_listing(storage, names.done("")))
     newest_ms = max((info.modified_ms or 0 for info in listed), default=0)
     before_ms = min(newest_ms, runtime.now_ms()) - age_ms
