@@ -12,7 +12,7 @@ import chunkstore
 from chunkstore import backup, errors, runtime
 from chunkstore.backup import copies, files, keeping, rounds, runs
 from chunkstore.names import BackupNames
-from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, iter_listing
 from tests.backup.conftest import SMALL, Place
 from tests.support.forwarding import Hook, Hooked
 
@@ -165,11 +165,11 @@ def test_what_was_given_up_stays_said_for_90_days_of_both_clocks(
     place.store.append("c", b"more")
     assert place.backup(keep=1).given_up.backups == 1  # type: ignore[union-attr]
     place.store.append("c", b"more")
-    real, now_ms, day_ms = runs.iter_listing, runtime.now_ms(), 86_400_000
+    now_ms, day_ms = runtime.now_ms(), 86_400_000
 
     def shown(storage: ChunkStorage, prefix: str) -> Any:
         """The storage says that all but what is said of the first backup was put so many days later."""
-        for info in real(storage, prefix):
+        for info in iter_listing(storage, prefix):
             days = 0 if info.name == NAMES.done(first.run) else storage_days
             yield info._replace(modified_ms=now_ms + days * day_ms)
 
