@@ -179,7 +179,7 @@ class PosixBackend(PosixFaults):
             if len(items) == limit:
                 return ListPage(tuple(items), items[-1].name)
             inode = self.entries[name]
-            items.append(ChunkInfo(name, len(inode.data), inode.modified_ns // 1_000_000))
+            items.append(ChunkInfo(name, len(inode.data), self.clock_ms + inode.modified_ns // 1_000_000))
         return ListPage(tuple(items), None)
 
     # Power
@@ -265,7 +265,7 @@ class PosixChunkStorage(BaseChunkStorage):
     def do_stat(self, name: str) -> ChunkInfo:
         def look() -> ChunkInfo:
             inode = self._backend.find(self._at(name))
-            return ChunkInfo(name, len(inode.data), inode.modified_ns // 1_000_000)
+            return ChunkInfo(name, len(inode.data), self._backend.clock_ms + inode.modified_ns // 1_000_000)
 
         return cast(ChunkInfo, self._call("stat", "stat", name, look, changes=False))
 

@@ -25,9 +25,11 @@ _DECIDING: Final = frozenset(("link", "rename", "fsync", "fsync-folder", "fsync-
 
 
 class PosixFaults(ABC):
-    """``network``: files lie behind one. ``busy``: the disk is full for a while. ``causes``: what errors may name as theirs."""
+    """``network``: files lie behind one. ``busy``: the disk is full for a while. ``causes``: what errors may name as theirs.
+    ``clock_ms``: what the storage's clock said when the run began."""
 
     causes: tuple[type[BaseException], ...] = ()
+    clock_ms = 0
 
     def __init__(self, world: Surroundings, *, network: bool) -> None:
         self._world = world

@@ -17,9 +17,11 @@ _CHANGING: Final = frozenset(("late_apply", "very_late_apply", "duplicate"))
 
 
 class RequestFaults:
-    """``busy``: nearly every request fails for a while. ``causes``: what errors may name as theirs."""
+    """``busy``: nearly every request fails for a while. ``causes``: what errors may name as theirs.
+    ``clock_ms``: what the storage's clock said when the run began."""
 
     causes: tuple[type[BaseException], ...] = ()
+    clock_ms = 0
 
     def __init__(self, world: Surroundings) -> None:
         self._world = world

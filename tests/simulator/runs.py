@@ -37,6 +37,7 @@ from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.roots import RootRun
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState
+from tests.simulator.virtual import EPOCH_MS
 from tests.simulator.world import World
 
 __all__ = ["Run", "RunResult", "run_seed"]
@@ -86,6 +87,9 @@ class Run(RootRun):
             bindings=plan.bindings,
             lmdb_folder=self._folder,
         )
+        if plan.keepers and not plan.bindings:
+            # That of the processes, or one that has never been set: to them everything is old then. Of its own chance.
+            self.world.backend.clock_ms = Random(f"storage clock {plan.seed}").choice((0, EPOCH_MS))
         self.world.trace = [] if trace else None
         self.scheduler = self.world.scheduler
         self.go_on_as(Recorder(self.world), Checks(self.world, level))

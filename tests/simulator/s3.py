@@ -135,12 +135,12 @@ class S3Backend(RequestFaults):
             found = self.objects[name]
             if stale and now - found.modified_ns < lag_ns and world.faults.random.random() < 0.7:
                 continue
-            items[name] = ChunkInfo(name, len(found.data), found.modified_ns // 1_000_000)
+            items[name] = ChunkInfo(name, len(found.data), self.clock_ms + found.modified_ns // 1_000_000)
         if stale:
             for when, name, length in self._deleted:
                 shown = name.startswith(prefix) and (after is None or name > after) and now - when < lag_ns
                 if shown and name not in self.objects and world.faults.random.random() < 0.7:
-                    items[name] = ChunkInfo(name, length, when // 1_000_000)
+                    items[name] = ChunkInfo(name, length, self.clock_ms + when // 1_000_000)
         ordered = [items[name] for name in sorted(items)]
         if len(ordered) > limit:
             return ListPage(tuple(ordered[:limit]), ordered[limit - 1].name)
@@ -173,7 +173,7 @@ class S3ChunkStorage(BaseChunkStorage):
     def do_stat(self, name: str) -> ChunkInfo:
         def head() -> ChunkInfo:
             found = self._backend.get(name)
-            return ChunkInfo(name, len(found.data), found.modified_ns // 1_000_000)
+            return ChunkInfo(name, len(found.data), self._backend.clock_ms + found.modified_ns // 1_000_000)
 
         found: ChunkInfo = self._call("stat", "HEAD", name, head)
         return found
