@@ -215,8 +215,8 @@ class HeaderKeeper:
 
     @property
     def pressing(self) -> bool:
-        """Whether headers shall follow now."""
-        return bool(self._changed) and self._storage.capabilities.append
+        """Whether headers shall follow now: none before the first look at all of them."""
+        return self._begun and bool(self._changed) and self._storage.capabilities.append
 
     def flush(self) -> None:
         """As ``OldLayout``. Where the disk is full it is left for later: what calls this frees space."""

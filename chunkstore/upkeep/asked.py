@@ -204,7 +204,7 @@ class Asked:
             with container.bounded(container.deadline()):
                 request = self._box.request(token)
         except (Damaged, Unsupported) as error:
-            self._respond(token, Answer(container.current.epoch, error, ()))
+            self._refuse(token, error)
             return
         if request is None:
             return
@@ -213,7 +213,7 @@ class Asked:
             # Who asked has given up, unless the clocks differ.
             what = f"a request that was made {late_ms / 1000 + request.wait_ms / 1000:.0f} s ago by the asker's clock"
             late = DeadlineExceeded(what, deadline_s=request.wait_ms / 1000)
-            self._respond(token, Answer(container.current.epoch, late, ()))
+            self._refuse(token, late)
         elif not isinstance(request.ask, _SLOW):
             self._carry_out(token, request.ask)
         elif self._slow is None or not self._slow.is_alive():
@@ -245,11 +245,15 @@ class Asked:
             self._again = True
             return
         except Exception as error:  # noqa: BLE001  (what a request makes of us, it is told)
-            # An answer about the present state: a deposed owner must not give it.
-            epoch = container.current.epoch
-            container.check_fence()
-            answer = Answer(epoch, unexpected(error), ())
+            self._refuse(token, unexpected(error))
+            return
         self._respond(token, answer)
+
+    def _refuse(self, token: str, error: ChunkstoreError) -> None:
+        """Say no. A deposed owner must not: the request is its successor's, who knows the present state, and perhaps the time."""
+        epoch = self._container.current.epoch
+        self._container.check_fence()
+        self._respond(token, Answer(epoch, error, ()))
 
     def _respond(self, token: str, answer: Answer) -> None:
         """What fails here is done, and looked at again: the request may still be there."""

@@ -89,7 +89,7 @@ ASKING_MUTANTS: Final = (
     _mutant(
         "ask-refused-by-zombie",
         "an owner refuses without a look at the fence",
-        Patch(f"{_ASKED}:Asked._carry_out", "container.check_fence()", "pass"),
+        Patch(f"{_ASKED}:Asked._refuse", "self._container.check_fence()", "pass"),
         tests=(_SCHEDULES,),
     ),
     _mutant(
