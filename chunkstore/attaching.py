@@ -34,7 +34,7 @@ from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk, SessionWriter, check_session_chunks, check_session_id
 from chunkstore.upkeep.asked import version_put
 
-__all__ = ["Written", "attach_written", "end_by_row", "end_session", "find_session"]
+__all__ = ["AskedDoor", "EndingDoor", "Written", "attach_written", "end_by_row", "end_session", "find_session"]
 
 _WAIT_S: Final = 600.0
 _COMMIT_BYTES: Final = 7 * MIB
@@ -139,7 +139,7 @@ def end_session(target: Asker | ChunkedSegmentStorage, session_id: int, *, wait_
     """
     check_session_id(session_id)
     if isinstance(target, Asker):
-        return end_by_row(_AskedEnd(target, wait_s), unnamed_key(session_id), session_id)
+        return end_by_row(AskedDoor(target, wait_s), unnamed_key(session_id), session_id)
     if all(item.id != session_id for item in target.sessions()):
         return False
     try:
@@ -150,13 +150,18 @@ def end_session(target: Asker | ChunkedSegmentStorage, session_id: int, *, wait_
 
 
 class EndingDoor(Protocol):
-    """The way to an owner that ``end_by_row`` needs: of ``chunkstore.spark.committing.Door``, which see."""
+    """The way to a container's owner that ``end_by_row`` needs."""
 
     uuid: bytes
 
-    def row(self, key: bytes) -> TableEntry | None: ...
-    def session(self, session_id: int) -> OpenSession | None: ...
-    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None: ...
+    def row(self, key: bytes) -> TableEntry | None:
+        """A row of ``!sinks`` as it is now. Raises what reading raises."""
+
+    def session(self, session_id: int) -> OpenSession | None:
+        """This session if it is open, as of the last ``row``. Raises what reading raises."""
+
+    def attach(self, session_id: int, written: Sequence[Written], once: TablePut, *, end_session: bool) -> None:
+        """As ``attach_written``, which see for what it raises."""
 
 
 def end_by_row(door: EndingDoor, key: bytes, session_id: int) -> bool:
@@ -176,7 +181,9 @@ def end_by_row(door: EndingDoor, key: bytes, session_id: int) -> bool:
     raise OutcomeUnknown(f"session {session_id} could not be ended: others keep moving its row", subject="session")
 
 
-class _AskedEnd:
+class AskedDoor:
+    """An ``EndingDoor`` of somebody who asks. ``wait_s``: as of ``attach_written``, for each call."""
+
     def __init__(self, asker: Asker, wait_s: float) -> None:
         self._asker = asker
         self._wait_s = wait_s

@@ -34,7 +34,7 @@ _FIRST, _BEHIND = segment_key("\0staged/"), segment_key("\0staged0")
 
 
 def stage(container: OwnedContainer, session_id: int, runs: Sequence[tuple[SessionChunk, ...]]) -> None:
-    """Make a staged segment of each run that is not one already, in one record; the arguments have been checked (``check_staged``).
+    """Make a staged segment of each run that is not one already, in one record; the arguments have been checked (``check_ask``).
 
     Atomic, durable. Raises ``Conflict`` (the session is not open), ``InvalidArgument`` (a chunk is attached already, is not there or has
     another length; too many for a record), and the errors of commits. Retry: safe.

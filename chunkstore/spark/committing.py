@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from chunkstore import runtime
 from chunkstore.asks import AskedChange
-from chunkstore.attaching import Written, attach_written, end_by_row, find_session
+from chunkstore.attaching import EndingDoor, Written, attach_written, end_by_row, find_session
 from chunkstore.changes import Create, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
@@ -40,19 +40,11 @@ _NO_SESSION: Final = 1
 """Ids hold the epoch that gave them: this is nobody's."""
 
 
-class Door(Protocol):
+class Door(EndingDoor, Protocol):
     """The way to a container's owner."""
-
-    uuid: bytes
-
-    def row(self, key: bytes) -> TableEntry | None:
-        """A row of ``!sinks`` as it is now. Raises what reading raises."""
 
     def is_certain(self, entry: TableEntry) -> bool:
         """Whether this row, which ``row`` has shown, is durable for certain: an asker cannot tell of the last record of all."""
-
-    def session(self, session_id: int) -> OpenSession | None:
-        """This session if it is open, as of the last ``row``. Raises what reading raises."""
 
     def exists(self, segment: str) -> bool:
         """Whether there is such a segment, as of the last ``row``. Raises what reading raises."""

@@ -18,16 +18,14 @@ from typing import Final, Self, TypeVar
 from chunkstore import runtime
 from chunkstore.asks import AskedChange
 from chunkstore.assembly import describe_owner, open_asker
-from chunkstore.attaching import Written, attach_written, find_session
+from chunkstore.attaching import AskedDoor, Written, attach_written, find_session
 from chunkstore.changes import TablePut
 from chunkstore.config import default_cache_dir
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailable
 from chunkstore.logs import without_credentials
-from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
-from chunkstore.records import OpenSession
 from chunkstore.spark.write_options import WriteOptions
 
 __all__ = ["AskerDoor", "driver_pid"]
@@ -49,15 +47,14 @@ _DETACHED: Final = '"$@" >>"$0" 2>&1 & echo $!'
 """The shell ends at once, so that what it started is nobody's child: no one else would ask how it ended."""
 
 
-class AskerDoor:
-    """A ``committing.Door``. A context manager that closes. ``stream``: what is started serves as long as the driver lives."""
+class AskerDoor(AskedDoor):
+    """A ``committing.Door``. A context manager that closes. ``stream``: what is started serves as long as the driver lives. ``wait_s``: in
+    all, for each call."""
 
     def __init__(self, options: WriteOptions, *, stream: bool, wait_s: float = _IN_ALL_S) -> None:
+        super().__init__(open_asker(options.path, container=options.container), wait_s)
         self._options = options
         self._stream = stream
-        self._wait_s = wait_s
-        self._asker = open_asker(options.path, container=options.container)
-        self.uuid = self._asker.replica.uuid
         self._started: int | None = None
 
     def __enter__(self) -> Self:
@@ -70,16 +67,9 @@ class AskerDoor:
         """Release everything; what was started stays. Raises nothing."""
         self._asker.close()
 
-    def row(self, key: bytes) -> TableEntry | None:
-        self._asker.replica.refresh()
-        return self._asker.replica.table(SINKS_NAMESPACE).get(key)
-
     def is_certain(self, entry: TableEntry) -> bool:
         able = self._asker.replica.storage.capabilities
         return able.sync_repeatable or not able.append or entry.version < self._asker.replica.lsn
-
-    def session(self, session_id: int) -> OpenSession | None:
-        return next((item for item in self._asker.replica.sessions() if item.id == session_id), None)
 
     def exists(self, segment: str) -> bool:
         return self._asker.replica.exists(segment)
