@@ -25,6 +25,7 @@ __all__ = [
     "LeaseInfo",
     "OpCode",
     "Ownership",
+    "Place",
     "RecordKind",
     "SnapshotReport",
     "TailCut",
@@ -83,7 +84,8 @@ class RecordKind(IntEnum):
 
 
 class Batch(NamedTuple):
-    """What one record shall say. ``digest`` is the state digest after it; ``notes`` is the payload of note records."""
+    """What one record shall say. ``digest`` is the state digest after it; ``notes`` is the payload of note records; ``blob`` the bytes of
+    its extents, which lie where ``Journal.place`` said."""
 
     kind: RecordKind
     ops: Sequence[Op]
@@ -91,6 +93,14 @@ class Batch(NamedTuple):
     digest: int
     time_ms: int
     notes: tuple[object, ...] = ()
+    blob: bytes = b""
+
+
+class Place(NamedTuple):
+    """Where bytes of extents lie: ``names.journal_place`` of the object, and the byte there."""
+
+    object: str
+    offset: int
 
 
 class JournalBroken(Exception):
@@ -117,6 +127,11 @@ class Journal(ABC):
     @abstractmethod
     def mode(self) -> Literal["slot", "append"]:
         """The container's journal mode."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Place:
+        """Where the ``blob`` of the next record would begin."""
 
     @abstractmethod
     def append(self, batch: Batch) -> Position:

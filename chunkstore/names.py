@@ -42,7 +42,7 @@ from struct import Struct
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, ChunkRecord
+from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",
@@ -62,9 +62,11 @@ __all__ = [
     "confined",
     "foreign_object",
     "foreign_root",
+    "journal_place",
     "named_chunks",
     "parse_chunk_rest",
     "parse_foreign",
+    "parse_place",
     "parse_routed",
     "parse_run",
     "session_chunk_id",
@@ -82,6 +84,8 @@ _STAGED = re.compile(r"\0staged/([0-9a-f]{16})/[0-9a-f]{32}\Z")
 _OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 
 _FOREIGN = re.compile(r"@(0|[1-9a-f][0-9a-f]{0,15})(?:\+([1-9][0-9]{0,18}))?/(.+)\Z", re.DOTALL)
+
+_PLACE = re.compile(r"([1-9a-f][0-9a-f]{0,15})(?:/(0|[1-9a-f][0-9a-f]{0,15}))?\Z")
 
 _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
@@ -257,6 +261,11 @@ class ContainerNames:
         """The APPEND file of stream ``epoch``."""
         return f"{self.stream(epoch)}log.a"
 
+    def place(self, text: str) -> str:
+        """The journal's object that ``journal_place`` said in short. ``text`` is one."""
+        epoch, index = parse_place(text) or (0, None)
+        return self.log(epoch) if index is None else self.slot(epoch, index)
+
     def journal_prefix(self) -> str:
         """All streams."""
         return f"{self.container}/j/"
@@ -304,9 +313,12 @@ class ContainerNames:
 
     def object_of(self, identity: bytes, record: ChunkRecord) -> str:
         """Where the bytes of a chunk are read, whose row is ``confined``: its own object, or ``@k/name`` of a foreign one. One that
-        begins inside its object has that byte in the name, ``@k+byte/name``: storages are asked for bytes of chunks, not of objects."""
-        if record.kind != KIND_FOREIGN:
+        begins inside its object has that byte in the name, ``@k+byte/name``: storages are asked for bytes of chunks, not of objects.
+        So has an extent, in our own root: ``@0+byte/<container>/j/...``."""
+        if record.kind == KIND_OBJECT:
             return self.chunk(identity)
+        if record.kind == KIND_INLINE:
+            return f"@0+{record.object_offset}/{self.place(record.object)}"
         if not record.object_offset:
             return record.object
         root, _, rest = record.object.partition("/")
@@ -438,11 +450,25 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
         raise Damaged("the row's key is not the id of a chunk", object=f"chunk row {identity!r}")
     if record.kind == KIND_FOREIGN and record.state == CLOSED and parse_foreign(record.object) is not None:
         return record
+    if record.kind == KIND_INLINE and record.state == CLOSED and record.object_offset and parse_place(record.object):
+        return record
     name = names.chunk(identity)
     if record.object not in ("", name) or record.kind != KIND_OBJECT or record.object_offset:
         what = f"kind {record.kind}, object {record.object[:200]!r} from byte {record.object_offset}"
         raise Damaged(f"the chunk's row leads elsewhere: {what}; run check", object=name)
     return record
+
+
+def journal_place(epoch: int, index: int | None) -> str:
+    """The ``object`` of an extent in slot ``index`` of stream ``epoch``, or in its log (None): few characters, for there are many."""
+    return f"{epoch:x}" if index is None else f"{epoch:x}/{index:x}"
+
+
+@lru_cache(maxsize=4096)
+def parse_place(text: str) -> tuple[int, int | None] | None:
+    """Inverse of ``journal_place``; None for anything else."""
+    match = _PLACE.match(text)
+    return None if match is None else (int(match[1], 16), None if match[2] is None else int(match[2], 16))
 
 
 def foreign_object(root: int, name: str) -> str:

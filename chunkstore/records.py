@@ -48,7 +48,7 @@ LAZY: Final = 3
 """Growing without a record for each append: the chunk's record holds a lower bound of what is acknowledged (protocol 3.10)."""
 KIND_OBJECT: Final = 1
 KIND_INLINE: Final = 2
-"""Reserved: small bytes inside a journal record."""
+"""An *extent*: bytes inside a record of our own journal, which alone deletes them; closed, and one block at most."""
 KIND_FOREIGN: Final = 3
 """Bytes of an object elsewhere, adopted by reference; never deleted, truncated or swept."""
 
@@ -100,7 +100,8 @@ class ChunkRecord(NamedTuple):
     """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
 
     ``object`` and ``object_offset``: empty and 0, for the name follows from the id; of kind *foreign* ``@k/name`` and the byte where the
-    chunk begins there (``names.confined``). ``crc32c`` covers ``length`` bytes; None is unknown.
+    chunk begins there, of kind *inline* the journal's object in short (``names.journal_place``) and the byte there; empty only until its
+    record is built (``names.confined``). ``crc32c`` covers ``length`` bytes; None is unknown.
     ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else it is closed in effect.
     """
 
@@ -124,6 +125,10 @@ class ChunkRecord(NamedTuple):
             ChunkRecord,
             (name, offset, length, crc32c, previous, following, segment_id, epoch, state, kind, created_ms, extra),
         )
+
+    def placed(self, place: str, offset: int) -> ChunkRecord:
+        """The record of an extent whose place is known. Spelt out for the same reason as ``SegmentRecord.grown``."""
+        return _new(ChunkRecord, (place, offset, *self[2:]))
 
 
 class GarbageRecord(NamedTuple):

@@ -15,13 +15,14 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, confined, parse_routed
+from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import CLOSED, LayoutChunk, SegmentInfo, SegmentRecord
+from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
 
 __all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
 _PAGE = 1000
+_KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline", KIND_FOREIGN: "foreign"}
 
 
 def info_of(segment: SegmentRecord) -> SegmentInfo:
@@ -69,7 +70,7 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
             crc32c=record.crc32c,
             epoch=record.epoch,
             state="active" if growing else "closed",
-            kind="object" if parse_routed(name) is None else "foreign",
+            kind=_KINDS[record.kind],
         )
 
 

@@ -32,7 +32,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.orphans import judge, list_suspects
 from chunkstore.operations.read import ReadContext
-from chunkstore.records import KIND_FOREIGN, SegmentRecord
+from chunkstore.records import KIND_OBJECT, SegmentRecord
 from chunkstore.storage import ChunkInfo, ChunkRange, ChunkStorage, iter_listing
 
 __all__ = ["Found", "Orphan", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]
@@ -223,7 +223,7 @@ def _require_sound(context: ReadContext, view: MetadataView, listed: IdSet) -> N
     for segment in _segments(view):
         for offset, identity, record in walk(view.get, segment):
             # What came behind the LIST is not in it.
-            if record.length and record.kind != KIND_FOREIGN and identity not in listed:
+            if record.length and record.kind == KIND_OBJECT and identity not in listed:
                 chunk = context.names.chunk(identity)
                 if not context.storage.exists(chunk):
                     what = f"a chunk of segment {segment.name!r} is absent, and an orphan may be all that is left of its bytes"

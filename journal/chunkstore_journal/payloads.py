@@ -20,6 +20,7 @@ from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_rea
 __all__ = [
     "FLAG_GIVEN_UP",
     "FLAG_RESTORE",
+    "BLOB_AT",
     "KEY_BYTES_MAX",
     "MODES",
     "MODE_NUMBERS",
@@ -29,6 +30,7 @@ __all__ = [
     "OpenPayload",
     "SealPayload",
     "SnapshotLink",
+    "blob_of",
     "decode_note",
     "decode_open",
     "decode_ops",
@@ -42,12 +44,17 @@ __all__ = [
 ]
 
 PAYLOAD_VERSION = 1
+INLINE_VERSION = 2
+"""Of OPS with bytes of chunks in front: programs that know version 1 only refuse it in words."""
+BLOB_AT = 7
+"""Where those bytes begin in the payload: behind the heads of an array of four, of the version, and of bytes of any length."""
 FLAG_GIVEN_UP = 2
 FLAG_RESTORE = 1
 """Flag of an OPEN that cuts its predecessor below its real end (protocol 3.15)."""
 
 KEY_BYTES_MAX = 511
 """A row's key: what LMDB can hold."""
+_BLOB_HEAD = b"\x94\x02\xc6"
 _HOST_CHARACTERS_MAX = 255
 _NAME_CHARACTERS_MAX = 900
 _DIGEST_BYTES = 32
@@ -226,23 +233,36 @@ def _changes(ops: object, rows: object, object: str, position: int) -> tuple[tup
     return ops, list(rows)
 
 
-def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange]) -> bytes:
-    """The payload of OPS (and of HEARTBEAT and CLOSE, both empty).
+def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") -> bytes:
+    """The payload of OPS (and of HEARTBEAT and CLOSE, both empty). ``blob``: bytes of extents, which begin at ``BLOB_AT``.
 
     Raises: ``InvalidArgument`` for an operation that is not as ``OpCode`` documents it, a key that is not 1 to 511
     bytes, or a value longer than ``LIMITS.row_bytes_max``: what readers would refuse must not be written.
     """
     if flaw := _flaw(ops, rows):
         raise _unreadable(flaw)
-    return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
+    if not blob:
+        return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
+    # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
+    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, pack(tuple(ops)), pack(tuple(rows))))
 
 
 def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
     """Operations and rows of any record but OPEN and SEAL. Raises ``Damaged``."""
     value = unpack(payload, object, position)
+    if type(value) is tuple and len(value) >= 4 and value[0] == INLINE_VERSION and blob_of(payload):
+        return _changes(value[2], value[3], object, position)
     if type(value) is not tuple or len(value) < 3 or value[0] != PAYLOAD_VERSION:
         refuse(f"the payload is not an array of version {PAYLOAD_VERSION} with operations and rows", object, position)
     return _changes(value[1], value[2], object, position)
+
+
+def blob_of(payload: bytes) -> memoryview:
+    """The bytes of extents that a payload begins with; empty where it has none, or is none."""
+    if payload[: len(_BLOB_HEAD)] != _BLOB_HEAD:
+        return memoryview(b"")
+    stop = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
+    return memoryview(payload)[BLOB_AT:stop] if stop <= len(payload) else memoryview(b"")
 
 
 # --- notes -----------------------------------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ from typing import Literal, TypeVar
 
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
-from chunkstore.journal import Batch, Journal, JournalBroken, RecordKind
+from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
 from chunkstore.metadata.port import Position
+from chunkstore.names import journal_place
 from chunkstore_journal.claim import is_seen, moved
 from chunkstore_journal.history import Opened, Streams
-from chunkstore_journal.payloads import encode_note, encode_ops
-from chunkstore_journal.record import RecordHeader, encode_record
+from chunkstore_journal.payloads import BLOB_AT, encode_note, encode_ops
+from chunkstore_journal.record import HEADER_BYTES, RecordHeader, encode_record
 from chunkstore_journal.slots import Backoff
 
 __all__ = ["OwnedStream", "encode_batch", "unavailable"]
@@ -34,7 +35,7 @@ _PLAIN_KINDS = frozenset((RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE
 def encode_batch(batch: Batch) -> bytes:
     """The payload of any record but OPEN and SEAL. Raises: ``InvalidArgument``."""
     if batch.kind in _PLAIN_KINDS:
-        return encode_ops(batch.ops, batch.rows)
+        return encode_ops(batch.ops, batch.rows, batch.blob)
     if batch.kind in (RecordKind.OPEN, RecordKind.SEAL):
         raise InvalidArgument(f"{batch.kind.name} is written by take-overs only", argument="kind")
     return encode_note(batch.kind, batch.notes, batch.ops, batch.rows)
@@ -73,6 +74,13 @@ class OwnedStream(Journal):
     @property
     def mode(self) -> Literal["slot", "append"]:
         return self._mode
+
+    @property
+    def place(self) -> Place:
+        head = self.head
+        if self._mode == "append":
+            return Place(journal_place(self.epoch, None), head.end + HEADER_BYTES + BLOB_AT)
+        return Place(journal_place(self.epoch, head.index), HEADER_BYTES + BLOB_AT)
 
     @property
     def bytes_written(self) -> int:

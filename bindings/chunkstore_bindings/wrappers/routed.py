@@ -1,4 +1,5 @@
-"""The door to foreign chunks: names ``@k/...`` are read in root ``k``, everything else is passed on (decision 0021).
+"""The door to foreign chunks: names ``@k/...`` are read in root ``k``, everything else is passed on (decision 0021). Extents, which lie in
+records of the container's own journal, are read through it, too.
 
 Promises: a root is opened when something in it is read, looked at before a byte of it is believed, and closed with this storage
 or by ``close_roots``. Of these names only looking is possible; whatever would change one is refused before anything is asked. What a
@@ -28,6 +29,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkRange, ChunkStorage, Composed, ReadRange
@@ -191,6 +193,11 @@ class RoutedChunkStorage(WrappingChunkStorage):
         if routed is None:
             raise InvalidArgument(f"{name!r:.300} is no name in a root", argument="name")
         number, base, rest = routed
+        if number == OWN_ROOT and self._is_journals(rest):
+            try:
+                return call(self.inner, ChunkHandle(rest, False), base)
+            except ChunkNotFound as error:
+                raise ChunkNotFound(name) from error
         with until(runtime.monotonic_s() + self._deadline_s):
             root = self._opened(number, name)
             there = ChunkHandle(root.record.prefix + rest, False)
@@ -205,6 +212,10 @@ class RoutedChunkStorage(WrappingChunkStorage):
                 if isinstance(error, RootUnavailable):
                     raise
                 raise RootUnavailable(root.record.url or self.inner.url, error.message, object=name) from error
+
+    def _is_journals(self, name: str) -> bool:
+        """Whether it is an object that extents lie in."""
+        return self._names.parse_log(name) is not None or self._names.parse_slot(name) is not None
 
     def _opened(self, number: int, name: str) -> _Root:
         with self._lock:
