@@ -200,6 +200,9 @@ class Settings:
       free_bytes_min: local disks: below this much free space safe mode begins; a quarter of it (16 MiB at most) is held back in a file,
         given up for the records of what frees space. 0 switches both off.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
+      inline_bytes_max: appends of up to so many bytes travel in the journal's record, and become bytes of chunks later (at most 64 KiB; 0: all
+        are written to chunks at once). None: 16 KiB on local storages, 64 KiB behind a network.
+      tail_cache_bytes: so much of what was appended last in that way is kept in memory.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
       lease_s: period of the lease hint; 0 switches it off. Never consulted for safety.
@@ -235,6 +238,8 @@ class Settings:
     quota_bytes: int = 0
     free_bytes_min: int = 4 * MIB
     pitr_horizon_s: float = 0.0
+    inline_bytes_max: int | None = None
+    tail_cache_bytes: int = 64 * MIB
     open_files_max: int = 512
     io_workers: int = 32
     lease_s: float = 5.0
@@ -266,6 +271,9 @@ class Settings:
         _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
+        inline = self.inline_bytes_max
+        good = inline is None or (type(inline) is int and 0 <= inline <= 64 * KIB)
+        _require(good, "inline_bytes_max", f"None or a whole number from 0 to {64 * KIB}", inline)
         for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0)):
             value = getattr(self, name)
             good = value is None or (type(value) in (int, float) and 0 <= value <= high)
@@ -342,6 +350,7 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("quota_bytes", 0, 1 << 62),
     ("free_bytes_min", 0, 1 << 50),
     ("pitr_horizon_s", 0, 10 * _YEAR_S),
+    ("tail_cache_bytes", 0, 1 << 40),
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),
     ("lease_s", 0, 3600),

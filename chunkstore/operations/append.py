@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
+from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Deadline
 from chunkstore.errors import (
@@ -27,7 +28,8 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentSealed,
 )
-from chunkstore.operations.append_plan import plan_on_tail
+from chunkstore.metadata.keys import chunk_key
+from chunkstore.operations.append_plan import plan_inline, plan_on_tail
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
@@ -120,6 +122,8 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
+            if len(data) <= owned.inline_bytes:
+                return _enter_inline(owned, state, segment, request), segment.length
             planned = plan_on_tail(
                 owned, segment, state.tail, state.growing, state.tail_name, state.open_row, data, runtime.now_ms()
             )
@@ -155,6 +159,32 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
                 queue.not_written(op, unexpected(error))
         raise
     return op, segment.length
+
+
+def _enter_inline(owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, request: _Request) -> PendingOp:
+    """With the lock held, the state loaded: an append whose bytes go into the record itself. Nothing is written before that, so nothing can
+    be left half written."""
+    data = request.data if type(request.data) is bytes else bytes(request.data)
+    queue, before, tail = owned.queue, state.last, state.tail
+    extends = (
+        state.inline
+        and before is not None
+        and not before.taken
+        and tail is not None
+        and tail.length + len(data) <= BLOCK_BYTES
+        and queue.may_extend
+    )
+    planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())
+    identity = planned.segment.last_chunk
+    op = PendingOp([planned.header], planned.rows, (state,), (), state.generation)
+    op.inline, op.extends = (chunk_key(identity), data), before if extends else None
+    generation, state.generation = state.generation, NOT_LOADED
+    if request.writer_id is not None:
+        remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
+    queue.enter(op)
+    state.advance(planned.segment, planned.tail, "", False, b"", generation)
+    state.inline = True
+    return op
 
 
 def _admit(owned: OwnedEpoch, state: PendingSegment, request: _Request) -> SegmentRecord | int:

@@ -18,9 +18,9 @@ from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import RowRecord
-from chunkstore.records import ACTIVE, CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
 
-__all__ = ["PlannedAppend", "plan_on_tail"]
+__all__ = ["PlannedAppend", "plan_inline", "plan_on_tail"]
 
 _APPEND = int(OpCode.APPEND)
 
@@ -73,6 +73,35 @@ def plan_on_tail(
         )
     check_chunk_count(length, size_max)
     return _plan_rollover(owned, segment, last, growing, last_name, open_row, data, now_ms)
+
+
+def plan_inline(
+    owned: OwnedEpoch, segment: SegmentRecord, last: ChunkRecord | None, extends: bool, data: bytes, now_ms: int
+) -> PlannedAppend:
+    """Plan ``data`` (not empty, one block at most) as bytes of the next record: a new extent behind ``last``, or with ``extends`` more of
+    that one, which is not in a record yet. ``open_row`` and ``targets`` say nothing."""
+    length = len(data)
+    after = segment.grown(segment.length + length, owned.epoch, now_ms)
+    if extends and last is not None:
+        tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
+        rows: dict[bytes, RowRecord] = {segment_key(segment.name): after, chunk_key(segment.last_chunk): tail}
+        header: Op = (_APPEND, segment.id, segment.length, length, ())
+        return PlannedAppend(after, tail, rows, header, (), (), b"")
+    previous, identity = segment.last_chunk, owned.new_chunk(segment.id)
+    tail = ChunkRecord(
+        "", 0, length, crc32c_extend(0, data), previous, NO_CHUNK, segment.id, owned.epoch, CLOSED, KIND_INLINE, now_ms
+    )
+    after = after._replace(
+        first_chunk=segment.first_chunk or identity,
+        last_chunk=identity,
+        last_chunk_offset=segment.length,
+        chunk_count=segment.chunk_count + 1,
+    )
+    rows = {segment_key(segment.name): after, chunk_key(identity): tail}
+    if last is not None:
+        rows[chunk_key(previous)] = last._replace(next=identity, state=CLOSED)
+    header = (_APPEND, segment.id, segment.length, length, ((segment.length, identity),))
+    return PlannedAppend(after, tail, rows, header, (), (), b"")
 
 
 def _grow(

@@ -30,6 +30,7 @@ __all__ = ["CommitEnvironment", "CommitQueue", "FailedBatch"]
 
 _BACKGROUND: Final = "chunkstore-committer"
 _ENDED: Final = -1
+_EXTENDED_BYTES: Final = LIMITS.batch_bytes_max // 2
 CommitStep: TypeAlias = Literal["sync", "build", "append", "apply"]
 
 
@@ -71,6 +72,8 @@ class CommitQueue:
         """The batch taken last; its operations may be undecided still."""
         self._plain = True
         """Whether all that is queued is written, and no note."""
+        self._inline_bytes = 0
+        """Of extents, in what is queued."""
         self._leading = False
         self._gathers = environment.linger_s > 0.0
         self._window = BatchWindow(environment.linger_s, self._lock, self._queue)
@@ -78,6 +81,11 @@ class CommitQueue:
         """Operations that were planned in an earlier one are refused; raised by every batch that fails."""
         self.head = environment.head
         self.last_commit_at_s = runtime.monotonic_s()
+
+    @property
+    def may_extend(self) -> bool:
+        """Whether extents may still grow: those of the next record must all fit into it."""
+        return self._inline_bytes < _EXTENDED_BYTES
 
     @property
     def ended(self) -> bool:
@@ -90,8 +98,12 @@ class CommitQueue:
             with self._lock:
                 if op.generation != self.generation or self.generation == _ENDED:
                     raise Stale
+                if op.extends is not None and op.extends.taken:
+                    raise Stale
                 for state in op.segments:
                     state.last = op
+                if op.inline is not None:
+                    self._inline_bytes += len(op.inline[1])
                 if not op.written or op.kind is not RecordKind.OPS:
                     self._plain = False
                 self._queue.append(op)
@@ -228,16 +240,22 @@ class CommitQueue:
         return bool(self._queue) and (self._plain or bool(self._ready()))
 
     def _ready(self) -> list[PendingOp]:
-        """With the lock held: the next batch. A note has a record of its own; an operation with more than a batch's worth goes alone."""
+        """With the lock held: the next batch. A note has a record of its own; an operation with more than a batch's worth goes alone.
+        What is in one extent is in one record."""
         batch, size_bytes = list[PendingOp](), 0
         held_up: set[PendingSegment] = set()
-        for op in self._queue:
+        for number, op in enumerate(self._queue):
             if not op.written or (held_up and not held_up.isdisjoint(op.segments)):
                 held_up.update(op.segments)
                 continue
             size_bytes += op.size_bytes_estimate()
             note = op.kind is not RecordKind.OPS
             if batch and (note or size_bytes > LIMITS.batch_bytes_max or len(batch) == LIMITS.batch_ops_max):
+                chosen = set(batch)
+                for later in self._queue[number:]:
+                    if later.extends in chosen:
+                        chosen.add(later)
+                        batch.append(later)
                 break
             batch.append(op)
             if note:
@@ -249,11 +267,17 @@ class CommitQueue:
             queue = self._queue
             if self._plain and len(queue) == 1:
                 self._taken = (queue[0],)
+                queue[0].taken = True
+                self._inline_bytes = 0
                 queue.clear()
                 return self._taken
             batch = self._taken = self._ready()
-            queue[:] = queue[len(batch) :] if self._plain else [op for op in queue if op not in batch]
+            for op in batch:
+                op.taken = True
+            is_front = self._plain and bool(batch) and batch[-1] is queue[len(batch) - 1]
+            queue[:] = queue[len(batch) :] if is_front else [op for op in queue if not op.taken]
             self._plain = all(op.written and op.kind is RecordKind.OPS for op in queue)
+            self._inline_bytes = sum(len(op.inline[1]) for op in queue if op.inline is not None)
             return batch
 
     def _commit(self, batch: Sequence[PendingOp]) -> None:

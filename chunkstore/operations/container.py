@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.changes import ADDS_NOTHING
-from chunkstore.config import Settings
+from chunkstore.config import KIB, Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
     CacheDamaged,
@@ -41,6 +41,7 @@ from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
+from chunkstore.tail_cache import TailCache
 
 __all__ = ["EpochStart", "Look", "OwnedContainer", "unexpected"]
 
@@ -48,6 +49,8 @@ T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
 """So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
+_INLINE_BYTES: Final = 16 * KIB
+_INLINE_REMOTE_BYTES: Final = 64 * KIB
 _STARTS_MAX: Final = 1024
 
 
@@ -84,6 +87,7 @@ class OwnedContainer:
         service: JournalService,
         observer: Observer | None,
         changed: Callable[[int], None],
+        tail: TailCache,
     ) -> None:
         self.storage = storage
         self.names = names
@@ -105,6 +109,10 @@ class OwnedContainer:
         self.roots_asked_s: dict[int, float] = {}
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
+        self.inline_bytes = _INLINE_REMOTE_BYTES if self.remote else _INLINE_BYTES
+        if settings.inline_bytes_max is not None:
+            self.inline_bytes = settings.inline_bytes_max
+        self.tail = tail
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()
@@ -136,6 +144,8 @@ class OwnedContainer:
             settings=self.settings,
             failed=self.decide,
             committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
+            inline_bytes=self.inline_bytes,
+            tail=self.tail,
         )
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
         self.observer.took_over(ownership.report)

@@ -15,15 +15,17 @@ from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkstoreError, Damaged
-from chunkstore.journal import Ownership, RecordKind
+from chunkstore.journal import Batch, Ownership, RecordKind
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.metadata.port import Position
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_id, confined
 from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
 from chunkstore.operations.pending import PendingOp, PendingSegment, PendingSegments, PendingTables, Stale, Undecided
 from chunkstore.operations.record_builder import RecordBuilder
 from chunkstore.records import ACTIVE, ChunkRecord
 from chunkstore.storage import ChunkStorage
+from chunkstore.tail_cache import TailCache
 
 __all__ = ["OwnedEpoch", "decode_found_chunk"]
 
@@ -40,6 +42,8 @@ class OwnedEpoch:
         settings: Settings,
         failed: Callable[[OwnedEpoch, FailedBatch], None],
         committed: Callable[[int], None],
+        inline_bytes: int,
+        tail: TailCache,
     ) -> None:
         self.journal = ownership.journal
         self.store = ownership.store
@@ -57,12 +61,17 @@ class OwnedEpoch:
         self.appendable = storage.capabilities.append
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
-        builder = RecordBuilder(self.store.head().digest, self.store.get, self.opened_s, self.opened_ms)
+        self.inline_bytes = inline_bytes
+        """Appends of up to so many bytes go into the journal's record."""
+        self._tail = tail
+        builder = RecordBuilder(
+            self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
+        )
         environment = CommitEnvironment(
             head=self.journal.head,
             sync=storage.sync,
             build=builder.build,
-            append=self.journal.append,
+            append=self._append,
             apply=partial(self.store.apply, verify=False),
             committed=committed,
             failed=partial(failed, self),
@@ -76,6 +85,14 @@ class OwnedEpoch:
         if self.end_reason is None:
             self.end_reason = reason
         self.queue.end(reason)
+
+    def _append(self, batch: Batch) -> Position:
+        if not batch.blob:
+            return self.journal.append(batch)
+        place = self.journal.place
+        position = self.journal.append(batch)
+        self._tail.put(self.names.place(place.object), place.offset, batch.blob)
+        return position
 
     # Rows and ids
 

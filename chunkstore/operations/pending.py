@@ -87,6 +87,12 @@ class PendingOp:
     garbage: list[GarbageRecord] = field(default_factory=list)
     table_keys: tuple[bytes, ...] = ()
     written: bool = True
+    inline: tuple[bytes, bytes] | None = None
+    """The key of the extent whose bytes the record takes along, and the bytes."""
+    extends: PendingOp | None = None
+    """The operation in front of this one in the same extent: both are in one record."""
+    taken: bool = False
+    """Whether a batch has it: nothing extends its extent any more."""
     reshapes: bool = False
     """Whether its segments' lists of chunks may change by more than a longer last chunk."""
     decided: bool = False
@@ -97,6 +103,8 @@ class PendingOp:
     def size_bytes_estimate(self) -> int:
         """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""
         total = 100 * len(self.headers) + 64 * len(self.garbage)
+        if self.inline is not None:
+            total += len(self.inline[1])
         for key, record in self.rows.items():
             total += len(key) + 150
             if type(record) is TableRecord:
@@ -117,7 +125,7 @@ class PendingSegment:
     ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``); ``open_row``: the pending value
     of its last block row, empty while that is the committed one. ``writing``: the rows
     of the data write under way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable``
-    remembers. ``last`` is the newest operation that entered the commit queue.
+    remembers. ``last`` is the newest operation that entered the commit queue. ``inline``: the tail is an extent of that operation's record.
     """
 
     name: str
@@ -132,6 +140,7 @@ class PendingSegment:
     writing: Mapping[bytes, RowRecord] | None = None
     unwritable: frozenset[bytes] = frozenset()
     last: PendingOp | None = None
+    inline: bool = False
     writers: dict[bytes, tuple[int, int, PendingOp]] = field(default_factory=dict)
 
     def unload(self) -> None:
@@ -160,6 +169,7 @@ class PendingSegment:
         self.tail_name = tail_name
         self.growing = growing
         self.open_row = open_row
+        self.inline = False
         self.writing = None
         self.generation = generation
 

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
-from chunkstore.journal import Batch
+from chunkstore.errors import Damaged
+from chunkstore.journal import Batch, Place
 from chunkstore.metadata.codec import (
+    decode_chunk,
     encode_chunk,
     encode_garbage,
     encode_pin,
@@ -25,7 +27,15 @@ from chunkstore.metadata.codec import (
 from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.operations.pending import PendingOp
-from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records import (
+    KIND_INLINE,
+    ChunkRecord,
+    GarbageRecord,
+    PinRecord,
+    SegmentRecord,
+    SessionRecord,
+    TableRecord,
+)
 
 __all__ = ["RecordBuilder"]
 
@@ -42,9 +52,19 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 
 class RecordBuilder:
     """Builds the records of one epoch, which began at ``opened_s`` and ``opened_ms``, in a state of that ``digest``; ``old_row``
-    reads a committed row."""
+    reads a committed row, ``place`` says where the bytes of the next record's extents will begin."""
 
-    def __init__(self, digest: int, old_row: Callable[[bytes], bytes | None], opened_s: float, opened_ms: int) -> None:
+    def __init__(
+        self,
+        digest: int,
+        old_row: Callable[[bytes], bytes | None],
+        opened_s: float,
+        opened_ms: int,
+        place: Callable[[], Place],
+    ) -> None:
+        self._place = place
+        self._places: dict[bytes, tuple[str, int]] = {}
+        """Of extents that were built last, by the keys of their rows."""
         self._digest = digest
         self._old_row = old_row
         self._began_ms = opened_ms - int(opened_s * 1000)
@@ -80,6 +100,7 @@ class RecordBuilder:
             merged = dict(merged)
             for sequence, item in enumerate(garbage):
                 merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
+        blob = self._gather(batch)
         rows: list[RowChange] = []
         digests: list[tuple[bytes, int]] = []
         digest, known = self._digest, self._digests
@@ -89,6 +110,8 @@ class RecordBuilder:
             elif type(record) is PinRecord:
                 # It has a batch of its own, so these are the operation's rows.
                 record = merged[key] = record._replace(lsn=lsn, time_ms=time_ms)
+            elif type(record) is ChunkRecord and record[9] == KIND_INLINE and not record[0]:
+                record = record.placed(*self._place_of(key))
             value = None if record is None else _ENCODERS[type(record)](record)
             rows.append((key, value))
             new = 0 if value is None else row_digest(key, value)
@@ -100,4 +123,34 @@ class RecordBuilder:
             digests.append((key, new))
         digest %= DIGEST_MODULUS
         self._built = (lsn, digest, digests)
-        return Batch(first.kind, headers, rows, digest, time_ms, first.notes)
+        return Batch(first.kind, headers, rows, digest, time_ms, first.notes, blob)
+
+    def _gather(self, batch: Sequence[PendingOp]) -> bytes:
+        """The bytes of the batch's extents, each in one piece; where they will lie is kept."""
+        parts: dict[bytes, list[bytes]] = {}
+        for op in batch:
+            if op.inline is not None:
+                key, data = op.inline
+                parts.setdefault(key, []).append(data)
+        if not parts:
+            return b""
+        if len(self._places) > _DIGESTS_KEPT:
+            self._places.clear()
+        name, offset = self._place()
+        found: list[bytes] = []
+        for key, pieces in parts.items():
+            self._places[key] = name, offset
+            found += pieces
+            offset += sum(map(len, pieces))
+        return b"".join(found)
+
+    def _place_of(self, key: bytes) -> tuple[str, int]:
+        """Where an extent lies whose pending record does not say so: it is in this record, or in one before. Raises ``Damaged``."""
+        place = self._places.get(key)
+        if place is None:
+            raw = self._old_row(key)
+            if raw is None:
+                raise Damaged("an extent that is about to change is not there; run check", object=f"chunk row {key!r}")
+            record = decode_chunk(f"chunk row {key!r}", raw)
+            place = self._places[key] = record.object, record.object_offset
+        return place

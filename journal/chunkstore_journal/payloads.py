@@ -18,9 +18,9 @@ from chunkstore.metadata.port import Op, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
 __all__ = [
+    "BLOB_AT",
     "FLAG_GIVEN_UP",
     "FLAG_RESTORE",
-    "BLOB_AT",
     "KEY_BYTES_MAX",
     "MODES",
     "MODE_NUMBERS",
