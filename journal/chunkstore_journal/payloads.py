@@ -35,6 +35,7 @@ __all__ = [
     "decode_open",
     "decode_ops",
     "decode_seal",
+    "embedded_at",
     "encode_note",
     "encode_open",
     "encode_ops",
@@ -54,6 +55,8 @@ FLAG_RESTORE = 1
 
 KEY_BYTES_MAX = 511
 """A row's key: what LMDB can hold."""
+_OPEN_HEAD_BYTES = 3
+"""Of an array of more than 15 elements; of one of fewer it is one byte."""
 _BLOB_HEAD = b"\x94\x02\xc6"
 _HOST_CHARACTERS_MAX = 255
 _NAME_CHARACTERS_MAX = 900
@@ -377,6 +380,14 @@ def encode_open(payload: OpenPayload) -> bytes:
     with must_be_readable("OPEN"):
         decode_open(raw, object="OPEN", position=0)
     return raw
+
+
+def embedded_at(payload: OpenPayload) -> int:
+    """Where ``embedded`` begins in what ``encode_open`` makes; operations and rows, which lie behind it, change nothing."""
+    fields = (PAYLOAD_VERSION, *payload[:8])
+    assert fields[-1] is payload.embedded
+    whole = pack(fields)
+    return len(whole) - len(payload.embedded) + _OPEN_HEAD_BYTES - 1
 
 
 def decode_open(payload: bytes, *, object: str, position: int) -> OpenPayload:

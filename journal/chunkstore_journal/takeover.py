@@ -16,8 +16,11 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
-from chunkstore.metadata.keys import is_row
+from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.keys import CHUNK, is_row
 from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Op, Position, RowChange
+from chunkstore.names import ContainerNames, journal_place
+from chunkstore.records import KIND_INLINE
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -34,8 +37,17 @@ from chunkstore_journal.ends import SeenEnds
 from chunkstore_journal.history import ZERO_HASH, Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.lease import overrule_lease, read_lease
 from chunkstore_journal.objects import LatestHint
-from chunkstore_journal.payloads import FLAG_GIVEN_UP, BaseLink, OpenPayload, SnapshotLink, decode_ops, encode_open
-from chunkstore_journal.record import RecordHeader, encode_record
+from chunkstore_journal.payloads import (
+    FLAG_GIVEN_UP,
+    BaseLink,
+    OpenPayload,
+    SnapshotLink,
+    blob_of,
+    decode_ops,
+    embedded_at,
+    encode_open,
+)
+from chunkstore_journal.record import HEADER_BYTES, RecordHeader, encode_record
 from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
@@ -253,7 +265,8 @@ class TakeOver:
         ops: Sequence[Op] = (),
         cut_off_lsn: int = 0,
     ) -> bytes:
-        """The OPEN's bytes. ``ops`` and ``rows`` take effect with it; the embedded record does not touch them."""
+        """The OPEN's bytes. ``ops`` and ``rows`` take effect with it; the embedded record does not touch them. Extents that this one brings
+        are given their place in our OPEN, in the same step: where it lies so far is behind the cut (protocol 3.7)."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
         with found.store.view() as view:
@@ -279,7 +292,6 @@ class TakeOver:
             last_lsn, last_hash = inner.lsn, closed.embedded.hash
             time_ms = max(time_ms, inner.time_ms)
             digest = digest_after
-        digest = (digest + digest_of_rows) % DIGEST_MODULUS
         payload = OpenPayload(
             epoch=claim.epoch,
             token=claim.token,
@@ -300,6 +312,9 @@ class TakeOver:
             rows=rows,
             cut_off_lsn=cut_off_lsn,
         )
+        moved_rows, digest_of_moves = _moved_extents(self._names, payload, closed)
+        payload = payload._replace(rows=(*rows, *moved_rows))
+        digest = (digest + digest_of_rows + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
             digest, claim.token, time_ms,
@@ -394,6 +409,28 @@ class TakeOver:
             self._store = materialise(self._streams, self._cache, leg, current=None).store
         finally:
             pool.close()
+
+
+def _moved_extents(names: ContainerNames, payload: OpenPayload, closed: ClosedStream) -> tuple[list[RowChange], int]:
+    """The rows of the extents that an OPEN embeds, as they shall be, and what that adds to the state digest. Raises ``Damaged``."""
+    record = closed.embedded
+    if record is None or not blob_of(record.payload):
+        return [], 0
+    name = names.log(record.header.epoch)
+    _, changed = decode_ops(record.payload, object=name, position=closed.end.byte)
+    here, there = journal_place(record.header.epoch, None), journal_place(payload.epoch, 0)
+    shift = HEADER_BYTES + embedded_at(payload) - closed.end.byte
+    rows: list[RowChange] = []
+    digest = 0
+    for key, value in dict(changed).items():
+        if key[:1] != CHUNK or value is None:
+            continue
+        chunk = decode_chunk(f"chunk row {key!r}", value)
+        if chunk.kind == KIND_INLINE and chunk.object == here and chunk.object_offset >= closed.end.byte:
+            moved = encode_chunk(chunk.placed(there, chunk.object_offset + shift))
+            rows.append((key, moved))
+            digest += row_digest(key, moved) - row_digest(key, value)
+    return rows, digest
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
