@@ -68,6 +68,8 @@ class Limits:
     """Chunks that one commit may add, and that it may replace: keeps its record below ``record_bytes_max``."""
     commit_bytes_max: int = 32 * GIB
     """Bytes of one append: with it the rows of so many chunks, block borders included, stay below ``record_bytes_max``."""
+    spill_extents_max: int = 10_000
+    """Extents that one spill makes bytes of a chunk of."""
     retention_names_max: int = 256
     """Segments that one step of retention looks at."""
     retention_chunks_max: int = 10_000
@@ -200,8 +202,12 @@ class Settings:
       free_bytes_min: local disks: below this much free space safe mode begins; a quarter of it (16 MiB at most) is held back in a file,
         given up for the records of what frees space. 0 switches both off.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
-      inline_bytes_max: appends of up to so many bytes travel in the journal's record, and become bytes of chunks later (at most 64 KiB; 0: all
-        are written to chunks at once). None: 16 KiB on local storages, 64 KiB behind a network.
+      inline_bytes_max: appends of up to so many bytes travel in the journal's record, and become bytes of chunks later (64 KiB at most; 0:
+        none do). None: 16 KiB on local storages, 64 KiB behind a network.
+      spill_bytes: a segment that has so many bytes in the journal's records gets them into a chunk, beside its work. None: 1 MiB on local
+        storages, 8 MiB behind a network.
+      spill_s: ... and so old they may grow there. None: 60 s, 300 s.
+      inline_rows_max: ... and so many appends may lie there in all; beyond that the oldest go first.
       tail_cache_bytes: so much of what was appended last in that way is kept in memory.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
@@ -239,6 +245,9 @@ class Settings:
     free_bytes_min: int = 4 * MIB
     pitr_horizon_s: float = 0.0
     inline_bytes_max: int | None = None
+    spill_bytes: int | None = None
+    spill_s: float | None = None
+    inline_rows_max: int = 100_000
     tail_cache_bytes: int = 64 * MIB
     open_files_max: int = 512
     io_workers: int = 32
@@ -274,7 +283,10 @@ class Settings:
         inline = self.inline_bytes_max
         good = inline is None or (type(inline) is int and 0 <= inline <= 64 * KIB)
         _require(good, "inline_bytes_max", f"None or a whole number from 0 to {64 * KIB}", inline)
-        for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0)):
+        spill = self.spill_bytes
+        good = spill is None or (type(spill) is int and 1 <= spill <= GIB)
+        _require(good, "spill_bytes", f"None or a whole number from 1 to {GIB}", spill)
+        for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0), ("spill_s", _YEAR_S)):
             value = getattr(self, name)
             good = value is None or (type(value) in (int, float) and 0 <= value <= high)
             _require(good, name, f"None or a number from 0 to {high:g}", value)
@@ -350,6 +362,7 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("quota_bytes", 0, 1 << 62),
     ("free_bytes_min", 0, 1 << 50),
     ("pitr_horizon_s", 0, 10 * _YEAR_S),
+    ("inline_rows_max", 1, 10_000_000),
     ("tail_cache_bytes", 0, 1 << 40),
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),

@@ -49,6 +49,7 @@ from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.snapshots import SnapshotWriter
+from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue, RootRecord
@@ -140,6 +141,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._make_optimiser(optimiser)
         if asks is not None:
             self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
+        self._spiller = Spiller(container)
+        self._maintenance.beside.append(self._spiller)
         self._maintenance.start()
 
     def __enter__(self) -> Self:
@@ -275,6 +278,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         """
         name, identity = resolve_writable(segment)
         commit_changes(self._container, (name,), lambda changes: plan_seal(changes, name, identity))
+        self._spiller.sealed(name)
 
     def unseal(self, segment: SegmentRef) -> None:
         """Take bytes again (in a new chunk). Atomic, durable. Raises as ``seal``, and ``SegmentNotSealed``.
@@ -310,6 +314,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             (target_name, source_name),
             lambda changes: plan_concat(changes, target_name, offset, source_name, target_id, source_id),
         )
+        self._container.backlog.moved(source_name, target_name)
 
     def delete(self, segment: SegmentRef) -> None:
         """Delete a segment. Its name is free at once; its chunks go to garbage. Atomic, durable. Raises as ``seal``.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
-from chunkstore.records import ACTIVE, CLOSED, LAZY, ChunkRecord, SegmentRecord
+from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, LAZY, ChunkRecord, SegmentRecord
 
 __all__ = ["ORPHANED", "PINNED", "ROOTS", "Finding", "segment_findings"]
 
@@ -93,7 +93,8 @@ def segment_findings(
             or record.epoch > epoch
             or chunk_epoch(identity) not in (0, record.epoch)
         ):
-            yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch)
+            spills = _is_extent(find, record.next)
+            yield from _chunk_findings(finding, segment, identity, record, previous, offset, epoch, spills)
         if number == 0 and not offset <= segment.start_offset < offset + record.length:
             yield finding(16, "the start offset is not inside the first chunk", identity, offset)
         if number == segment.chunk_count - 1:
@@ -102,6 +103,14 @@ def segment_findings(
             yield finding(14, f"the list ends after {number + 1} of {segment.chunk_count} chunks", identity, offset)
             return
         identity, previous, offset = record.next, identity, offset + record.length
+
+
+def _is_extent(find: Callable[[bytes], ChunkRecord | None], identity: bytes) -> bool:
+    try:
+        record = find(identity) if identity else None
+    except Damaged:
+        return False
+    return record is not None and record.kind == KIND_INLINE
 
 
 def _last_findings(
@@ -130,7 +139,9 @@ def _chunk_findings(
     previous: bytes,
     offset: int,
     epoch: int,
+    spills: bool,
 ) -> Iterator[Finding]:
+    """``spills``: an extent follows."""
     if record.previous != previous:
         yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
     if record.length < 1:
@@ -141,7 +152,7 @@ def _chunk_findings(
     if record.epoch > epoch or (named and named != record.epoch):
         yield finding(18, f"epoch {record.epoch}, its name says {named}, the container has {epoch}", identity, offset)
     if record.state == LAZY or (record.state == ACTIVE and record.epoch == epoch):
-        if identity != segment.last_chunk:
-            yield finding(18, "a growing chunk that is not the last one", identity, offset)
+        if identity != segment.last_chunk and (record.state == LAZY or not spills):
+            yield finding(18, "a growing chunk that is not the last one, nor in front of extents", identity, offset)
         elif segment.sealed:
             yield finding(19, "a sealed segment with a growing chunk", identity, offset)

@@ -39,7 +39,7 @@ class OpCode(IntEnum):
     CREATE = 1
     """(segment id, name): of an id that is there, another name (an import gives its segments theirs)"""
     APPEND = 2
-    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...))"""
+    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...)); 1 behind that: the new chunks are extents"""
     SEAL = 3
     """(segment id,)"""
     UNSEAL = 4
@@ -66,6 +66,9 @@ class OpCode(IntEnum):
     """(garbage row key, chunks forgotten)"""
     REPLACE = 15
     """(segment id, start, stop, ((segment offset, chunk id), ...)): what holds these bytes now"""
+    SPILL = 16
+    """(segment id, start, stop, ((segment offset, chunk id) of the new chunk, if there is one)): as REPLACE, of extents, whose rows go;
+    without a new chunk the one in front of them has grown"""
 
 
 class RecordKind(IntEnum):

@@ -14,7 +14,7 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.index import (
-    COLLECT,
+    DROPPING,
     INDEXED,
     IndexTransaction,
     apply_operation,
@@ -71,7 +71,7 @@ def _bad_key(key: bytes, commit: Commit) -> Damaged:
 
 def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
     ops = commit.ops
-    collects = ops[0][0] == COLLECT if len(ops) == 1 else any(op[0] == COLLECT for op in ops)
+    collects = ops[0][0] in DROPPING if len(ops) == 1 else any(op[0] in DROPPING for op in ops)
     runs, count_max = collected_runs(txn.get, commit.rows) if collects else (set(), 0)
     for key, value in commit.rows:
         if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
@@ -111,7 +111,7 @@ def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, 
     digest = head.digest
     for commit in commits:
         ops = commit.ops
-        collects = ops[0][0] == COLLECT if len(ops) == 1 else any(op[0] == COLLECT for op in ops)
+        collects = ops[0][0] in DROPPING if len(ops) == 1 else any(op[0] in DROPPING for op in ops)
         runs, count_max = collected_runs(overlay.get, commit.rows) if collects else (set(), 0)
         for key, value in commit.rows:
             if key not in rows:

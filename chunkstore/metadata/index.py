@@ -37,13 +37,13 @@ from typing import NamedTuple, Protocol, TypeAlias
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
-from chunkstore.metadata.keys import CHUNK, EXTENT, RUN, SEGMENT, chunk_key
+from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN, SEGMENT, chunk_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, chunk_segment
 from chunkstore.records import ChunkRecord, SegmentRecord
 
 __all__ = [
-    "COLLECT",
+    "DROPPING",
     "INDEXED",
     "IndexBeside",
     "IndexFinding",
@@ -221,8 +221,11 @@ def _append(txn: IndexTransaction, op: Op) -> None:
         return
     (segment_id,) = _numbers(op, 1)
     _claim_tail(txn, segment_id, chunks[0][0])
+    inline = op[5:6] == (1,)
     for offset, identity in chunks:
         txn.put(_KEY.pack(EXTENT, segment_id, offset), identity)
+        if inline:
+            txn.put(_KEY.pack(INLINE, segment_id, offset), identity)
 
 
 def _claim_tail(txn: IndexTransaction, segment_id: int, offset: int) -> None:
@@ -264,7 +267,7 @@ def _replace(txn: IndexTransaction, op: Op) -> None:
     """Give ``[start, stop)``, whole chunks, to new chunks in the segment's own run and coordinates."""
     segment_id, start, stop = _numbers(op, 3)
     chunks = _new_chunks(op[4])
-    if not start < stop or not chunks:
+    if not start < stop or not (chunks or op[0] == OpCode.SPILL):
         raise ValueError("an empty range cannot be replaced")
     own = _TARGET.pack(segment_id, start)
     behind = txn.floor(_KEY.pack(RUN, segment_id, stop))
@@ -276,7 +279,8 @@ def _replace(txn: IndexTransaction, op: Op) -> None:
             txn.put(_KEY.pack(RUN, segment_id, stop), _TARGET.pack(run, stop + shift))
     for key, _ in _runs(txn, segment_id, start, stop):
         txn.delete(key)
-    txn.put(_KEY.pack(RUN, segment_id, start), own)
+    if chunks:
+        txn.put(_KEY.pack(RUN, segment_id, start), own)
     for key, _ in list(txn.scan(_KEY.pack(EXTENT, segment_id, start), _KEY.pack(EXTENT, segment_id, stop))):
         txn.delete(key)
     for offset, identity in chunks:
@@ -290,10 +294,12 @@ _CHANGES: dict[object, Callable[[IndexTransaction, Op], None]] = {
     int(OpCode.TRUNCATE): _truncate,
     int(OpCode.DELETE): _delete,
     int(OpCode.REPLACE): _replace,
+    int(OpCode.SPILL): _replace,
 }
 INDEXED = frozenset(_CHANGES)
 """Opcodes that ``apply_operation`` answers to."""
-COLLECT = int(OpCode.COLLECT)
+DROPPING = frozenset((int(OpCode.COLLECT), int(OpCode.SPILL)))
+"""Opcodes whose rows of chunks go."""
 
 
 def collected_runs(get: Callable[[bytes], bytes | None], rows: Sequence[RowChange]) -> tuple[set[int], int]:
@@ -323,14 +329,15 @@ def drop_dead_extents(txn: IndexTransaction, runs: set[int], count_max: int) -> 
     twice what the commit forgets: collections that were held up (by a pin) are caught up with, and no commit is slow.
     """
     for run in sorted(runs):
-        dead: list[bytes] = []
-        for key, identity in txn.scan(_KEY.pack(EXTENT, run, 0), _KEY.pack(EXTENT, run, _U64_MAX)):
-            if len(dead) >= count_max or txn.get(chunk_key(identity)) is not None:
-                break
-            dead.append(key)
-        for key in dead:
-            txn.delete(key)
-        count_max -= len(dead)
+        for kind in (EXTENT, INLINE):
+            dead: list[bytes] = []
+            for key, identity in txn.scan(_KEY.pack(kind, run, 0), _KEY.pack(kind, run, _U64_MAX)):
+                if len(dead) >= count_max or txn.get(chunk_key(identity)) is not None:
+                    break
+                dead.append(key)
+            for key in dead:
+                txn.delete(key)
+            count_max -= len(dead) if kind == EXTENT else 0
 
 
 # ---- against the list

@@ -6,6 +6,7 @@
     P <pin name, UTF-8>                           pin row
     S <segment name, UTF-8>                       segment row
     T <len(namespace) u8> <namespace> <key>       table row
+    i <run id u64be> <offset in run u64be>        extents: what of the offset index's extent rows lies in the journal -> <28-byte chunk id>
     r <segment id u64be> <start offset u64be>     offset index: run row     -> <run id u64be> <base u64be>
     x <run id u64be> <offset in run u64be>        offset index: extent row  -> <28-byte chunk id>
     0x00 ...                                      the store's own head and marks
@@ -24,6 +25,7 @@ __all__ = [
     "GARBAGE",
     "IMPORT_KEY",
     "IMPORT_NAMESPACE",
+    "INLINE",
     "LAYOUT_KEY",
     "LAYOUT_NAMESPACE",
     "LAZY_NAMESPACE",
@@ -69,6 +71,7 @@ SEGMENT = b"S"
 VISIBLE_SEGMENTS = SEGMENT + b"\1"
 """Where the keys of segments begin that have names. In front of them, behind a NUL, which no name has: what imports have not ended."""
 TABLE = b"T"
+INLINE = b"i"
 RUN = b"r"
 EXTENT = b"x"
 ROW_KINDS = frozenset(b"CEGPST")

@@ -122,8 +122,10 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if len(data) <= owned.inline_bytes:
-                return _enter_inline(owned, state, segment, request), segment.length
+            if len(data) <= owned.inline_bytes and container.backlog.extents < 2 * container.settings.inline_rows_max:
+                op = _enter_inline(owned, state, segment, request)
+                container.backlog.came(state.name, len(data), op.extends is None)
+                return op, segment.length
             planned = plan_on_tail(
                 owned, segment, state.tail, state.growing, state.tail_name, state.open_row, data, runtime.now_ms()
             )

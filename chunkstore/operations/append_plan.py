@@ -20,7 +20,7 @@ from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
 
-__all__ = ["PlannedAppend", "plan_inline", "plan_on_tail"]
+__all__ = ["PlannedAppend", "grow_chunk", "plan_inline", "plan_on_tail"]
 
 _APPEND = int(OpCode.APPEND)
 
@@ -58,7 +58,7 @@ def plan_on_tail(
         after = segment.grown(segment.length + length, owned.epoch, now_ms)
         rows: dict[bytes, RowRecord] = {segment_key(segment.name): after}
         if may_pass_border(last.length, last.length + length):
-            tail, open_row = _grow(owned, segment.last_chunk, last, open_row, data, rows)
+            tail, open_row = grow_chunk(owned, segment.last_chunk, last, open_row, data, rows)
         else:
             tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
             rows[chunk_key(segment.last_chunk)] = tail
@@ -99,12 +99,14 @@ def plan_inline(
     )
     rows = {segment_key(segment.name): after, chunk_key(identity): tail}
     if last is not None:
-        rows[chunk_key(previous)] = last._replace(next=identity, state=CLOSED)
-    header = (_APPEND, segment.id, segment.length, length, ((segment.length, identity),))
+        # A chunk that spills have made takes these bytes, too, one day.
+        state = last.state if previous in owned.spilled else CLOSED
+        rows[chunk_key(previous)] = last._replace(next=identity, state=state)
+    header = (_APPEND, segment.id, segment.length, length, ((segment.length, identity),), 1)
     return PlannedAppend(after, tail, rows, header, (), (), b"")
 
 
-def _grow(
+def grow_chunk(
     owned: OwnedEpoch,
     identity: bytes,
     chunk: ChunkRecord,
@@ -112,7 +114,8 @@ def _grow(
     data: BytesLike,
     rows: dict[bytes, RowRecord],
 ) -> tuple[ChunkRecord, bytes]:
-    """Put the rows of a chunk that ``data`` is added to into ``rows``; its record, and its last block row."""
+    """Put the rows of a chunk that ``data`` is added to into ``rows``; its record, and its last block row. ``open_row``: the value of that
+    before, empty: the store's."""
     crc, passed = crc_at_borders(chunk.crc32c or 0, chunk.length, data)
     if passed and not open_row and not is_one_block(chunk.length):
         raw = owned.store.get(last_row_key(identity, chunk.length))
@@ -146,7 +149,7 @@ def _plan_rollover(
     for piece in pieces:
         part = view[piece.start : piece.stop]
         if tail is not None and not piece.new:
-            tail, open_row = _grow(owned, identity, tail, open_row, part, rows)
+            tail, open_row = grow_chunk(owned, identity, tail, open_row, part, rows)
             targets.append(last_name)
             continue
         previous, identity = identity, owned.new_chunk(segment.id)
@@ -165,7 +168,7 @@ def _plan_rollover(
             kind=KIND_OBJECT,
             created_ms=now_ms,
         )
-        tail, open_row = _grow(owned, identity, empty, b"", part, rows)
+        tail, open_row = grow_chunk(owned, identity, empty, b"", part, rows)
         targets.append(owned.names.chunk(identity))
         added.append((segment.length + piece.start, identity))
     assert tail is not None

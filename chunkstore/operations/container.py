@@ -32,6 +32,7 @@ from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.observer import GuardedObserver, Observer
+from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
 from chunkstore.operations.looking import audit, look
@@ -113,6 +114,7 @@ class OwnedContainer:
         if settings.inline_bytes_max is not None:
             self.inline_bytes = settings.inline_bytes_max
         self.tail = tail
+        self.backlog = Backlog()
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()

@@ -63,6 +63,8 @@ class OwnedEpoch:
         self._ids = itertools.count((self.epoch << 32) + 1)
         self.inline_bytes = inline_bytes
         """Appends of up to so many bytes go into the journal's record."""
+        self.spilled: set[bytes] = set()
+        """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
         self._tail = tail
         builder = RecordBuilder(
             self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
@@ -128,6 +130,7 @@ class OwnedEpoch:
             and tail.epoch == self.epoch
             and chunk_epoch(identity) == self.epoch
             and identity not in state.unwritable
+            and identity not in self.spilled
         )
 
     def chunk(self, identity: bytes) -> ChunkRecord:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.config import Settings
@@ -23,6 +24,8 @@ from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.snapshot import StoredSnapshot, delete_snapshot, list_snapshots, verify_snapshot
 
 __all__ = ["Collector"]
+
+_NOTHING_HELD: Final = (1 << 64, 0)
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ class Collector:
         self._own = own
         self._validated: set[str] = set()
         self._first_epoch = 0
+        self._held_from = _NOTHING_HELD
 
     def run(
         self,
@@ -57,11 +61,14 @@ class Collector:
         published: Sequence[SnapshotLink],
         *,
         pinned_lsn: int | None,
+        held_from: tuple[int, int] | None,
         dry_run: bool,
         go_on: Callable[[], bool],
     ) -> tuple[int, int]:
         """Collect once, as long as ``go_on`` says so before a deletion. ``published``: snapshots whose note this epoch committed;
-        ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``. Returns (objects, bytes) deleted."""
+        ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``; ``held_from``: epoch and index of the oldest
+        record that holds extents: it and all behind it stay. Returns (objects, bytes) deleted."""
+        self._held_from = held_from or _NOTHING_HELD
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
         trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
         trusted = [link for link in trusted if self._storage.exists(link.name)]
@@ -185,7 +192,7 @@ class Collector:
     def _due_behind(
         self, stream: _Stream, opened: Opened, following: Opened, keep_from: int
     ) -> tuple[list[ChunkInfo], bool]:
-        due, whole = _due_of(stream, opened, following, keep_from)
+        due, whole = _due_of(stream, opened, following, keep_from, self._held_from)
         if due and stream.slots and not self._storage.exists(stream.slots[-1][1].name):
             # The LIST shows what is gone, such as a tail that a restore has cut off: the SEAL may be the slot below.
             return [], False
@@ -219,16 +226,20 @@ class Collector:
             yield stream
 
 
-def _due_of(stream: _Stream, opened: Opened, following: Opened, keep_from: int) -> tuple[list[ChunkInfo], bool]:
+def _due_of(
+    stream: _Stream, opened: Opened, following: Opened, keep_from: int, held_from: tuple[int, int]
+) -> tuple[list[ChunkInfo], bool]:
     """What may go of one stream, and whether that is all of it. ``following`` is the OPEN of a later stream."""
     # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer; and
     # whether the highest is there the caller asks.
     records = stream.slots[:-1]
-    due = [info for index, info in records if opened.header.lsn + index <= keep_from]
+    due = [
+        info for index, info in records if opened.header.lsn + index <= keep_from and (stream.epoch, index) < held_from
+    ]
     whole = len(due) == len(records)
     if stream.log is not None:
         # Whatever a zombie wrote behind the cut was never part of history; only what lies before it counts.
-        if following.before_embedded.lsn <= keep_from:
+        if following.before_embedded.lsn <= keep_from and stream.epoch < held_from[0]:
             due.append(stream.log)
         else:
             whole = False

@@ -83,6 +83,7 @@ _SHAPES: dict[int, _Shape] = {
     OpCode.SESSION_END: (int,),
     OpCode.COLLECT: (bytes, int),
     OpCode.REPLACE: _WITH_CHUNKS,
+    OpCode.SPILL: _WITH_CHUNKS,
 }
 _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)

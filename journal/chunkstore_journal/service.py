@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
+from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position, RowChange
 from chunkstore.names import ContainerNames
@@ -195,8 +196,10 @@ class ContainerJournal(JournalService):
             )
         assert self._store is not None
         with self._store.view() as view:
-            lowest = pinned_lsn(view)
-        return self._collector.run(head, self._published, pinned_lsn=lowest, dry_run=dry_run, go_on=go_on)
+            lowest, held = pinned_lsn(view), held_from(view)
+        return self._collector.run(
+            head, self._published, pinned_lsn=lowest, held_from=held, dry_run=dry_run, go_on=go_on
+        )
 
     def renew_lease(self, epoch: int, *, released: bool) -> None:
         self._lease_counter += 1

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest, rows_digest
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.metadata.keys import EXTENT, ROW_KINDS, RUN
+from chunkstore.metadata.keys import EXTENT, INLINE, ROW_KINDS, RUN
 from chunkstore.metadata.port import Position
 from chunkstore.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -55,7 +55,7 @@ SNAPSHOT_HEADER_BYTES_MAX = 4096
 FILE_HASH_BYTES = 32
 DIGEST_BYTES = 32
 _WINDOW_BYTES = 1 * MIB
-_KINDS = ROW_KINDS | {RUN[0], EXTENT[0]}
+_KINDS = ROW_KINDS | {INLINE[0], RUN[0], EXTENT[0]}
 
 
 class FrameKind(IntEnum):

@@ -58,8 +58,8 @@ class _Root(NamedTuple):
 
 
 class RoutedChunkStorage(WrappingChunkStorage):
-    """See the module. Thread-safe. ``find``: the row of a root; ``deadline_s``: of calls behind a network that nobody bounds; ``tail``: what
-    is in memory of the journal's records."""
+    """See the module. Thread-safe. ``find``: the row of a root; ``deadline_s``: of calls behind a network that nobody bounds; ``tail``:
+    what is in memory of the journal's records."""
 
     def __init__(
         self,

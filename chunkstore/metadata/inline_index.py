@@ -1,0 +1,100 @@
+"""Which chunks lie in the journal, and where the oldest of them does: looks at the derived index (``index``), no scans of rows.
+
+    extent in the journal   i | run | offset in the run  ->  chunk id
+
+An entry is put by the APPEND whose chunk is an extent, beside the offset index's own; it goes with the chunk's row, or later. Promises: an
+extent that has a row, in a list or in garbage, has an entry. Leaves out: keeping it (``index``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from struct import Struct
+from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
+
+from chunkstore.errors import Damaged
+from chunkstore.metadata.codec import decode_chunk, decode_garbage
+from chunkstore.metadata.index import RowReader
+from chunkstore.metadata.keys import GARBAGE, INLINE, RUN, chunk_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import parse_place
+from chunkstore.records import GarbageRecord, SegmentRecord
+
+__all__ = ["held_from", "inline_chunks", "inline_runs", "oldest_extents", "runs_of", "spilled_from"]
+
+_KEY = Struct(">cQQ")
+_TARGET = Struct(">QQ")
+_U64_MAX = (1 << 64) - 1
+
+
+def inline_runs(reader: RowReader) -> Iterator[int]:
+    """The runs in which extents are, or were until the last collection."""
+    run = 0
+    while (found := next(reader.scan(_KEY.pack(INLINE, run, 0), bytes((INLINE[0] + 1,))), None)) is not None:
+        _, run, _ = _KEY.unpack(found[0])
+        yield run
+        run += 1
+
+
+def runs_of(reader: RowReader, runs: AbstractSet[int]) -> set[int]:
+    """The ids of segments that have bytes in one of ``runs``."""
+    found: set[int] = set()
+    for key, value in reader.scan(RUN, bytes((RUN[0] + 1,))):
+        if _TARGET.unpack(value)[0] in runs:
+            found.add(_KEY.unpack(key)[1])
+    return found
+
+
+def oldest_extents(reader: RowReader) -> Iterator[tuple[bytes, bytes]]:
+    """The oldest extent of each run: (chunk id, its row), those of garbage included."""
+    for run in inline_runs(reader):
+        for _, identity in reader.scan(_KEY.pack(INLINE, run, 0), _KEY.pack(INLINE, run, _U64_MAX)):
+            row = reader.get(chunk_key(identity))
+            if row is not None:
+                yield identity, row
+                break
+
+
+def held_from(view: MetadataView) -> tuple[int, int] | None:
+    """Epoch and index of the oldest record of the journal that holds an extent which has a row, or had one when a plan was made that may
+    still be carried out; None: no record does. What cannot be read holds everything."""
+    places: list[tuple[int, int]] = []
+    try:
+        for identity, row in oldest_extents(view):
+            epoch, index = parse_place(decode_chunk(f"chunk row {identity.hex()}", row).object) or (0, 0)
+            places.append((epoch, index or 0))
+        for key, row in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
+            places += spilled_from(decode_garbage(repr(key), row))
+    except Damaged:
+        return 0, 0
+    return min(places, default=None)
+
+
+def spilled_from(garbage: GarbageRecord) -> list[tuple[int, int]]:
+    """Epoch and index of the oldest record that held extents which a spill has taken away; nothing for another kind of garbage."""
+    if garbage.first or len(garbage.extra) < 2:
+        return []
+    epoch, index = garbage.extra[:2]
+    return [(epoch, index)] if type(epoch) is int and type(index) is int else [(0, 0)]
+
+
+def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[int, bytes]]:
+    """The segment's chunks that lie in the journal: (segment offset, chunk id), in order. Raises ``Damaged``."""
+    begin = segment.start_offset - segment.first_chunk_skip
+    rows = list(reader.scan(_KEY.pack(RUN, segment.id, 0), _KEY.pack(RUN, segment.id, _U64_MAX)))
+    try:
+        for number, (key, value) in enumerate(rows):
+            start = _KEY.unpack(key)[2]
+            stop = _KEY.unpack(rows[number + 1][0])[2] if number + 1 < len(rows) else segment.length
+            run, base = _TARGET.unpack(value)
+            shift = base - start
+            low = max(start, begin) + shift
+            for entry, identity in reader.scan(_KEY.pack(INLINE, run, low), _KEY.pack(INLINE, run, stop + shift)):
+                if reader.get(chunk_key(identity)) is not None:
+                    yield _KEY.unpack(entry)[2] - shift, identity
+    except StructError as error:
+        raise Damaged(
+            "an entry has a wrong length; drop the metadata cache and open again",
+            object=f"offset index of segment {segment.id}",
+        ) from error

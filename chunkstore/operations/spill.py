@@ -1,0 +1,212 @@
+"""Spilling: extents, which lie in the journal, become bytes of chunks (protocol 3.10).
+
+Promises: bytes and their order stay: each extent is verified when it is read, and the CRC of what is written follows from theirs. A run of
+extents is written behind a chunk that earlier spills of this epoch made, where the storage appends and it has room, else into a new one;
+only the commit makes it theirs, and drops the extents' rows in the same step. A chunk whose growth did not succeed is never written again
+(protocol A2). What happens to the segment meanwhile wins.
+The journal's objects stay: a row of garbage without chunks names the oldest of them until nobody can hold a plan with it any more.
+Leaves out: when, and which segments (``spiller``); deleting the journal's objects (``collect``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.checksum import crc32c_combine
+from chunkstore.config import LIMITS
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, OutcomeUnknown
+from chunkstore.journal import OpCode
+from chunkstore.layout import ReadSlice
+from chunkstore.metadata.blocks import find_borders
+from chunkstore.metadata.inline_index import inline_chunks
+from chunkstore.metadata.keys import chunk_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.names import NO_CHUNK, ContainerNames, parse_place
+from chunkstore.operations.append_plan import grow_chunk
+from chunkstore.operations.change_set import ChangeSet
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
+from chunkstore.operations.pending import RowRecord
+from chunkstore.operations.read import find_segment
+from chunkstore.operations.read_slices import SliceReader
+from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
+from chunkstore.storage import ChunkHandle
+
+__all__ = ["Spilled", "spill"]
+
+
+class Spilled(NamedTuple):
+    """What one spill moved, and how many extents that were."""
+
+    size_bytes: int
+    extents: int
+
+
+class _Run(NamedTuple):
+    """Consecutive extents of a segment, its bytes ``[start, stop)``, and the chunk in front of them."""
+
+    segment_id: int
+    size_max: int
+    start: int
+    stop: int
+    ids: list[bytes]
+    records: list[ChunkRecord]
+    slices: list[ReadSlice]
+    before: bytes
+    front: ChunkRecord | None
+
+
+class _Target(NamedTuple):
+    """The chunk that takes the run: a new one (``offset`` 0), or the one in front of it."""
+
+    identity: bytes
+    offset: int
+    chunk: ChunkRecord
+    """As it shall be, but for its neighbours."""
+    rows: dict[bytes, RowRecord]
+    """Of its block borders."""
+
+
+def spill(container: OwnedContainer, name: str, *, bytes_max: int) -> Spilled:
+    """Make chunk bytes of a segment's oldest extents, ``bytes_max`` of them at most; nothing where it has none.
+
+    Atomic, durable. Raises ``SegmentNotFound``, ``Damaged`` (an extent), ``Conflict`` (the segment has changed meanwhile), what the storage
+    raises, and the errors of commits. Retry: safe.
+    """
+    owned = container.serving(container.deadline())
+    run = container.look(partial(_find_run, container.names, name, bytes_max))
+    if run is None:
+        return Spilled(0, 0)
+    data = _read(container, name, run)
+    target = _plan_target(owned, run, data)
+    try:
+        _write(container, owned, target, data)
+        commit_changes(container, (name,), partial(_plan, owned, name, run, target))
+    except BaseException as error:
+        owned.spilled.discard(target.identity)
+        if not target.offset and isinstance(error, ChunkstoreError) and not isinstance(error, OutcomeUnknown):
+            with suppress(ChunkstoreError):
+                container.storage.delete(container.names.chunk(target.identity))
+        raise
+    if owned.appendable:
+        owned.spilled.add(target.identity)
+    return Spilled(run.stop - run.start, len(run.ids))
+
+
+def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataView) -> _Run | None:
+    segment = find_segment(view, name, None)
+    found = next(inline_chunks(view, segment), None)
+    if found is None:
+        return None
+    offset, identity = start, _ = found
+    ids: list[bytes] = []
+    records: list[ChunkRecord] = []
+    slices: list[ReadSlice] = []
+    while identity and len(ids) < LIMITS.spill_extents_max:
+        record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
+        if record.kind != KIND_INLINE or (ids and offset + record.length - start > bytes_max):
+            break
+        borders = find_borders(view, identity, record, 0, record.length)
+        slices.append(ReadSlice(names.object_of(identity, record), offset, 0, record.length, offset - start, borders))
+        ids.append(identity)
+        records.append(record)
+        identity, offset = record.next, offset + record.length
+    before = records[0].previous
+    front = decode_found_chunk(names, before, view.get(chunk_key(before))) if before else None
+    return _Run(segment.id, segment.chunk_size_bytes_max, start, offset, ids, records, slices, before, front)
+
+
+def _read(container: OwnedContainer, name: str, run: _Run) -> bytes:
+    reader = SliceReader(container.storage, name)
+    with container.bounded(container.deadline()):
+        return b"".join(reader.read(piece) for piece in run.slices)
+
+
+def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
+    """Raises ``Damaged`` where the bytes do not have the CRC that their parts' make."""
+    front = run.front
+    if (
+        front is not None
+        and front.state == ACTIVE
+        and run.before in owned.spilled
+        and front.length + len(data) <= run.size_max
+    ):
+        identity, chunk = run.before, front
+    else:
+        identity = owned.new_chunk(run.segment_id)
+        state = ACTIVE if owned.appendable else CLOSED
+        chunk = ChunkRecord(
+            "", 0, 0, 0, run.before, NO_CHUNK, run.segment_id, owned.epoch, state, KIND_OBJECT, runtime.now_ms()
+        )
+    crc = chunk.crc32c or 0
+    for record in run.records:
+        crc = crc32c_combine(crc, record.crc32c or 0, record.length)
+    rows: dict[bytes, RowRecord] = {}
+    grown, _ = grow_chunk(owned, identity, chunk, b"", data, rows)
+    if grown.crc32c != crc:
+        raise Damaged("extents do not have the CRC32C that was recorded", object=run.slices[0].name, start=run.start)
+    del rows[chunk_key(identity)]
+    return _Target(identity, chunk.length, grown, rows)
+
+
+def _write(container: OwnedContainer, owned: OwnedEpoch, target: _Target, data: bytes) -> None:
+    name = container.names.chunk(target.identity)
+    with container.bounded(container.deadline()):
+        if target.offset:
+            owned.spilled.discard(target.identity)  # until this has succeeded
+            container.storage.write(ChunkHandle(name, True), target.offset, data)
+        else:
+            container.storage.create(name, data)
+
+
+def _plan(owned: OwnedEpoch, name: str, run: _Run, target: _Target, changes: ChangeSet) -> None:
+    """Raises ``Conflict`` where the epoch, the run or the chunk in front of it are not what was read."""
+    segment = changes.segment(name, run.segment_id)
+    same = changes.owned is owned and run.start >= segment.start_offset - segment.first_chunk_skip
+    same = same and changes.chunk_at(segment, run.start) == (run.ids[0], run.start)
+    records = [changes.chunk(identity) for identity in run.ids] if same else []
+    same = same and all(new[:5] == old[:5] for new, old in zip(records, run.records, strict=True))
+    same = same and all(record.next == following for record, following in zip(records, run.ids[1:], strict=False))
+    if target.offset and same:
+        same = changes.chunk(target.identity) == run.front
+    if not same:
+        where = f"extents of segment {name!r} in [{run.start}, {run.stop})"
+        raise Conflict(where, expected="what was read", found="something else")
+    after = records[-1].next
+    following = changes.chunk(after) if after else None
+    grows = owned.appendable and not segment.sealed and (following is None or following.kind == KIND_INLINE)
+    chunk = target.chunk._replace(next=after, state=ACTIVE if grows else CLOSED)
+    changes.rows.update(target.rows)
+    changes.rows[chunk_key(target.identity)] = chunk
+    if not target.offset and run.before:
+        front = changes.chunk(run.before)
+        changes.rows[chunk_key(run.before)] = front._replace(next=target.identity, state=CLOSED)
+    if following is not None:
+        changes.rows[chunk_key(after)] = following._replace(previous=target.identity)
+    for identity in run.ids:
+        changes.rows[chunk_key(identity)] = None
+    is_last = run.ids[-1] == segment.last_chunk
+    changes.put(
+        segment._replace(
+            first_chunk=target.identity if run.ids[0] == segment.first_chunk else segment.first_chunk,
+            last_chunk=target.identity if is_last else segment.last_chunk,
+            last_chunk_offset=run.start - target.offset if is_last else segment.last_chunk_offset,
+            chunk_count=segment.chunk_count - len(run.ids) + (not target.offset),
+        )
+    )
+    added = () if target.offset else ((run.start, target.identity),)
+    changes.headers.append((int(OpCode.SPILL), segment.id, run.start, run.stop, added))
+    epoch, index = parse_place(min(run.records, key=_age).object) or (0, None)
+    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, (epoch, index or 0)))
+    changes.restructure(segment.id)
+    if owned.appendable:
+        changes.sync_names.append(owned.names.chunk(target.identity))
+
+
+def _age(record: ChunkRecord) -> tuple[int, int]:
+    epoch, index = parse_place(record.object) or (0, None)
+    return epoch, index or 0

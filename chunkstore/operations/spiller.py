@@ -1,0 +1,135 @@
+"""When extents become bytes of chunks: how much of each segment lies in the journal, and the task that spills it (protocol 3.10).
+
+Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
+the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
+up.
+What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from chunkstore import runtime
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkstoreError, Conflict, SegmentNotFound
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of
+from chunkstore.metadata.keys import SEGMENT
+from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.backlog import Backlog
+from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.spill import spill
+
+__all__ = ["Spiller"]
+
+_BYTES: Final = 1 * MIB
+_REMOTE_BYTES: Final = 8 * MIB
+_AGE_S: Final = 60.0
+_REMOTE_AGE_S: Final = 300.0
+_TRIES: Final = 5
+_PAUSE_S: Final = 5.0
+"""After an error, before the next try."""
+
+
+class Spiller:
+    """One per container; the keeper calls ``tick``."""
+
+    def __init__(self, container: OwnedContainer) -> None:
+        settings, remote = container.settings, container.remote
+        self._container = container
+        self._backlog: Backlog = container.backlog
+        given = settings.spill_bytes
+        self._bytes = (_REMOTE_BYTES if remote else _BYTES) if given is None else given
+        age = settings.spill_s
+        self._age_s = (_REMOTE_AGE_S if remote else _AGE_S) if age is None else age
+        self._rows_max = settings.inline_rows_max
+        self._task: runtime.Task | None = None
+        self._stopped = False
+        self._knows_all = False
+        self._not_before_s = 0.0
+
+    def tick(self, now_s: float) -> None:
+        """Begin the task where something is due. Raises nothing of ours."""
+        if self._stopped or now_s < self._not_before_s or (self._task is not None and self._task.is_alive()):
+            return
+        if not self._knows_all or self._due(now_s):
+            self._task = runtime.spawn_if_possible(self._run, "chunkstore-spiller")
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped = True
+
+    def join(self, wait_s: float) -> None:
+        """Wait for what is under way."""
+        if self._task is not None:
+            self._task.join(wait_s)
+
+    def spill_all(self, name: str) -> None:
+        """Spill all that a segment has, in the caller's thread. Raises as ``spill``."""
+        tries = 0
+        while True:
+            try:
+                done = spill(self._container, name, bytes_max=self._bytes)
+            except Conflict:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                continue
+            self._backlog.spilled(name, done.size_bytes, done.extents)
+            if not done.extents:
+                return
+
+    def sealed(self, name: str) -> None:
+        """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
+        if name in self._backlog.held():
+            with suppress(ChunkstoreError):
+                self.spill_all(name)
+
+    def _due(self, now_s: float) -> list[str]:
+        """The segments that are due, those first whose extents are oldest."""
+        backlog = self._backlog
+        held = backlog.held()
+        over = backlog.extents - self._rows_max
+        due: list[str] = []
+        for name, item in sorted(held.items(), key=lambda pair: pair[1].since_s):
+            if over > 0 or item.size_bytes >= self._bytes or now_s - item.since_s >= self._age_s:
+                due.append(name)
+                over -= item.extents
+        return due
+
+    def _run(self) -> None:
+        container = self._container
+        try:
+            if not self._knows_all:
+                for name, size_bytes, extents in container.look(_left_behind):
+                    self._backlog.came(name, size_bytes, extents)
+                self._knows_all = True
+            for name in self._due(runtime.monotonic_s()):
+                if self._stopped or container.closed or container.fence.error is not None:
+                    return
+                with suppress(SegmentNotFound):
+                    self.spill_all(name)
+                    continue
+                self._backlog.forget(name)
+        except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
+            self._not_before_s = runtime.monotonic_s() + _PAUSE_S
+            if not isinstance(error, ChunkstoreError) or not container.closed:
+                container.observer.failed(unexpected(error))
+
+
+def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
+    """The segments that have extents, with their bytes (about) and number."""
+    runs = set(inline_runs(view))
+    if not runs:
+        return []
+    holding = runs_of(view, runs)
+    found: list[tuple[str, int, int]] = []
+    for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
+        segment = decode_segment(key[1:].decode("utf-8", "replace"), raw)
+        if segment.id in holding:
+            extents = sum(1 for _ in inline_chunks(view, segment))
+            if extents:
+                found.append((segment.name, 0, extents))
+    return found
