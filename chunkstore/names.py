@@ -324,6 +324,14 @@ class ContainerNames:
         root, _, rest = record.object.partition("/")
         return f"{root}+{record.object_offset}/{rest}"
 
+    def stored_at(self, identity: bytes, record: ChunkRecord) -> tuple[str, int]:
+        """The object of our own root that holds a chunk's bytes, and where they begin there. Of a foreign one that would be elsewhere."""
+        return (
+            (self.place(record.object), record.object_offset)
+            if record.kind == KIND_INLINE
+            else (self.chunk(identity), 0)
+        )
+
     def kept(self, folder: str, identity: bytes) -> str:
         """Where a copy of a chunk lies that was swept."""
         return f"{self.container}/{folder}/{_chunk_path(identity)}"

@@ -235,7 +235,8 @@ class _Work:
 
     def _stat(self, item: Removed) -> MissingChunk | None:
         try:
-            length = self._storage.stat(self._names.chunk(item.identity)).length
+            name, begin = self._names.stored_at(item.identity, item.record)
+            length = self._storage.stat(name).length - begin
         except ChunkNotFound:
             return self._missing(item, "absent")
         wanted = item.record.length

@@ -48,7 +48,7 @@ from chunkstore.metadata.keys import (
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import ContainerNames, chunk_id, confined
 from chunkstore.operations.id_set import IdSet
-from chunkstore.records import CLOSED, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
+from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
 __all__ = ["Removed", "bring_back", "plan_open", "removed_chunks", "require_whole"]
@@ -197,7 +197,9 @@ def _rows_of_run(
 
     for item in run:
         copy, segment_id = copies[item.identity], item.segment.id
-        record = linked(item.record)._replace(object="", segment_id=segment_id, epoch=epoch, state=CLOSED)
+        record = linked(item.record)._replace(
+            object="", object_offset=0, segment_id=segment_id, epoch=epoch, state=CLOSED, kind=KIND_OBJECT
+        )
         yield chunk_key(copy), encode_chunk(record)
         for key, raw in past.scan(*block_range(item.identity)):
             row = TableRecord(lsn, decode_table(key, raw).value)
@@ -249,10 +251,10 @@ def bring_back(
 
 def _copy(storage: ChunkStorage, names: ContainerNames, item: Removed, copy: bytes, deadline_s: float) -> bool:
     """False: the original is gone. Raises ``Damaged``, and what the storage raises."""
-    source, target, length = names.chunk(item.identity), names.chunk(copy), item.record.length
+    (source, begin), target, length = names.stored_at(item.identity, item.record), names.chunk(copy), item.record.length
     try:
         with until(Deadline(deadline_s).end_s):
-            storage.compose(target, [ChunkRange(source, 0, length)])
+            storage.compose(target, [ChunkRange(source, begin, length)])
     except ChunkNotFound:
         return False
     except InvalidArgument as error:

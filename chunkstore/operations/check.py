@@ -33,7 +33,7 @@ from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.root_check import root_findings
-from chunkstore.records import KIND_FOREIGN, ChunkRecord, SegmentRecord
+from chunkstore.records import KIND_FOREIGN, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -323,7 +323,7 @@ def _check_garbage(context: ReadContext, view: MetadataView, rows: _Rows, level:
                 confined(context.names, identity, record)
             except Damaged as error:
                 yield finding("damage", error.message, error.object)
-            if lowest is not None and garbage.lsn > lowest and record.kind != KIND_FOREIGN:
+            if lowest is not None and garbage.lsn > lowest and record.kind == KIND_OBJECT:
                 yield from _check_pinned_chunk(context, key, garbage.lsn, identity)
             if number == garbage.count - 1 and identity != garbage.last:
                 yield finding("damage", "a garbage range does not end at its last chunk")

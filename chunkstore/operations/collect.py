@@ -131,7 +131,8 @@ class Collection:
         if self._dry_run or (found.refused and not found.ids and not work.writer_keys):
             self._after = key + b"\0"
         else:
-            names = [container.names.chunk(identity) for identity in found.ids if identity not in found.foreign]
+            elsewhere = found.foreign.keys() | found.extents  # what holds extents is the journal's to delete
+            names = [container.names.chunk(identity) for identity in found.ids if identity not in elsewhere]
             for look in tuple(container.looks):
                 look.collected.update(look.lengths.keys() & found.ids)
             container.before_deleting()

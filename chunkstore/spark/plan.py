@@ -321,7 +321,7 @@ class _Stored:
         ]
         self._offsets = [chunk.offset for chunk, _ in self._chunks]
         for chunk, _ in self._chunks:
-            if chunk.kind not in ("object", "foreign"):
+            if chunk.kind not in ("object", "foreign", "inline"):
                 raise Unsupported(
                     f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors do not read those",
                     feature=f"chunks of kind {chunk.kind}",

@@ -46,7 +46,7 @@ from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.operations.replace import replace
-from chunkstore.records import CLOSED, ChunkRecord, SegmentInfo, SegmentRecord
+from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord, SegmentInfo, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed
 from chunkstore.upkeep.defrag_plan import READ_BACK_BYTES, DefragChunk, plan_runs, requests_of, undecided_from
 
@@ -219,6 +219,7 @@ def _window(
         newest_ms = max(newest_ms, record.created_ms) if free else newest_ms
         # A head that nothing verifies apart from the rest is not left out, and so its chunk stays.
         free = free and record.created_ms <= made_before_ms and record.length > dead
+        free = free and record.kind != KIND_INLINE  # spills make chunks of them
         free = free and not (dead and find_borders(view, identity, record, dead, record.length) is None)
         chunks.append(DefragChunk(identity, begin + dead, record.length - dead, dead, free))
         begin, identity = begin + record.length, record.next
