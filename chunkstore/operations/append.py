@@ -122,7 +122,7 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if len(data) <= owned.inline_bytes and container.backlog.extents < 2 * container.settings.inline_rows_max:
+            if len(data) <= min(owned.inline_bytes, segment.chunk_size_bytes_max) and container.backlog.extents < 2 * container.settings.inline_rows_max:
                 op = _enter_inline(owned, state, segment, request)
                 container.backlog.came(state.name, len(data), op.extends is None)
                 return op, segment.length
@@ -173,7 +173,7 @@ def _enter_inline(owned: OwnedEpoch, state: PendingSegment, segment: SegmentReco
         and before is not None
         and not before.taken
         and tail is not None
-        and tail.length + len(data) <= BLOCK_BYTES
+        and tail.length + len(data) <= min(BLOCK_BYTES, segment.chunk_size_bytes_max)
         and queue.may_extend
     )
     planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())

@@ -106,6 +106,7 @@ def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataVi
     ids: list[bytes] = []
     records: list[ChunkRecord] = []
     slices: list[ReadSlice] = []
+    bytes_max = min(bytes_max, segment.chunk_size_bytes_max)
     while identity and len(ids) < LIMITS.spill_extents_max:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if record.kind != KIND_INLINE or (ids and offset + record.length - start > bytes_max):

@@ -69,7 +69,7 @@ ANOMALIES: Final = {
     "wrong-refusal": "a call was refused for a reason that did not exist",
     "two-owners": "two processes were told that they own the same epoch",
 }
-_UPKEEP: Final = frozenset((12, 13, 14, 15))
+_UPKEEP: Final = frozenset((12, 13, 14, 15, 16))
 """Sessions, and operations of the owner itself: what changes nothing that is shown."""
 _STAGED: Final = "\0staged/"
 _ANOMALIES_MAX: Final = 20

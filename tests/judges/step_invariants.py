@@ -270,7 +270,10 @@ class StepInvariants:
         elif not history.is_cut(what.epoch) and not self._takes_back(process, what):
             self._report(26, f"{process} deleted {name}, of a stream that is not sealed")
         else:
-            lsn = history.last_lsn_at(what.epoch, what.index if what.kind == "slot" else None)
+            index = what.index if what.kind == "slot" else None
+            for identity in history.extents_in(what.epoch, index):
+                self._report(35, f"{process} deleted {name}, which holds extent {identity.hex()}")
+            lsn = history.last_lsn_at(what.epoch, index)
             if lsn and not any(
                 covered >= lsn and self._content(snapshot) is not None
                 for snapshot, covered in reversed(history.snapshots.items())

@@ -48,6 +48,8 @@ _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
 _REPLACE: Final = 15
+_SPILL: Final = 16
+_INLINE: Final = 2
 _TABLES: Final = (10, 11)
 _MODULUS: Final = 1 << 256
 
@@ -106,6 +108,8 @@ class StoredHistory:
         self._written: dict[bytes, int] = {}
         self._tails: dict[int, tuple[int, bytes]] = {}
         """Segment offset and id of the last chunk of each segment id."""
+        self._embedded: dict[int, tuple[int, bytes]] = {}
+        """Of each stream whose last record an OPEN embeds: where that lay, and its bytes."""
         self.claims: dict[int, Claim] = {}
         self.top = 0
         """The newest epoch that opened."""
@@ -170,12 +174,31 @@ class StoredHistory:
 
     def bytes_of(self, identity: bytes) -> bytes | None:
         """What the storage holds for a chunk now, its own object or the one that it was adopted from; None: nothing."""
-        found = self.adopted(self.rows.get(b"C" + identity, b""))
+        raw = self.rows.get(b"C" + identity, b"")
+        if raw and decode_row(raw, CHUNK_FIELDS)[9] == _INLINE:
+            return self._extent(*decode_row(raw, CHUNK_FIELDS)[:3])
+        found = self.adopted(raw)
         if found is None:
             return self._content(self._names.chunk(identity))
         url, name, offset = found
         data = self._foreign(url, name)
         return None if data is None else data[offset:]
+
+    def _extent(self, place: str, offset: int, length: int) -> bytes | None:
+        """The bytes of an extent: of a record behind a cut, as the OPEN has them that embeds it."""
+        epoch, _, index = place.partition("/")
+        begin, data = self._embedded.get(int(epoch, 16), (0, b"")) if not index else (0, b"")
+        if data and offset >= begin:
+            return data[offset - begin : offset - begin + length]
+        name = self._names.slot(int(epoch, 16), int(index, 16)) if index else self._names.log(int(epoch, 16))
+        found = self._content(name)
+        return None if found is None else found[offset : offset + length]
+
+    def extents_in(self, epoch: int, index: int | None) -> list[bytes]:
+        """The ids of the chunks, in lists and in garbage, whose bytes a record in this slot holds, or one in this log."""
+        place = f"{epoch:x}" if index is None else f"{epoch:x}/{index:x}"
+        packed = bytes([0xA0 + len(place)]) + place.encode()
+        return [key[1:] for key, raw in self.rows.items() if key[:1] == b"C" and raw[3 : 3 + len(packed)] == packed]
 
     def adopted(self, raw: bytes) -> tuple[str, str, int] | None:
         """Of a chunk's row: URL and name of the object that it was adopted from, and where it begins there; None: it is our own."""
@@ -280,6 +303,7 @@ class StoredHistory:
                 self._report(3, f"epoch {between}, before OPEN({epoch}), is not void")
         self._cut(epoch, payload)
         if payload.embedded:
+            self._embedded[payload.previous_epoch] = payload.end_byte, payload.embedded
             self._add(decode_record(payload.embedded, self._uuid), embedded=True)
         if (payload.last_lsn, payload.last_hash) != self.point(self.lsn):
             self._report(9, f"OPEN({epoch}) continues from lsn {payload.last_lsn}, history has {self.lsn} there")
@@ -404,6 +428,8 @@ class StoredHistory:
             if source in self._tails:
                 start, chunk = self._tails[source]
                 self._put(self._tails, target, (offset + start, chunk))
+        if op[0] == _SPILL and op[2] <= self._tails[op[1]][0] < op[3]:
+            self._put(self._tails, op[1], tuple(op[4][-1]) if op[4] else (op[2], b""))  # what has grown nothing else grows
         if op[0] == _REPLACE and op[2] <= self._tails[op[1]][0] < op[3]:
             self._put(self._tails, op[1], tuple(op[4][-1]))
         if op[0] not in _APPENDING:

@@ -54,7 +54,7 @@ TABLE_FIELDS: Final = 2
 _OP_SHAPES: Final[dict[int, tuple[type, ...]]] = {
     1: (int, str), 2: (int, int, int, list), 3: (int,), 4: (int,), 5: (int,), 6: (int, int), 7: (int, int, int), 8: (int,),
     9: (int, int, int, list), 10: (str, bytes), 11: (str, bytes), 12: (int,), 13: (int,), 14: (bytes, int),
-    15: (int, int, int, list),
+    15: (int, int, int, list), 16: (int, int, int, list),
 }  # fmt: skip
 """Arguments of each operation, as ``chunkstore.journal.OpCode`` lists them."""
 
@@ -150,6 +150,8 @@ def decode_record(data: bytes, container: bytes) -> Record:
     if _crc(payload) != crc or blake2b(data[:-_HASH_BYTES], digest_size=_HASH_BYTES).digest() != identity:
         raise Unreadable("its checksums are wrong")
     values = _unpack(payload)
+    if values[:1] == [2] and kind == 3 and len(values) == 4 and type(values[1]) is bytes and payload[2:3] == b"\xc6":
+        values = [1, *values[2:]]  # the bytes of extents, which rows lead to
     if _fields(values, int) != [1]:
         raise Unreadable(f"payload version {values[:1]}")
     number = int.from_bytes(digest)
