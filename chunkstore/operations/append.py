@@ -122,7 +122,10 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if len(data) <= min(owned.inline_bytes, segment.chunk_size_bytes_max) and container.backlog.extents < 2 * container.settings.inline_rows_max:
+            if (
+                len(data) <= min(owned.inline_bytes, segment.chunk_size_bytes_max)
+                and container.backlog.extents < 2 * container.settings.inline_rows_max
+            ):
                 op = _enter_inline(owned, state, segment, request)
                 container.backlog.came(state.name, len(data), op.extends is None)
                 return op, segment.length

@@ -175,8 +175,8 @@ class StoredHistory:
     def bytes_of(self, identity: bytes) -> bytes | None:
         """What the storage holds for a chunk now, its own object or the one that it was adopted from; None: nothing."""
         raw = self.rows.get(b"C" + identity, b"")
-        if raw and decode_row(raw, CHUNK_FIELDS)[9] == _INLINE:
-            return self._extent(*decode_row(raw, CHUNK_FIELDS)[:3])
+        if raw and self.is_extent(raw):
+            return self.extent(raw)
         found = self.adopted(raw)
         if found is None:
             return self._content(self._names.chunk(identity))
@@ -184,8 +184,14 @@ class StoredHistory:
         data = self._foreign(url, name)
         return None if data is None else data[offset:]
 
-    def _extent(self, place: str, offset: int, length: int) -> bytes | None:
-        """The bytes of an extent: of a record behind a cut, as the OPEN has them that embeds it."""
+    @staticmethod
+    def is_extent(raw: bytes) -> bool:
+        """Whether a chunk's row leads into the journal."""
+        return int(decode_row(raw, CHUNK_FIELDS)[9]) == _INLINE
+
+    def extent(self, raw: bytes) -> bytes | None:
+        """The bytes of an extent by its row: of a record behind a cut, as the OPEN has them that embeds it."""
+        place, offset, length = decode_row(raw, CHUNK_FIELDS)[:3]
         epoch, _, index = place.partition("/")
         begin, data = self._embedded.get(int(epoch, 16), (0, b"")) if not index else (0, b"")
         if data and offset >= begin:
@@ -429,7 +435,9 @@ class StoredHistory:
                 start, chunk = self._tails[source]
                 self._put(self._tails, target, (offset + start, chunk))
         if op[0] == _SPILL and op[2] <= self._tails[op[1]][0] < op[3]:
-            self._put(self._tails, op[1], tuple(op[4][-1]) if op[4] else (op[2], b""))  # what has grown nothing else grows
+            self._put(
+                self._tails, op[1], tuple(op[4][-1]) if op[4] else (op[2], b"")
+            )  # what has grown nothing else grows
         if op[0] == _REPLACE and op[2] <= self._tails[op[1]][0] < op[3]:
             self._put(self._tails, op[1], tuple(op[4][-1]))
         if op[0] not in _APPENDING:
