@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, human_bytes, meter, print_facts, print_json, print_table
+from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_json, print_table
 from chunkstore.codec.pulsar.pip76 import ENTRY_BYTES_MAX, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
@@ -97,11 +97,7 @@ def offload(
     segment_size: Annotated[
         int, typer.Option("--segment-size", metavar="BYTES", help="An offload segment is completed at this size.")
     ] = 64 * MIB,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments.
 
@@ -113,23 +109,12 @@ def offload(
     with _open_file(file) as source:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         with (
-            access.owner(
-                root,
-                container,
-                cache_dir,
-                take_over=take_over,
-                accept_rollback=accept_rollback,
-                create=True,
-                quiet=as_json,
-            ) as store,
-            meter(f"offload {topic}", size, as_json=as_json) as progress,
+            here.owner(root, create=True) as store,
+            meter(f"offload {topic}", size, as_json=here.as_json) as progress,
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):
             result = _copy(writer, ledger, source, file, entries, resume, progress, store.epoch)
-    if as_json:
-        print_json(result)
-    else:
-        print_facts({name: getattr(result, name) for name in OffloadResult.__dataclass_fields__})
+    here.show(result, fields_of(result))
 
 
 def _copy(
@@ -230,24 +215,22 @@ def ls(
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="T", help="Only this topic.", show_default=False)
     ] = None,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """List ledgers, by topic."""
     _need_offload()
     from chunkstore.pulsar import LedgerReader
 
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         reader = LedgerReader(store)
         found = (item for name in (reader.topics() if topic is None else [topic]) for item in reader.ledgers(name))
-        if as_json:
-            for item in found:
-                print_json(item)
-            return
         columns = ("topic", "ledger", "first", "last", "segments", "bytes", "state")
-        rows = ((*item[:5], human_bytes(item.size_bytes), "complete" if item.complete else "growing") for item in found)
-        print_table(columns, rows, right=("ledger", "first", "last", "segments", "bytes"))
+        here.show_each(
+            found,
+            columns,
+            lambda item: (*item[:5], human_bytes(item.size_bytes), "complete" if item.complete else "growing"),
+            right=columns[1:-1],
+        )
 
 
 def read(
@@ -262,18 +245,16 @@ def read(
     entries: Annotated[
         Framing, typer.Option("--entries", help="How entries are written: see offload. Not with --json.")
     ] = "lines",
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Write a ledger's entries to standard output."""
     _need_offload()
     from chunkstore.pulsar import LedgerReader
 
     out = sys.stdout.buffer
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         for entry in LedgerReader(store).read(topic, ledger, first, last):
-            if as_json:
+            if here.as_json:
                 payload = b64encode(entry.payload).decode()
                 print_json(
                     {"ledger": ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}

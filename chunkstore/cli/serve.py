@@ -94,14 +94,10 @@ def serve(
         bool,
         typer.Option("--import-headers", help="Also import every segment of the old layout that lies at the root."),
     ] = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Own a container without using it: collect what is due, apply retention policies, and what else is asked for, until told to end."""
-    settings = access.settings_for(cache_dir)
+    settings = here.settings
     if scrub_bytes_s is not None and scrub_bytes_s < 1:
         raise InvalidArgument(f"--scrub must be bytes a second above 0, not {scrub_bytes_s}", argument="--scrub")
     merging = DefragPolicy() if defrag else None
@@ -114,10 +110,12 @@ def serve(
         # Whoever waits for nothing to do has looked at least once.
         settings = replace(settings, collect_s=min(settings.collect_s, idle_s / 2))
         policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))
-    server = _Serving(root, container, settings, policy, idle_s, accept_rollback=accept_rollback, quiet=as_json)
+    server = _Serving(
+        root, here.container, settings, policy, idle_s, accept_rollback=here.accept_rollback, quiet=here.as_json
+    )
     server.watch(while_pid)
     with _told_to_end(server), _metrics(metrics_port, server) as server.port:
-        reason = server.claim_and_serve(stand_by=stand_by, take_over=take_over)
+        reason = server.claim_and_serve(stand_by=stand_by, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
 
 
@@ -252,7 +250,7 @@ class _Serving:
         return "signal"
 
     def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
-        wait_s = 0.0 if take_over else access.wait_s(self._settings)
+        wait_s = 0.0 if take_over else access.watch_s(self._settings)
         self._opening = True
         try:
             if self._warm is not None:

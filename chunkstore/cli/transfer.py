@@ -21,7 +21,7 @@ import typer
 import chunkstore
 from chunkstore.changes import Append, Create
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, meter, print_error, print_facts, print_json
+from chunkstore.cli.output import Meter, fields_of, meter, print_error
 from chunkstore.config import MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
@@ -145,11 +145,7 @@ def put(
             "--chunk-size", metavar="BYTES", help="A new segment's chunks grow to this size.", show_default=False
         ),
     ] = None,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Store a file as a segment, durably.
 
@@ -159,25 +155,20 @@ def put(
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
     check_segment_name(segment)
     rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
-    with _open_source(file) as source, meter(f"put {segment}", source.size_bytes, as_json=as_json) as progress:
+    with _open_source(file) as source, meter(f"put {segment}", source.size_bytes, as_json=here.as_json) as progress:
         if rolling is not None and source.size_bytes is not None:
             check_chunk_count(min(source.size_bytes, PIECE_BYTES), rolling.chunk_size_bytes_max)
         copy = _Copy(segment, source, append, resume, rolling, progress)
         try:
-            with access.replica(root, container, cache_dir) as seen:
+            with here.replica(root) as seen:
                 copy.look(seen)
         except ContainerNotFound:
             pass  # it will be created
-        with access.owner(
-            root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, create=True, quiet=as_json
-        ) as store:
+        with here.owner(root, create=True) as store:
             result = copy.run(store)
             if seal and not store.info(segment).sealed:
                 store.seal(segment)
-    if as_json:
-        print_json(result)
-    else:
-        print_facts({"segment": segment, "offset": result.offset, "length": result.length, "epoch": result.epoch})
+    here.show(result, fields_of(result))
 
 
 @dataclass(slots=True)
@@ -292,7 +283,8 @@ def cat(
             "--follow waits for what comes, and nothing comes to a state of the past", argument="--follow"
         )
     out = sys.stdout.buffer
-    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
+    here = access.Reading(container=container, cache_dir=cache_dir)
+    with here.replica(root, at_lsn, at_time) as store:
         info = store.info(segment)
         start = info.start_offset if offset is None else offset
         stop = None if length is None else start + length
