@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
@@ -55,6 +55,16 @@ class ReadableContainer:
     _context: ReadContext
     _journal_findings: JournalFindings
     _space: Space
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything."""
+        raise NotImplementedError
 
     @property
     def read_context(self) -> ReadContext:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_namespace
@@ -119,14 +118,6 @@ class Replica(ReadableContainer):
             self._pool.close()
             raise
         _replicas.add(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def container(self) -> str:
