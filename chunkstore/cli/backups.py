@@ -32,7 +32,7 @@ NoPin = Annotated[
     bool,
     typer.Option(
         "--no-pin", help="Claim nothing and keep nothing: chunks that are removed and collected meanwhile, or later, are missing then."
-    ),
+    )
 ]  # fmt: skip
 
 
@@ -40,27 +40,21 @@ def export(
     root: Annotated[
         str | None, typer.Argument(metavar="ROOT", help="As everywhere; with --verify: where the container is now.")
     ] = None,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="The file to write.")] = None,
     segments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
     ] = None,
     *,
-    topic: Annotated[
-        str | None, typer.Option(metavar="T", help="The segments of a topic's ledgers.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="The segments of a topic's ledgers.")] = None,
     no_pin: NoPin = False,
     expires_s: Annotated[
         float | None,
         typer.Option("--expires", metavar="S", help="The pin lasts at least S seconds.", show_default="until pins rm"),
     ] = None,
-    listed: Annotated[
-        str | None,
-        typer.Option("--list", metavar="FILE", help="Show what an export holds.", show_default=False),
-    ] = None,
+    listed: Annotated[str | None, typer.Option("--list", metavar="FILE", help="Show what an export holds.")] = None,
     verified: Annotated[
-        str | None,
-        typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.", show_default=False),
+        str | None, typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.")
     ] = None,
     as_headers: Annotated[
         bool, typer.Option("--headers", help="FILE is a folder: write header files of the old layout there.")
@@ -174,22 +168,15 @@ def _verify(here: access.Reading, path: str, root: str | None, *, deep: bool) ->
 
 
 def backup(
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT|ls|rm", help="As everywhere; 'ls' lists, 'rm' drops one.", show_default=False)
-    ],
-    backup_root: Annotated[
-        str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.", show_default=False)
-    ],
-    dropped: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.", show_default=False)
-    ] = None,
+    root: Annotated[str, typer.Argument(metavar="ROOT|ls|rm", help="As everywhere; 'ls' lists, 'rm' drops one.")],
+    backup_root: Annotated[str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.")],
+    dropped: Annotated[str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.")] = None,
     *,
     keep: Annotated[
         int | None, typer.Option(metavar="N", help="Afterwards keep the newest N.", show_default="all")
     ] = None,
     keep_days: Annotated[
-        float | None,
-        typer.Option(metavar="D", help="Afterwards keep those of the last D days.", show_default="all"),
+        float | None, typer.Option(metavar="D", help="Afterwards keep those of the last D days.", show_default="all")
     ] = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="Copy anew what was lost there; then compare all copies with what is named.")

@@ -45,7 +45,7 @@ def _whole_chunks(chunks: Iterable[LayoutChunk], below: int) -> int:
 def truncate(
     root: options.Root,
     segment: options.Segment,
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="New first readable offset.", show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="New first readable offset.")],
     *,
     dry_run: options.DryRun = False,
     here: access.Owning,
@@ -100,8 +100,8 @@ def rm(root: options.Root, segment: options.Segment, *, dry_run: options.DryRun 
 
 def concat(
     root: options.Root,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Segment that grows.", show_default=False)],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Sealed segment that ends.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Segment that grows.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Sealed segment that ends.")],
     *,
     here: access.Owning,
 ) -> None:

@@ -24,21 +24,15 @@ __all__ = ["export_headers", "import_headers"]
 
 
 def import_headers(
-    old_root: Annotated[
-        str, typer.Argument(metavar="OLDROOT", help="Where the header files lie: a path or a URL.", show_default=False)
-    ],
+    old_root: Annotated[str, typer.Argument(metavar="OLDROOT", help="Where the header files lie: a path or a URL.")],
     root: options.Root,
     segments: Annotated[
         list[str] | None, typer.Argument(metavar="[SEGMENT]...", help="Segments; none: all that have a header.")
     ] = None,
     *,
-    chunks: Annotated[
-        str | None,
-        typer.Option("--chunks", metavar="DIR", help="Where chunk files lie that are not there.", show_default=False),
-    ] = None,
+    chunks: Annotated[str | None, typer.Option(metavar="DIR", help="Where chunk files lie that are not there.")] = None,
     layout: Annotated[
-        str | None,
-        typer.Option("--layout", metavar="L", help=f"{', '.join(LAYOUTS[1:])}.", show_default="as it is"),
+        str | None, typer.Option(metavar="L", help=f"{', '.join(LAYOUTS[1:])}.", show_default="as it is")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on: segments that are there are compared byte by byte.")

@@ -29,13 +29,9 @@ Source = Annotated[
     typer.Argument(
         metavar="DATA|ls|drop",
         help="An export file, or a root of backups or of a container; 'ls' lists imports that have not ended, 'drop' ends one.",
-        show_default=False,
     ),
 ]
-Into = Annotated[
-    str,
-    typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.", show_default=False),
-]
+Into = Annotated[str, typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.")]
 Segments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
@@ -46,21 +42,15 @@ SourceRoot = Annotated[
         "--from", metavar="SOURCEROOT", help="Of an export: where its container lies.", show_default="as it says"
     ),
 ]
-Renames = Annotated[
-    list[str] | None,
-    typer.Option("--rename", metavar="OLD=NEW", help="Another name; again for more.", show_default=False),
-]
-Prefix = Annotated[str, typer.Option("--prefix", metavar="P", help="In front of all other names.", show_default=False)]
+Renames = Annotated[list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Another name; again for more.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="P", help="In front of all other names.")]
 Lsn = Annotated[
     int | None, typer.Option("--lsn", metavar="N", help="Of a root: as of this record.", show_default="newest")
 ]
 Time = Annotated[
     str | None,
     typer.Option(
-        "--time",
-        metavar="T",
-        help="Of a root: as it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
-        show_default=False,
+        "--time", metavar="T", help="Of a root: as it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970."
     ),
 ]
 Adopt = Annotated[
@@ -72,8 +62,7 @@ NoPin = Annotated[
 Merge = Annotated[bool, typer.Option("--merge", help="Only into a container that is there.")]
 New = Annotated[bool, typer.Option("--new", help="Only as a new container.")]
 Name = Annotated[
-    str | None,
-    typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container"),
+    str | None, typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container")
 ]
 
 

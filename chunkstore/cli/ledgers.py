@@ -30,8 +30,8 @@ from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsuppo
 __all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
 
 Framing = Literal["lines", "length-prefixed"]
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.", show_default=False)]
-Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.", show_default=False)]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.")]
+Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.")]
 _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
 _DECODED = ("ledger", "entry", "length", "sha256")
@@ -79,23 +79,21 @@ def _need_offload() -> None:
 
 def offload(
     root: options.Root,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="File with the entries; - is standard input.", show_default=False)
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File with the entries; - is standard input.")],
     *,
     topic: Topic,
     ledger: Ledger,
     entries: Annotated[
-        Framing, typer.Option("--entries", help="A line each, or 4 bytes of length (big-endian) before each.")
+        Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
     resume: Annotated[
         bool, typer.Option("--resume", help="The ledger holds the file's beginning: pass it over, go on behind it.")
     ] = False,
     block_size: Annotated[
-        int, typer.Option("--block-size", metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
+        int, typer.Option(metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
     ] = 1 * MIB,
     segment_size: Annotated[
-        int, typer.Option("--segment-size", metavar="BYTES", help="An offload segment is completed at this size.")
+        int, typer.Option(metavar="BYTES", help="An offload segment is completed at this size.")
     ] = 64 * MIB,
     here: access.Owning,
 ) -> None:
@@ -212,9 +210,7 @@ def _read_whole(source: BinaryIO, length: int) -> bytes:
 def ls(
     root: options.Root,
     *,
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="T", help="Only this topic.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")] = None,
     here: access.Reading,
 ) -> None:
     """List ledgers, by topic."""
@@ -238,13 +234,9 @@ def read(
     *,
     topic: Topic,
     ledger: Ledger,
-    first: Annotated[int, typer.Option("--first", metavar="N", help="First entry.")] = 0,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="Last entry; default: all.", show_default=False)
-    ] = None,
-    entries: Annotated[
-        Framing, typer.Option("--entries", help="How entries are written: see offload. Not with --json.")
-    ] = "lines",
+    first: Annotated[int, typer.Option(metavar="N", help="First entry.")] = 0,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Last entry; default: all.")] = None,
+    entries: Annotated[Framing, typer.Option(help="How entries are written: see offload. Not with --json.")] = "lines",
     here: access.Reading,
 ) -> None:
     """Write a ledger's entries to standard output."""
@@ -274,11 +266,8 @@ def _write_all(out: BinaryIO, data: bytes) -> None:
 
 
 def decode(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file.", show_default=False)],
-    index: Annotated[
-        str | None,
-        typer.Argument(metavar="INDEX", help="Its index; --salvage does without.", show_default=False),
-    ] = None,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file.")],
+    index: Annotated[str | None, typer.Argument(metavar="INDEX", help="Its index; --salvage does without.")] = None,
     *,
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Find entries by scanning; for lost or wrong indexes.")

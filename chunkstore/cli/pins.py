@@ -19,7 +19,7 @@ from chunkstore.records import Pin
 
 __all__ = ["add", "ls", "rm"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.")]
 
 
 class NoSuchPin(ChunkstoreError):
@@ -48,10 +48,9 @@ def add(
     root: options.Root,
     name: _Name,
     *,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     expires_s: Annotated[
-        float | None,
-        typer.Option("--expires-s", metavar="N", help="It lasts at least N seconds.", show_default="until pins rm"),
+        float | None, typer.Option(metavar="N", help="It lasts at least N seconds.", show_default="until pins rm")
     ] = None,
     here: access.Asking,
 ) -> None:

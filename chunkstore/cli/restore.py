@@ -21,32 +21,22 @@ __all__ = ["restore", "show_report"]
 
 def restore(
     root: options.Root,
-    new_root: Annotated[
-        str | None, typer.Argument(metavar="[NEWROOT]", help="Root of the new container.", show_default=False)
-    ] = None,
+    new_root: Annotated[str | None, typer.Argument(metavar="[NEWROOT]", help="Root of the new container.")] = None,
     *,
     in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="Make the moment the present again: what came later is lost. No NEWROOT."),
+        bool, typer.Option("--in-place", help="Make the moment the present again: what came later is lost. No NEWROOT.")
     ] = False,
-    lsn: Annotated[
-        int | None, typer.Option("--lsn", metavar="N", help="What the record of this number left.", show_default=False)
-    ] = None,
+    lsn: Annotated[int | None, typer.Option(metavar="N", help="What the record of this number left.")] = None,
     time: Annotated[
         str | None,
         typer.Option(
-            "--time",
             metavar="T",
             help="What the newest record up to then left: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
-            show_default=False,
         ),
     ] = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="NAME", help="What this pin keeps.", show_default=False)
-    ] = None,
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="What this pin keeps.")] = None,
     new_container: Annotated[
-        str | None,
-        typer.Option("--new-container", metavar="NAME", help="Name of the new container.", show_default="the same"),
+        str | None, typer.Option(metavar="NAME", help="Name of the new container.", show_default="the same")
     ] = None,
     dry_run: options.DryRun = False,
     here: access.Claiming,

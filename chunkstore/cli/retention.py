@@ -19,12 +19,7 @@ from chunkstore.upkeep.retention import RetentionReport
 
 __all__ = ["apply", "ls", "rm", "set_"]
 
-_Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).", show_default=False
-    ),
-]
+_Name = Annotated[str, typer.Argument(metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).")]
 
 
 class NoSuchPolicy(ChunkstoreError):
@@ -55,12 +50,10 @@ def set_(
     name: _Name,
     *,
     size: Annotated[
-        int | None,
-        typer.Option("--size-bytes-max", metavar="BYTES", help="Keep no more, in whole chunks.", show_default=False),
+        int | None, typer.Option("--size-bytes-max", metavar="BYTES", help="Keep no more, in whole chunks.")
     ] = None,
     age: Annotated[
-        float | None,
-        typer.Option("--age-s-max", metavar="SECONDS", help="Keep nothing older, in whole chunks.", show_default=False),
+        float | None, typer.Option("--age-s-max", metavar="SECONDS", help="Keep nothing older, in whole chunks.")
     ] = None,
     here: access.Owning,
 ) -> None:

@@ -53,32 +53,18 @@ def serve(
     root: options.Root,
     *,
     idle_s: Annotated[
-        float | None,
-        typer.Option(
-            "--idle-s", metavar="N", help="End when there was nothing to do for N seconds.", show_default=False
-        ),
+        float | None, typer.Option(metavar="N", help="End when there was nothing to do for N seconds.")
     ] = None,
     while_pid: Annotated[
         int | None,
-        typer.Option(
-            "--while-pid",
-            metavar="PID",
-            help="Not idle, for --idle-s, as long as this process of this machine lives.",
-            show_default=False,
-        ),
+        typer.Option(metavar="PID", help="Not idle, for --idle-s, as long as this process of this machine lives."),
     ] = None,
     stand_by: Annotated[
         bool,
         typer.Option("--stand-by", help="Wait while somebody else owns it, and claim when that one's lease stops."),
     ] = False,
     metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="P",
-            help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.",
-            show_default=False,
-        ),
+        int | None, typer.Option(metavar="P", help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.")
     ] = None,
     defrag: Annotated[bool, typer.Option("--defrag", help="Also merge small chunks.")] = False,
     scrub_bytes_s: Annotated[
@@ -87,7 +73,6 @@ def serve(
             "--scrub",
             metavar="N",
             help="Also read what is stored, once a day, N bytes a second, and say what is damaged.",
-            show_default=False,
         ),
     ] = None,
     import_headers: Annotated[

@@ -23,9 +23,7 @@ __all__ = ["end", "ls"]
 
 _OlderThan = Annotated[
     float | None,
-    typer.Option(
-        "--older-than", metavar="S", help="Those that were opened at least S seconds ago.", show_default=False, min=0
-    ),
+    typer.Option("--older-than", metavar="S", help="Those that were opened at least S seconds ago.", min=0),
 ]
 
 
@@ -58,9 +56,7 @@ def ls(
 
 def end(
     root: options.Root,
-    session_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.", show_default=False)
-    ] = None,
+    session_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.")] = None,
     *,
     older_than: _OlderThan = None,
     dry_run: options.DryRun = False,

@@ -32,22 +32,18 @@ def gc(
     keep_in: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER",
-            help="With --delete: first copy them into this folder of the container, such as 'lost'.",
-            show_default=False,
+            metavar="FOLDER", help="With --delete: first copy them into this folder of the container, such as 'lost'."
         ),
     ] = None,
     age_s: Annotated[
-        float, typer.Option("--age-s", metavar="N", help="With --orphans: only what is at least N seconds old.")
+        float, typer.Option(metavar="N", help="With --orphans: only what is at least N seconds old.")
     ] = _DAY_S,
     grace_s: Annotated[
         float | None,
         typer.Option(
-            "--grace-s",
             metavar="N",
             help="How long removed chunks stay for readers, from the removal, or from this claim if that is later. "
             "Default 3600; 0 deletes them now.",
-            show_default=False,
         ),
     ] = None,
     dry_run: options.DryRun = False,
@@ -117,8 +113,7 @@ def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | Non
 def defrag(
     root: options.Root,
     segment: Annotated[
-        str | None,
-        typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.", show_default=False),
+        str | None, typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.")
     ] = None,
     *,
     dry_run: options.DryRun = False,

@@ -130,9 +130,7 @@ def _open_source(name: str) -> Iterator[_Source]:
 def put(
     root: options.Root,
     segment: options.Segment,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="File to store; - is standard input.", show_default=False)
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File to store; - is standard input.")],
     *,
     append: Annotated[bool, typer.Option("--append", help="Append to the segment if it exists.")] = False,
     resume: Annotated[
@@ -140,10 +138,7 @@ def put(
     ] = False,
     seal: Annotated[bool, typer.Option("--seal", help="Seal the segment when everything is stored.")] = False,
     chunk_size: Annotated[
-        int | None,
-        typer.Option(
-            "--chunk-size", metavar="BYTES", help="A new segment's chunks grow to this size.", show_default=False
-        ),
+        int | None, typer.Option(metavar="BYTES", help="A new segment's chunks grow to this size.")
     ] = None,
     here: access.Owning,
 ) -> None:
@@ -255,13 +250,8 @@ def cat(
     root: options.Root,
     segment: options.Segment,
     *,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", help="First byte; default: the start.", show_default=False)
-    ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option("--length", metavar="N", help="At most so many bytes; default: all.", show_default=False),
-    ] = None,
+    offset: Annotated[int | None, typer.Option(metavar="N", help="First byte; default: the start.")] = None,
+    length: Annotated[int | None, typer.Option(metavar="N", help="At most so many bytes; default: all.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
     ] = False,

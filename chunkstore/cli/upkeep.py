@@ -81,15 +81,11 @@ def scrub(
         typer.Option(
             metavar="ROOT2",
             help="A copy of the root: what is damaged here and sound there is put back. Begins at the beginning.",
-            show_default=False,
         ),
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="Read at most N bytes a second.", show_default=False)
-    ] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Read at most N bytes a second.")] = None,
     bytes_max: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Stop behind N bytes; the next one goes on there.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Stop behind N bytes; the next one goes on there.")
     ] = None,
     here: access.Owning,
 ) -> None:
@@ -129,9 +125,7 @@ def scrub(
 def journal(
     root: options.Root,
     *,
-    epoch: Annotated[
-        int | None, typer.Option("--epoch", metavar="E", help="Only this epoch's stream.", show_default=False)
-    ] = None,
+    epoch: Annotated[int | None, typer.Option(metavar="E", help="Only this epoch's stream.")] = None,
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
@@ -169,10 +163,7 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Pin this state: pins rm gives it up.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Pin this state: pins rm gives it up.")] = None,
     here: access.Asking,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""

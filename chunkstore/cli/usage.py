@@ -33,9 +33,7 @@ _BAR_CELLS = 40
 
 def usage(
     root: options.Root,
-    segment: Annotated[
-        str | None, typer.Argument(metavar="[SEGMENT]", help="Only this segment.", show_default=False)
-    ] = None,
+    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", help="Only this segment.")] = None,
     *,
     histogram: Annotated[
         bool, typer.Option("--histogram", help="Also how many chunks there are of which size; looks at all of them.")
