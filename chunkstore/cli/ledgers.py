@@ -12,7 +12,6 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, BinaryIO, Literal, Protocol
@@ -22,6 +21,7 @@ import typer
 
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_json, print_table
+from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.pip76 import ENTRY_BYTES_MAX, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
@@ -104,7 +104,7 @@ def offload(
     _need_offload()
     from chunkstore.pulsar import OffloadWriter
 
-    with _open_file(file) as source:
+    with opened_input(file) as source:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         with (
             here.owner(root, create=True) as store,
@@ -152,19 +152,6 @@ def _copy(
         segments=writer.segments_completed - completed,
         epoch=epoch,
     )
-
-
-@contextmanager
-def _open_file(name: str) -> Iterator[BinaryIO]:
-    if name == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        file = open(name, "rb")  # noqa: SIM115  (closed below; only the opening is misuse)
-    except OSError as error:
-        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
-    with file:
-        yield file
 
 
 def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
@@ -252,17 +239,10 @@ def read(
                     {"ledger": ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}
                 )
             elif entries == "lines":
-                _write_all(out, entry.payload + b"\n")
+                write_all(out, entry.payload + b"\n")
             else:
-                _write_all(out, len(entry.payload).to_bytes(_PREFIX_BYTES, "big") + entry.payload)
+                write_all(out, len(entry.payload).to_bytes(_PREFIX_BYTES, "big") + entry.payload)
     out.flush()
-
-
-def _write_all(out: BinaryIO, data: bytes) -> None:
-    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
-    view = memoryview(data)
-    while view:
-        view = view[out.write(view) :]
 
 
 def decode(
@@ -278,7 +258,7 @@ def decode(
     _need_offload()
     if index is None and not salvage:
         raise InvalidArgument("name the index object, too, or use --salvage", argument="INDEX")
-    with _open_file(_local(data)) as file:
+    with opened_input(_local(data)) as file:
         source = _source(file, data)
         entries = _salvaged(source) if salvage else _indexed(source, str(index))
         if as_json:
@@ -321,7 +301,7 @@ def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
     from chunkstore.codec.pulsar.pip76_index import INDEX_BYTES_MAX, read_index
     from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
 
-    with _open_file(_local(index_name)) as file:
+    with opened_input(_local(index_name)) as file:
         raw = _read_whole(file, INDEX_BYTES_MAX + 1)
     if raw[:4] == _INDEX_MAGIC_V1:
         raise Unsupported(f"{index_name} is an index of PIP-17 (v1); only PIP-76 (v2) is decoded", feature="pip17")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
 
@@ -22,6 +22,7 @@ import chunkstore
 from chunkstore.changes import Append, Create
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, fields_of, meter, print_error
+from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.config import MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
@@ -114,19 +115,6 @@ class _Source:
         return self._buffer[:have]
 
 
-@contextmanager
-def _open_source(name: str) -> Iterator[_Source]:
-    if name == "-":
-        yield _Source(name, sys.stdin.buffer)
-        return
-    try:
-        file = open(name, "rb", buffering=0)  # noqa: SIM115  (closed below; only the opening is misuse)
-    except OSError as error:
-        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
-    with file:
-        yield _Source(name, file)
-
-
 def put(
     root: options.Root,
     segment: options.Segment,
@@ -150,7 +138,9 @@ def put(
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
     check_segment_name(segment)
     rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
-    with _open_source(file) as source, meter(f"put {segment}", source.size_bytes, as_json=here.as_json) as progress:
+    with ExitStack() as stack:
+        source = _Source(file, stack.enter_context(opened_input(file, buffering=0)))
+        progress = stack.enter_context(meter(f"put {segment}", source.size_bytes, as_json=here.as_json))
         if rolling is not None and source.size_bytes is not None:
             check_chunk_count(min(source.size_bytes, PIECE_BYTES), rolling.chunk_size_bytes_max)
         copy = _Copy(segment, source, append, resume, rolling, progress)
@@ -295,7 +285,7 @@ def cat(
             try:
                 for data in reader:
                     reported = _report_skipped(segment, reader.skipped, reported, as_json=as_json)
-                    _write_all(out, memoryview(data))
+                    write_all(out, data)
                     if follow:
                         out.flush()
                     progress.advance(len(data))
@@ -312,9 +302,3 @@ def _report_skipped(segment: str, skipped: Sequence[SkippedRange], reported: int
     for item in skipped[reported:]:
         print_error(BytesSkipped(segment, item), as_json=as_json)
     return len(skipped)
-
-
-def _write_all(out: BinaryIO, data: memoryview) -> None:
-    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
-    while data:
-        data = data[out.write(data) :]
