@@ -251,23 +251,7 @@ class Replica(ReadableContainer):
         """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or in another thread."""
         if not self._remote:
             return self._catch_up(most_s)
-        reached: list[int | None] = []
-        failures: list[Exception] = []
-
-        def elsewhere() -> None:
-            try:
-                reached.append(self._catch_up(most_s))
-            except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
-                failures.append(error)
-
-        task = runtime.spawn_if_possible(elsewhere, "chunkstore-follow")
-        if task is None:
-            # Perhaps it does not hang.
-            return self._catch_up(most_s)
-        task.join(most_s)
-        if failures:
-            raise failures[0]
-        return reached[0] if reached else None
+        return next(iter(runtime.run_beside(lambda: self._catch_up(most_s), "chunkstore-follow", most_s)), None)
 
     def _catch_up(self, most_s: float) -> int | None:
         """In this thread, as long as it takes; None if another thread was at it for ``most_s``."""
