@@ -8,12 +8,10 @@ threads and the locks are its parent's. ``promote`` makes an owner of it. Leaves
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.arguments import check_namespace
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -117,7 +115,7 @@ class Replica(ReadableContainer):
             follower.close()
             self._pool.close()
             raise
-        _replicas.add(self)
+        processes.tell_in_child(self)
 
     @property
     def container(self) -> str:
@@ -230,6 +228,10 @@ class Replica(ReadableContainer):
             if held.got:
                 held.lock.release()
 
+    def leave_to_parent(self) -> None:
+        """For ``processes.tell_in_child``: nothing can be read here any more."""
+        self._closed = self._inherited = True
+
     def _release(self) -> None:
         """With the lock held."""
         if self._released:
@@ -281,15 +283,3 @@ class Replica(ReadableContainer):
             self.refresh()
         else:
             self._follow(most_s)  # what is not finished by then is there for the next call
-
-
-_replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # The thread that held the lock, and the one that caught up, are not here.
-    for replica in _replicas:
-        replica._closed = replica._inherited = True  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
