@@ -13,21 +13,21 @@ __all__ = ["began", "is_alive", "tell_in_child"]
 
 
 class _Shared(Protocol):
-    def leave_to_parent(self) -> None: ...
+    def _leave_to_parent(self) -> None: ...
 
 
 _shared: weakref.WeakSet[_Shared] = weakref.WeakSet()
 
 
 def tell_in_child(thing: _Shared) -> None:
-    """Call ``thing.leave_to_parent()`` in processes that are forked while it lives: its threads, and those that hold its locks, are not
+    """Call its ``_leave_to_parent`` in processes that are forked while it lives: its threads, and those that hold its locks, are not
     there."""
     _shared.add(thing)
 
 
 def _after_fork_in_child() -> None:
     for thing in _shared:
-        thing.leave_to_parent()
+        thing._leave_to_parent()  # noqa: SLF001  (theirs, told by us)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -158,7 +158,7 @@ class StorageReader:
             self._task = runtime.spawn(partial(pieces.read_ahead, self.position, self._ahead_max), "chunkstore-reader")
         return pieces.take()
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
         self._pieces = _Pieces(
             self._pieces.read_at, self._pieces.wait_at, stop=0, follow=False, piece_bytes=0, skip=False

@@ -228,7 +228,7 @@ class Replica(ReadableContainer):
             if held.got:
                 held.lock.release()
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """For ``processes.tell_in_child``: nothing can be read here any more."""
         self._closed = self._inherited = True
 

@@ -286,7 +286,7 @@ class StorageWriter:
         for item in failed:
             item.future.set_exception(error.copy())
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """In a forked child: the thread that commits, and perhaps holds the lock, is not here."""
         self._condition = runtime.condition()
         self._closed = True

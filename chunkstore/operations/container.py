@@ -138,7 +138,7 @@ class OwnedContainer:
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
         self.observer.took_over(ownership.report)
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """Two processes with one claim would write to the same places of the same stream: no fence tells them apart."""
         self.closed = self.inherited = True
 
