@@ -279,10 +279,10 @@ class Settings:
             _require(self, getattr(self, name) in allowed, name, rule)
         path = self.cache_dir
         _require(self, path is None or (isinstance(path, str) and path != ""), "cache_dir", "a path")
-        for name, low, high in (("inline_bytes_max", 0, 64 * KIB), ("spill_bytes", 1, GIB)):
+        for name, least, most in (("inline_bytes_max", 0, 64 * KIB), ("spill_bytes", 1, GIB)):
             value = getattr(self, name)
-            good = value is None or (type(value) is int and low <= value <= high)
-            _require(self, good, name, f"None or a whole number from {low} to {high}")
+            good = value is None or (type(value) is int and least <= value <= most)
+            _require(self, good, name, f"None or a whole number from {least} to {most}")
         for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0), ("spill_s", _YEAR_S)):
             value = getattr(self, name)
             good = value is None or (type(value) in (int, float) and 0 <= value <= high)
