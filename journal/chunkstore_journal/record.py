@@ -311,10 +311,11 @@ class LogReader:
         ``offset`` is where the good records end (``self.offset``) and ``lsn`` the last good one's. Returns the header and
         its byte offset, or None: then the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A
         header is proof enough: a record is written only after the one before it was made durable, so the damaged
-        one was whole once. The damaged record's own header, at ``offset``, proves nothing. Reads each byte once.
+        one was whole once. The damaged record's own header, at ``offset``, proves nothing; if it is intact, nothing does that lies within
+        its length, for bytes of users may look like anything. Reads each byte once.
         """
         overlap = HEADER_BYTES - 1
-        offset += 1
+        offset += peek_length(self._fetch(offset, HEADER_BYTES), 0) or 1
         while True:
             data = self._fetch(offset, self._window_bytes + overlap)
             at = data.find(MAGIC)
