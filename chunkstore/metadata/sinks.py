@@ -107,7 +107,7 @@ def encode_lake(row: LakeRow) -> bytes:
 def decode_lake(key: bytes, value: bytes) -> LakeRow:
     """What a lake's row says. Raises ``Damaged``, also for one of a version that is not known."""
     url = value[_LAKE_HEADER.size :]
-    if len(value) > _LAKE_HEADER.size and len(url) <= LAKE_URL_BYTES_MAX:
+    if b"://" in url and len(url) <= LAKE_URL_BYTES_MAX:
         version, flags, number, container, token, digest, size_bytes = _LAKE_HEADER.unpack_from(value)
         text = url.decode("utf-8", "replace")
         if (version, flags) == (_VERSION, 0) and 1 <= number <= _NUMBER_MAX and text.encode() == url:

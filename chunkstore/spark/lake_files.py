@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore.metadata.sinks import LAKE, LakeRow, sink_key
 from chunkstore.names import check_container_name
-from chunkstore.replica import Replica
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.storage import ChunkStorage, iter_listing
 
@@ -29,7 +28,7 @@ __all__ = [
     "LakeFolder",
     "Manifest",
     "Pointer",
-    "begin_in",
+    "check_container",
     "check_lake_name",
     "digest_of",
     "file_name",
@@ -58,10 +57,9 @@ class LakeFile(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What one commit added. ``container``: the uuid, in hex, of the container that it was made in."""
+    """What one commit added."""
 
     number: int
-    container: str
     token: str
     files: tuple[LakeFile, ...] = ()
 
@@ -70,7 +68,6 @@ class Pointer(NamedTuple):
     """Where a manifest lies, and what it must be."""
 
     number: int
-    container: str
     token: str
     digest: str
     size_bytes: int
@@ -113,12 +110,12 @@ def lake_key(name: str) -> bytes:
     return sink_key(LAKE, name.encode())
 
 
-def begin_in(replica: Replica, offsets: StreamOffset) -> StreamOffset:
-    """Where what a lake does not have begins, in this container. One that was restored elsewhere has its row from the history that its
-    bytes are of; only its name for that history is another."""
-    if offsets.container == replica.uuid.hex():
-        return offsets
-    return offsets._replace(container=replica.uuid.hex(), epoch=replica.epoch, lsn=replica.lsn)
+def check_container(name: str, row: LakeRow, uuid: bytes) -> None:
+    """Raise ``Conflict`` where the row came along with a copy: a copy's segments have other ids, so positions say nothing of them."""
+    if row.container != uuid:
+        what = f"lake {name!r} was written from another container, of which this one is a copy; container"
+        remedy = "begin a lake of another name here"
+        raise Conflict(what, expected=row.container.hex(), found=uuid.hex(), remedy=remedy)
 
 
 def digest_of(data: bytes) -> bytes:
@@ -128,7 +125,7 @@ def digest_of(data: bytes) -> bytes:
 
 def pointer_of(row: LakeRow) -> Pointer:
     """Where a row leads."""
-    return Pointer(row.number, row.container.hex(), row.token.hex(), row.digest.hex(), row.size_bytes)
+    return Pointer(row.number, row.token.hex(), row.digest.hex(), row.size_bytes)
 
 
 def file_name(number: int, token: str) -> str:
@@ -137,19 +134,20 @@ def file_name(number: int, token: str) -> str:
 
 
 class LakeFolder:
-    """The folder of one lake in ``storage``, which is the caller's."""
+    """The folder of one lake in ``storage``, which is the caller's. ``container``: uuid, in hex, of the container whose lake it is."""
 
-    def __init__(self, storage: ChunkStorage, lake: str) -> None:
+    def __init__(self, storage: ChunkStorage, lake: str, container: str) -> None:
         self._storage = storage
         self._lake = lake
+        self._container = container
 
-    def path(self, container: str, name: str) -> str:
+    def path(self, name: str) -> str:
         """Of an object, below the storage's root."""
-        return f"{self._lake}/{container}/{name}"
+        return f"{self._lake}/{self._container}/{name}"
 
     def manifest(self, at: Pointer) -> Manifest:
         """Raises ``Damaged`` (gone, or not the one that is meant), ``Unsupported`` (of a newer version), and what reading raises."""
-        name = self.path(at.container, _manifest_name(at.number, at.token))
+        name = self.path(_manifest_name(at.number, at.token))
         if at.size_bytes > _BYTES_MAX:
             raise Damaged(f"a manifest of {at.size_bytes} bytes is none", object=name)
         try:
@@ -187,56 +185,54 @@ class LakeFolder:
             held[:0], before = behind.commits, behind.before
         return manifest._replace(number=commit.number, offsets=offsets, commits=(*held, commit), before=before)
 
-    def put(self, container: str, token: str, manifest: Manifest) -> Pointer:
+    def put(self, token: str, manifest: Manifest) -> Pointer:
         """Store a manifest, durably. Raises ``InvalidArgument`` (it is too long) and what writing raises."""
         data = _encoded(manifest)
         if len(data) > _BYTES_MAX:
             text = f"the manifest of lake {self._lake!r} would have {len(data)} bytes: write longer files, or begin another lake"
             raise InvalidArgument(text, argument="fileBytes")
-        name = self.path(container, _manifest_name(manifest.number, token))
+        name = self.path(_manifest_name(manifest.number, token))
         self._storage.create(name, data)
         self._storage.sync([name])
-        return Pointer(manifest.number, container, token, digest_of(data).hex(), len(data))
+        return Pointer(manifest.number, token, digest_of(data).hex(), len(data))
 
     def require(self, commits: Sequence[Commit]) -> None:
         """Raise ``Damaged`` unless all files of these commits are there, with their lengths."""
-        for container in sorted({commit.container for commit in commits if commit.files}):
-            there = {name: size for name, size in self._listed(container) if name.startswith("f")}
-            for commit in commits:
-                for file in commit.files if commit.container == container else ():
-                    found = there.get(file.name)
-                    if found != file.size_bytes:
-                        what = "is gone" if found is None else f"has {found} bytes, not {file.size_bytes}"
-                        text = (
-                            f"a file of lake {self._lake!r} {what} in {self._storage.url} (as this machine sees it): bring it back; the "
-                            "container may have its rows yet: then begin a lake of another name"
-                        )
-                        raise Damaged(text, object=self.path(container, file.name))
+        there = {name: size for name, size in self._listed() if name.startswith("f")}
+        for file in (file for commit in commits for file in commit.files):
+            found = there.get(file.name)
+            if found != file.size_bytes:
+                what = "is gone" if found is None else f"has {found} bytes, not {file.size_bytes}"
+                text = (
+                    f"a file of lake {self._lake!r} {what} in {self._storage.url} (as this machine sees it): bring it back; where the "
+                    "container has its rows yet, begin a lake of another name"
+                )
+                raise Damaged(text, object=self.path(file.name))
 
-    def clean(self, container: str, commits: Sequence[Commit]) -> int:
+    def clean(self, commits: Sequence[Commit]) -> int:
         """Delete what commits below the last of these ``commits`` (all, ascending) left and no manifest names; returns how many objects.
 
         What has the last one's number stays, and what has a higher one: another run may be about to commit it."""
-        tokens = {commit.number: commit.token for commit in commits if commit.container == container}
+        tokens = {commit.number: commit.token for commit in commits}
         named = {file.name for commit in commits for file in commit.files}
         count = 0
-        for name, _ in list(self._listed(container)):
+        for name, _ in list(self._listed()):
             number, token = _parsed(name)
             is_ours = tokens.get(number) == token
             if 0 < number < commits[-1].number and not (is_ours and (name.startswith("m") or name in named)):
-                self._storage.delete(self.path(container, name))
+                self._storage.delete(self.path(name))
                 count += 1
         return count
 
-    def drop(self, container: str, number: int, token: str) -> None:
+    def drop(self, number: int, token: str) -> None:
         """Delete what a run wrote that will never be committed. Raises what listing and deleting raise."""
         for kind in "fm":
-            prefix = self.path(container, f"{kind}{number:010}-{token}")
+            prefix = self.path(f"{kind}{number:010}-{token}")
             for item in list(iter_listing(self._storage, prefix)):
                 self._storage.delete(item.name)
 
-    def _listed(self, container: str) -> Iterator[tuple[str, int]]:
-        prefix = self.path(container, "")
+    def _listed(self) -> Iterator[tuple[str, int]]:
+        prefix = self.path("")
         for item in iter_listing(self._storage, prefix):
             yield item.name[len(prefix) :], item.length
 
@@ -263,7 +259,6 @@ def _encoded(manifest: Manifest) -> bytes:
         "commits": [
             {
                 "number": commit.number,
-                "container": commit.container,
                 "token": commit.token,
                 "files": [list(file) for file in commit.files],
             }
@@ -273,7 +268,6 @@ def _encoded(manifest: Manifest) -> bytes:
         if before is None
         else {
             "number": before.number,
-            "container": before.container,
             "token": before.token,
             "digest": before.digest,
             "bytes": before.size_bytes,
@@ -308,9 +302,7 @@ def _decoded(data: bytes, name: str) -> Manifest:
 
 def _commit(item: Any) -> Commit:
     files = tuple(LakeFile(name, _number(size), _number(rows)) for name, size, rows in item["files"])
-    commit = Commit(
-        _number(item["number"]), _matching(item["container"], _HEX32), _matching(item["token"], _HEX16), files
-    )
+    commit = Commit(_number(item["number"]), _matching(item["token"], _HEX16), files)
     for file in files:
         if _parsed(file.name) != (commit.number, commit.token) or not file.name.startswith("f"):
             raise ValueError(f"{file.name!r:.100} is no file of commit {commit.number}")
@@ -320,7 +312,6 @@ def _commit(item: Any) -> Commit:
 def _pointer(item: Any) -> Pointer:
     return Pointer(
         _number(item["number"]),
-        _matching(item["container"], _HEX32),
         _matching(item["token"], _HEX16),
         _matching(item["digest"], _HEX32),
         _number(item["bytes"]),

@@ -20,7 +20,7 @@ from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import decode_lake
 from chunkstore.registry import open_storage
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.lake_files import LakeFolder, Manifest, begin_in, lake_key, pointer_of
+from chunkstore.spark.lake_files import LakeFolder, Manifest, check_container, lake_key, pointer_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,16 +80,17 @@ def plan_lake(name: str, path: str, container: str, files: str | None = None) ->
             text = f"container {container!r} has no lake {name!r}: jobs.to_parquet(spark, ROOT, name={name!r}, ...) begins one"
             raise InvalidArgument(text, argument="name")
         row = decode_lake(key, entry.value)
+        check_container(name, row, replica.uuid)
         with closing(open_storage(files or row.url, Settings())) as storage:
-            folder = LakeFolder(storage, name)
+            folder = LakeFolder(storage, name, replica.uuid.hex())
             manifest = folder.manifest(pointer_of(row))
             commits = folder.commits(manifest)
             folder.require(commits)
             base = spark_url(storage.url)
-        begin = begin_in(replica, manifest.offsets)
+        begin = manifest.offsets
         if not replica.passes(begin.epoch, begin.lsn):
             raise _left(name, manifest, replica.lsn)
-    urls = [f"{base}/{folder.path(commit.container, file.name)}" for commit in commits for file in commit.files]
+    urls = [f"{base}/{folder.path(file.name)}" for commit in commits for file in commit.files]
     options = {
         "path": path,
         "container": container,

@@ -23,7 +23,6 @@ from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupp
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import LAKE_URL_BYTES_MAX, LakeRow, decode_lake, encode_lake
 from chunkstore.names import ContainerNames, utf8_bytes
-from chunkstore.operations.tables import TableEntry
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.spark.lake_files import (
@@ -33,7 +32,7 @@ from chunkstore.spark.lake_files import (
     LakeFolder,
     Manifest,
     Pointer,
-    begin_in,
+    check_container,
     check_lake_name,
     lake_key,
     pointer_of,
@@ -47,7 +46,7 @@ from chunkstore.spark.stream import Stream
 from chunkstore.spark.write_options import WriteOptions, parse_write_options
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["LakeJob", "Write", "new_bytes", "parse_job", "run_job"]
+__all__ = ["LakeJob", "Write", "new_bytes", "parse_job", "reader_options", "run_job"]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 _FILE_BYTES: Final = 128 * MIB
@@ -108,6 +107,16 @@ def parse_job(root: str, container: str, name: str, url: str, given: Mapping[str
     )
 
 
+def reader_options(job: LakeJob) -> dict[str, str]:
+    """Of the batch reader that reads this job's rows."""
+    options = {"path": job.reader.path, "container": job.reader.container, **job.source}
+    options["failOnDataLoss"] = str(job.reader.fail_on_data_loss).lower()
+    options["minPartitions"] = str(job.reader.min_partitions)
+    if job.reader.partition_bytes is not None:
+        options["maxBytesPerPartition"] = str(job.reader.partition_bytes)
+    return options
+
+
 def new_bytes(job: LakeJob, schema: str) -> dict[str, int]:
     """What a run would take now: bytes of the container, by segment or topic. Raises as ``run_job``; changes nothing."""
     with closing(_Run(job, schema)) as run:
@@ -126,10 +135,9 @@ def run_job(job: LakeJob, schema: str, write: Write, *, clean: bool = False) -> 
     """
     with closing(_Run(job, schema)) as run:
         run.take_over()
-        run.stream.freeze()
         written: list[LakeFile] = []
-        while files := run.step(write):
-            written += files.files
+        while commit := run.step(write):
+            written += commit.files
         if clean:
             run.clean()
         return written
@@ -150,7 +158,9 @@ class _Run:
             self._storage.close()
             raise
         self._container = self._door.uuid.hex()
-        self._folder = LakeFolder(self._storage, job.name)
+        self._folder = LakeFolder(self._storage, job.name, self._container)
+        self._seen: bytes | None = None
+        """The token of the row that the stream's end was chosen for."""
         self._limit = Limit(job.reader.trigger_bytes or _COMMIT_BYTES, job.reader.trigger_rows)
 
     def close(self) -> None:
@@ -163,13 +173,18 @@ class _Run:
             self._door.depose()
 
     def begin(self) -> tuple[dict[str, Any], _State | None]:
-        """Where this run, or its next commit, begins; and what is there."""
+        """Where this run, or its next commit, begins; and what is there. It goes on to what was there at first; another run may have come
+        further meanwhile."""
         state = self._state()
+        token = b"" if state is None else state.row.token
+        if token != self._seen:
+            self.stream.freeze()
+            self._seen = token
         if state is None:
             _check_place(self._storage, self._door.replica, self._job)
             return self.stream.initial(), None
         self._check_same(state)
-        return begin_in(self._door.replica, state.manifest.offsets).to_json(), state
+        return state.manifest.offsets.to_json(), state
 
     def step(self, write: Write) -> Commit | None:
         """One commit; None: there is nothing new."""
@@ -182,17 +197,18 @@ class _Run:
         task = FileTask(self._job.url, self._job.name, self._container, number, token.hex(), self._job.file_bytes)
         try:
             files = () if end == begin else tuple(write(begin, end, task))
-            commit = Commit(number, self._container, token.hex(), files)
+            commit = Commit(number, token.hex(), files)
             self._folder.require([commit])
             newest = None if state is None else (state.manifest, pointer_of(state.row))
             manifest = self._folder.manifest_behind(newest, commit, StreamOffset.from_json(end))
             manifest = manifest._replace(source=self._job.source, schema=self._schema)
-            pointer = self._folder.put(self._container, token.hex(), manifest)
+            pointer = self._folder.put(token.hex(), manifest)
         except BaseException:
             with suppress(ChunkstoreError):  # the next run that cleans takes what is left
-                self._folder.drop(self._container, number, token.hex())
+                self._folder.drop(number, token.hex())
             raise
         self._commit(state, pointer)
+        self._seen = token
         _LOG.info(
             "lake %r: commit %d, %d files, %d rows",
             self._job.name,
@@ -205,12 +221,16 @@ class _Run:
     def clean(self) -> None:
         state = self._state()
         if state is not None:
-            count = self._folder.clean(self._container, self._folder.commits(state.manifest))
+            count = self._folder.clean(self._folder.commits(state.manifest))
             _LOG.info("lake %r: %d leftovers deleted", self._job.name, count)
 
     def _state(self) -> _State | None:
         entry = self._door.row(self._key)
-        return None if entry is None else _state_of(entry, self._folder)
+        if entry is None:
+            return None
+        row = decode_lake(entry.key, entry.value)
+        check_container(self._job.name, row, self._door.uuid)
+        return _State(entry.version, row, self._folder.manifest(pointer_of(row)))
 
     def _check_same(self, state: _State) -> None:
         job = self._job
@@ -226,7 +246,7 @@ class _Run:
     def _commit(self, state: _State | None, pointer: Pointer) -> None:
         row = LakeRow(
             pointer.number,
-            bytes.fromhex(pointer.container),
+            self._door.uuid,
             bytes.fromhex(pointer.token),
             bytes.fromhex(pointer.digest),
             pointer.size_bytes,
@@ -240,10 +260,10 @@ class _Run:
             now = self._state()
             if now is not None and now.row.number >= pointer.number:
                 (ours, *_) = self._folder.commits(now.manifest, pointer.number - 1)
-                if (ours.container, ours.token) == (pointer.container, pointer.token):
+                if ours.token == pointer.token:
                     return
                 with suppress(ChunkstoreError):
-                    self._folder.drop(pointer.container, pointer.number, pointer.token)
+                    self._folder.drop(pointer.number, pointer.token)
             what, remedy = f"lake {self._job.name!r}: version of its row", "another run was faster: run it again"
             found = 0 if now is None else now.version
             raise Conflict(what, expected=version, found=found, remedy=remedy) from error
@@ -255,11 +275,6 @@ class _State(NamedTuple):
     version: int
     row: LakeRow
     manifest: Manifest
-
-
-def _state_of(entry: TableEntry, folder: LakeFolder) -> _State:
-    row = decode_lake(entry.key, entry.value)
-    return _State(entry.version, row, folder.manifest(pointer_of(row)))
 
 
 def _check_place(storage: ChunkStorage, replica: Replica, job: LakeJob) -> None:

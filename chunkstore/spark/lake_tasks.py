@@ -36,11 +36,11 @@ def write_files(task: FileTask, batches: Iterable[pa.RecordBatch]) -> list[LakeF
     with annotated(lake=task.lake):
         storage = open_storage(task.url, Settings())
         try:
-            folder = LakeFolder(storage, task.lake)
+            folder = LakeFolder(storage, task.lake, task.container)
             files: list[LakeFile] = []
             for data, rows in _parquet(batches, task.file_bytes):
                 file = LakeFile(file_name(task.number, task.token), len(data), rows)
-                name = folder.path(task.container, file.name)
+                name = folder.path(file.name)
                 storage.create(name, data)
                 storage.sync([name])
                 files.append(file)

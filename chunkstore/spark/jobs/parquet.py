@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkstore.spark.errors import annotated, original_error
 from chunkstore.spark.lake_files import FileTask, LakeFile
-from chunkstore.spark.lake_runs import LakeJob, new_bytes, parse_job, run_job
+from chunkstore.spark.lake_runs import LakeJob, new_bytes, parse_job, reader_options, run_job
 from chunkstore.spark.lake_tasks import FILES, tell_files
 from chunkstore.spark.mapping import map_batches
 
@@ -71,19 +71,9 @@ def to_parquet(
     return spark.createDataFrame(rows, _WRITTEN)
 
 
-def _reader_options(job: LakeJob) -> dict[str, str]:
-    """Of the batch reader that reads this job's rows."""
-    options = {"path": job.reader.path, "container": job.reader.container, **job.source}
-    options["failOnDataLoss"] = str(job.reader.fail_on_data_loss).lower()
-    options["minPartitions"] = str(job.reader.min_partitions)
-    if job.reader.partition_bytes is not None:
-        options["maxBytesPerPartition"] = str(job.reader.partition_bytes)
-    return options
-
-
 def _schema(spark: SparkSession, job: LakeJob, schema: StructType | str | None) -> str:
     """The columns of the files, as Spark's JSON."""
-    reader = spark.read.format("chunkstore").options(**_reader_options(job), lakeOffsets="null")
+    reader = spark.read.format("chunkstore").options(**reader_options(job), lakeOffsets="null")
     if schema is not None:
         reader = reader.schema(schema)
     return str(reader.load().schema.json())
@@ -94,7 +84,7 @@ class _Writing:
 
     def __init__(self, spark: SparkSession, job: LakeJob) -> None:
         self._spark = spark
-        self._options: Mapping[str, str] = _reader_options(job)
+        self._options: Mapping[str, str] = reader_options(job)
 
     def __call__(self, start: dict[str, Any], end: dict[str, Any], task: FileTask) -> list[LakeFile]:
         options: dict[str, object] = {**self._options, "lakeOffsets": json.dumps([start, end])}
