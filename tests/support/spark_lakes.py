@@ -12,13 +12,15 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 
-from chunkstore.spark import lake_runs
+from chunkstore.changes import TablePut
+from chunkstore.registry import open_storage
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.lake_files import FileTask, LakeFile
 from chunkstore.spark.lake_frame import Halves, plan_lake
 from chunkstore.spark.lake_runs import LakeJob, new_bytes, parse_job, reader_options, run_job
 from chunkstore.spark.lake_tasks import write_files
 from chunkstore.spark.options import parse_options
+from chunkstore.spark.owners import AskerDoor
 from chunkstore.spark.stream import tasks_between
 from tests.support.spark_ground import Ground
 from tests.support.spark_streams import rows_of
@@ -82,18 +84,17 @@ class Killing:
 
     def __init__(self, monkeypatch: Any, step: int, *, after: bool) -> None:
         self.left, self.after = step, after
-        open_storage, door = lake_runs.open_storage, lake_runs.AskerDoor
         killing = self
 
-        class Door(door):  # type: ignore[misc, valid-type]
-            def put(self, once: Any) -> int:
+        class Door(AskerDoor):
+            def put(self, once: TablePut) -> int:
                 return int(killing.call(super().put, once))
 
         def opened(url: str, settings: Any) -> Any:
             return _Storage(open_storage(url, settings), killing)
 
-        monkeypatch.setattr(lake_runs, "AskerDoor", Door)
-        monkeypatch.setattr(lake_runs, "open_storage", opened)
+        monkeypatch.setattr("chunkstore.spark.lake_runs.AskerDoor", Door)
+        monkeypatch.setattr("chunkstore.spark.lake_runs.open_storage", opened)
         monkeypatch.setattr("chunkstore.spark.lake_tasks.open_storage", opened)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -33,6 +33,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: lakes are not t
 
 from chunkstore.spark import lake_runs
 from chunkstore.spark.lake_frame import plan_lake, spark_url
+from chunkstore.spark.owners import AskerDoor
 from tests.support.spark_lakes import Killing, Lake, run_until_killed
 
 Store = chunkstore.ChunkedSegmentStorage
@@ -67,7 +68,9 @@ class Log:
 
 
 def lines(ground: Ground, **given: object) -> Lake:
-    return Lake(ground, segmentsPattern="log-.*", framing="lines", **given)
+    lake = Lake(ground, segmentsPattern="log-.*", framing="lines")
+    lake.given |= given
+    return lake
 
 
 @contextmanager
@@ -227,7 +230,7 @@ def test_a_commit_that_was_asked_for_twice_and_overtaken_has_happened(
     log, lake, other = Log(store), lines(ground), lines(ground)
     log.add("log-a")
 
-    class Door(lake_runs.AskerDoor):
+    class Door(AskerDoor):
         def put(self, once: TablePut) -> int:
             super().put(once)
             monkeypatch.undo()
@@ -235,7 +238,7 @@ def test_a_commit_that_was_asked_for_twice_and_overtaken_has_happened(
             other.run()
             raise Conflict("row", expected=1, found=2)
 
-    monkeypatch.setattr(lake_runs, "AskerDoor", Door)
+    monkeypatch.setattr("chunkstore.spark.lake_runs.AskerDoor", Door)
     monkeypatch.setenv("XDG_CACHE_HOME", str(ground.path / "caches"))
     assert sum(file.rows for file in lake.run()) == 3
     assert lake.rows() == log.rows
