@@ -198,7 +198,8 @@ class LakeFolder:
 
     def require(self, commits: Sequence[Commit]) -> None:
         """Raise ``Damaged`` unless all files of these commits are there, with their lengths."""
-        there = {name: size for name, size in self._listed() if name.startswith("f")}
+        begin = "f" if len(commits) != 1 else f"f{commits[0].number:010}-{commits[0].token}"
+        there = dict(self._listed(begin))
         for file in (file for commit in commits for file in commit.files):
             found = there.get(file.name)
             if found != file.size_bytes:
@@ -231,10 +232,9 @@ class LakeFolder:
             for item in list(iter_listing(self._storage, prefix)):
                 self._storage.delete(item.name)
 
-    def _listed(self) -> Iterator[tuple[str, int]]:
-        prefix = self.path("")
-        for item in iter_listing(self._storage, prefix):
-            yield item.name[len(prefix) :], item.length
+    def _listed(self, begin: str = "") -> Iterator[tuple[str, int]]:
+        for item in iter_listing(self._storage, self.path(begin)):
+            yield item.name.rpartition("/")[2], item.length
 
 
 def _manifest_name(number: int, token: str) -> str:

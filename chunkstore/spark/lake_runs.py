@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
@@ -55,13 +56,13 @@ _COMMIT_BYTES: Final = 16 * GIB
 _TOKEN_BYTES: Final = 8
 _OWNERS: Final = ("takeOver", "ownerIdleS")
 _OPTIONS: Final = (
-    *(name for name in STREAM_OPTIONS if name not in ("path", "container", "pinProgress")),
+    *(name for name in STREAM_OPTIONS if name not in ("path", "container")),
     *_OWNERS,
     "fileBytes",
 )
 _OF_A_RUN: Final = (
     *("minPartitions", "maxBytesPerPartition", "startingOffsets", "failOnDataLoss", "maxBytesPerTrigger"),
-    *("maxOffsetsPerTrigger", *_OWNERS, "fileBytes"),
+    *("maxOffsetsPerTrigger", "pinProgress", *_OWNERS, "fileBytes"),
 )
 """These may differ from run to run; all others say what the rows are."""
 
@@ -119,7 +120,7 @@ def reader_options(job: LakeJob) -> dict[str, str]:
 
 def new_bytes(job: LakeJob, schema: str) -> dict[str, int]:
     """What a run would take now: bytes of the container, by segment or topic. Raises as ``run_job``; changes nothing."""
-    with closing(_Run(job, schema)) as run:
+    with closing(_Run(job._replace(reader=replace(job.reader, pin_progress=False)), schema)) as run:
         begin, _ = run.begin()
         end = run.stream.latest(begin, Limit())
         return _sizes(run.stream.tasks(begin, end))
@@ -209,6 +210,7 @@ class _Run:
             raise
         self._commit(state, pointer)
         self._seen = token
+        self.stream.commit(end)
         _LOG.info(
             "lake %r: commit %d, %d files, %d rows",
             self._job.name,

@@ -149,7 +149,7 @@ class Stream:
         if not self._options.pin_progress or runtime.monotonic_s() < self._moves_at_s:
             return
         with self._working() as replica:
-            reached = StreamOffset.from_json(end)
+            reached, self._planned = StreamOffset.from_json(end), True
             replica.refresh()
             if not self._pins(reached).move(self._follower.pinned(replica, reached)):
                 self._moves_at_s = runtime.monotonic_s() + _MOVE_AGAIN_S

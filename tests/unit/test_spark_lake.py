@@ -181,6 +181,20 @@ def test_files_have_a_bound_and_checksums(ground: Ground, store: Store) -> None:
         lake.rows()
 
 
+def test_what_is_not_written_yet_can_be_kept(ground: Ground, store: Store) -> None:
+    log, lake = Log(store), lines(ground, pinProgress=True)
+    log.add("log-a")
+    lake.new_bytes()
+    assert store.pins() == []
+    for _ in range(2):
+        lake.run()
+        [pin] = store.pins()
+        assert dict(pin.offsets) == {"log-a": store.info("log-a").length}
+        log.add("log-a")
+    assert lake.rows() == log.rows
+    assert len(store.pins()) == 1
+
+
 # What ends in the middle
 
 
@@ -424,7 +438,7 @@ def test_a_lake_stays_as_it_began(ground: Ground, store: Store) -> None:
         ({"url": ""}, InvalidArgument, "where do the files go"),
         ({"url": "memory://x"}, Unsupported, "one process"),
         ({"segmentz": "a"}, InvalidArgument, "did you mean 'segments'"),
-        ({"pinProgress": True}, InvalidArgument, "unknown option 'pinProgress'"),
+        ({"pinS": 7}, InvalidArgument, "unknown option 'pinS'"),
         ({"fileBytes": 0}, InvalidArgument, "'fileBytes' must be"),
         ({"lsnAsOf": 7}, InvalidArgument, "unknown option 'lsnAsOf'"),
         ({"ownerIdleS": "soon"}, InvalidArgument, "ownerIdleS"),
