@@ -5,8 +5,8 @@ run has found it. So of two runs at once one is refused, and whatever is killed,
 none. Leaves out: reading and writing rows, which ``write`` does (``lake_tasks``); Spark (``jobs.parquet``).
 
 Assumes: nobody but this changes files that count, or the row; and where a row is, the bytes below its positions are that history's: they
-were committed before it. A run that was planned before a restore in place, and committed after, breaks that; ``Stream`` refuses to go on
-from there.
+were committed before it, which is looked at before the commit. A restore in place between that look at history and the commit breaks
+that; ``Stream`` refuses to go on from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from chunkstore import runtime
 from chunkstore.changes import TablePut
 from chunkstore.config import GIB, MIB, Settings
-from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, RolledBack, Unsupported
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import LAKE_URL_BYTES_MAX, LakeRow, decode_lake, encode_lake
 from chunkstore.names import ContainerNames, utf8_bytes
@@ -61,8 +61,8 @@ _OPTIONS: Final = (
     "fileBytes",
 )
 _OF_A_RUN: Final = (
-    *("minPartitions", "maxBytesPerPartition", "startingOffsets", "failOnDataLoss", "maxBytesPerTrigger"),
-    *("maxOffsetsPerTrigger", "pinProgress", *_OWNERS, "fileBytes"),
+    *("minPartitions", "maxBytesPerPartition", "startingOffsets", "startingTimestamp", "failOnDataLoss"),
+    *("maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress", *_OWNERS, "fileBytes"),
 )
 """These may differ from run to run; all others say what the rows are."""
 
@@ -93,6 +93,8 @@ def parse_job(root: str, container: str, name: str, url: str, given: Mapping[str
     values = known_values(texts, _OPTIONS)
     where = {"path": root, "container": container}
     planning = {key: value for key, value in values.items() if key not in (*_OWNERS, "fileBytes")}
+    if "startingTimestamp" not in planning:
+        planning.setdefault("startingOffsets", "earliest")
     asking = {key: value for key, value in values.items() if key in _OWNERS}
     file_bytes = values.get("fileBytes", str(_FILE_BYTES)).strip()
     if not (file_bytes.isascii() and file_bytes.isdigit() and 1 <= int(file_bytes[:20]) <= _FILE_BYTES_MAX):
@@ -102,7 +104,7 @@ def parse_job(root: str, container: str, name: str, url: str, given: Mapping[str
         name,
         url,
         {key: value for key, value in values.items() if key not in _OF_A_RUN},
-        parse_options({"startingOffsets": "earliest", **planning, **where}, stream=True),
+        parse_options({**planning, **where}, stream=True),
         parse_write_options({**asking, **where}, streaming=False),
         int(file_bytes),
     )
@@ -203,6 +205,7 @@ class _Run:
             newest = None if state is None else (state.manifest, pointer_of(state.row))
             manifest = self._folder.manifest_behind(newest, commit, StreamOffset.from_json(end))
             manifest = manifest._replace(source=self._job.source, schema=self._schema)
+            self._require_history(manifest.offsets)
             pointer = self._folder.put(token.hex(), manifest)
         except BaseException:
             with suppress(ChunkstoreError):  # the next run that cleans takes what is left
@@ -244,6 +247,15 @@ class _Run:
             if expected != found:
                 remedy = "a lake stays as it began: give the same, or another name"
                 raise Conflict(f"lake {job.name!r}: {what}", expected=expected, found=found, remedy=remedy)
+
+    def _require_history(self, reached: StreamOffset) -> None:
+        """Raise ``RolledBack`` where what was written is of a history that the container has left since."""
+        self._door.row(self._key)
+        replica = self._door.replica
+        if not replica.passes(reached.epoch, reached.lsn):
+            text = f"container {replica.container!r} was restored to before what this run has written: run it again"
+            lsn = replica.lsn
+            raise RolledBack(text, object=f"lake {self._job.name}", lsn_seen=reached.lsn, lsn_now=lsn)
 
     def _commit(self, state: _State | None, pointer: Pointer) -> None:
         row = LakeRow(

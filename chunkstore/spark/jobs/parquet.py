@@ -44,9 +44,9 @@ def to_parquet(
     ``options``: those of ``spark.readStream`` that say what the rows are (``segments`` and its like, ``framing``, ``columns``...), which
     stay the same from run to run; ``failOnDataLoss``, ``minPartitions``, ``maxBytesPerPartition``; ``fileBytes``, of a file, about (128
     MiB, as long as a partition has so many); ``maxBytesPerTrigger`` and ``maxOffsetsPerTrigger``, of a commit (16 GiB); ``takeOver``,
-    ``ownerIdleS`` as of a sink. ``schema``: of the rows, where options have rows that a schema says. ``dry_run``: writes nothing, and
-    returns the segments or topics that have something new, with its bytes. ``clean``: deletes what runs that failed have left,
-    afterwards; **not** where a copy of the root that bears the same uuid writes a lake of this name to the same ``path``.
+    ``ownerIdleS`` as of a sink. ``schema``: of the values, with ``valueFormat=json``, as option ``valueSchema``. ``dry_run``: writes
+    nothing, and returns the segments or topics that have something new, with its bytes. ``clean``: deletes what runs that failed have
+    left, afterwards; **not** where a copy of the root that bears the same uuid writes a lake of this name to the same ``path``.
 
     The first run begins at ``startingOffsets`` (earliest); later ones where the last one ended. What is new is as of the start of the
     run. It is read by the rules of a stream: lines that have ended, whole blocks of topics. This process needs access to ``root`` and
@@ -58,11 +58,12 @@ def to_parquet(
     ``OutcomeUnknown`` (the last commit may have happened, or may yet), and what asking the owner, reading and the storage raise. Atomic
     in each commit, durable. Retry: safe, at any time and from anywhere.
     """
-    job = parse_job(root, container, name, path, options)
+    if schema is not None:
+        options["valueSchema"] = _as_json(spark, schema)
     with annotated(container=container, lake=name):
-        columns = _schema(spark, job, schema)
-        if dry_run:
-            rows: list[tuple[str, int, int | None]]
+        job = parse_job(root, container, name, path, options)
+        columns = _columns(spark, job)
+        rows: list[tuple[str, int, int | None]]
         if dry_run:
             rows = [(item, size, None) for item, size in new_bytes(job, columns).items()]
         else:
@@ -71,12 +72,14 @@ def to_parquet(
     return spark.createDataFrame(rows, _WRITTEN)
 
 
-def _schema(spark: SparkSession, job: LakeJob, schema: StructType | str | None) -> str:
+def _as_json(spark: SparkSession, schema: StructType | str) -> str:
+    """A schema as option ``valueSchema`` has it; only a session can read DDL."""
+    return str((spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema).json())
+
+
+def _columns(spark: SparkSession, job: LakeJob) -> str:
     """The columns of the files, as Spark's JSON."""
-    reader = spark.read.format("chunkstore").options(**reader_options(job), lakeOffsets="null")
-    if schema is not None:
-        reader = reader.schema(schema)
-    return str(reader.load().schema.json())
+    return str(spark.read.format("chunkstore").options(**reader_options(job), lakeOffsets="null").load().schema.json())
 
 
 class _Writing:
