@@ -293,7 +293,8 @@ class _State(NamedTuple):
 
 def _check_place(storage: ChunkStorage, replica: Replica, job: LakeJob) -> None:
     """Before the first commit: the folder is nobody's. Raises ``InvalidArgument``."""
-    folder, own = f"{storage.url}/{job.name}", f"{replica.storage.url}/{replica.container}"
+    base, root = (url.partition("?")[0] for url in (storage.url, replica.storage.url))
+    folder, own = f"{base}/{job.name}", f"{root}/{replica.container}"
     if f"{folder}/".startswith(f"{own}/") or storage.exists(ContainerNames(job.name).format):
         raise InvalidArgument(f"{folder} is a container's own folder: choose another path or name", argument="path")
     if utf8_bytes(storage.url) > LAKE_URL_BYTES_MAX:
