@@ -7,7 +7,8 @@ a run goes on (``lake_runs``); reading (``lake_frame``).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,21 @@ def _as_json(spark: SparkSession, schema: StructType | str) -> str:
 
 def _columns(spark: SparkSession, job: LakeJob) -> str:
     """The columns of the files, as Spark's JSON."""
-    return str(spark.read.format("chunkstore").options(**reader_options(job), lakeOffsets="null").load().schema.json())
+    with _told():
+        frame = spark.read.format("chunkstore").options(**reader_options(job), lakeOffsets="null").load()
+        return str(frame.schema.json())
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What Spark raises is what was raised behind it, where that is ours."""
+    try:
+        yield
+    except Exception as error:
+        cause = original_error(error)
+        if cause is None:
+            raise
+        raise cause from error
 
 
 class _Writing:
@@ -91,11 +106,6 @@ class _Writing:
 
     def __call__(self, start: dict[str, Any], end: dict[str, Any], task: FileTask) -> list[LakeFile]:
         options: dict[str, object] = {**self._options, "lakeOffsets": json.dumps([start, end])}
-        try:
+        with _told():
             rows = map_batches(self._spark, partial(tell_files, task), FILES, **options).collect()
-        except Exception as error:
-            cause = original_error(error)
-            if cause is None:
-                raise
-            raise cause from error
         return [LakeFile(row.file, row.bytes, row.rows) for row in rows]
