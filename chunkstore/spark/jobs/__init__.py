@@ -1,0 +1,12 @@
+"""Jobs on a container whose bytes executors move: ``offload``, ``scrub`` and ``copy`` (docs/guide-spark.md, "Jobs"; decision 0030).
+
+Each plans in the driver, calls its tasks through ``running``, commits through the container's owner, and gives a frame of what it did. Only
+``running`` and ``offload`` know pyspark; all of them can be run by any ``Runner``.
+"""
+
+from chunkstore.spark.jobs.copy import copy
+from chunkstore.spark.jobs.offload import offload
+from chunkstore.spark.jobs.running import JobFailed
+from chunkstore.spark.jobs.scrub import scrub
+
+__all__ = ["JobFailed", "copy", "offload", "scrub"]
