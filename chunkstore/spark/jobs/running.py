@@ -194,8 +194,8 @@ def run_frame(frame: DataFrame, title: str, meter: _Meter | None = None) -> list
         except BaseException as error:  # noqa: BLE001  (the caller raises it)
             failures.append(error)
 
-    target: Any = inheritable_thread_target(spark) if remote else inheritable_thread_target
-    task = runtime.spawn(target(collect), "chunkstore-spark-job")
+    inheriting: Any = inheritable_thread_target(spark)
+    task = runtime.spawn(inheriting(collect), "chunkstore-spark-job")
     try:
         while task.is_alive():
             task.join(_POLL_S)
