@@ -131,7 +131,7 @@ def test_an_interrupted_driver_cancels_its_tasks(spark: Any) -> None:
     with pytest.raises(Interrupted):
         running.OnSpark(spark, "interrupted", told)(call, [0, 1], [1, 1])
     tracker = spark.sparkContext.statusTracker()
-    wait_for(lambda: not tracker.getActiveJobsIds())
+    wait_for(lambda: not tracker.getActiveJobsIds(), 120)
 
 
 def test_a_driver_killed_in_the_middle_of_two_jobs(
@@ -151,7 +151,7 @@ def test_a_driver_killed_in_the_middle_of_two_jobs(
     ):
         try:
             names = "held_bring", "held_write_files"
-            wait_for(lambda: driver.poll() is not None or all((home / name).exists() for name in names), 120)
+            wait_for(lambda: driver.poll() is not None or all((home / name).exists() for name in names), 300)
             assert driver.poll() is None, (home / "log").read_text()[-3000:]
         finally:
             os.killpg(driver.pid, signal.SIGKILL)

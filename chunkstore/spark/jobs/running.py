@@ -166,6 +166,9 @@ def this_attempt() -> Attempt:
     """On an executor: that of the task that runs here."""
     from pyspark import TaskContext
 
+    from chunkstore.spark.tasks import settle_process
+
+    settle_process()
     context = TaskContext.get()
     assert context is not None
     return Attempt(context.taskAttemptId(), context.attemptNumber())
