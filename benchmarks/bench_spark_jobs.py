@@ -124,7 +124,7 @@ def main() -> None:
     with scratch(options.dir) as path:
         spark = start_session(path, java_options="-XX:+UseParallelGC")
         ground = Ground(spark, path, (256 if options.quick else 2048) * MIB)
-        measure(report, ground, 1 if options.quick else 5)
+        measure(report, ground, 1 if options.quick else 3)
         ground.store.close()
         spark.stop()
     report.save()

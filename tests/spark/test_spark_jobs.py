@@ -98,8 +98,9 @@ def test_frames_of_all_jobs(
     ledgers = [item.ledger for item in reader.ledgers("t")]
     assert [int(entry.payload) for ledger in ledgers for entry in reader.read("t", ledger)] == list(range(1000))
     entries = spark.range(10).selectExpr("7L AS ledger", "id AS entry", "cast('x' AS binary) AS payload").coalesce(1)
-    assert jobs.offload(spark, entries, root, "other", dry_run=True).first().entries == 10
-    assert jobs.offload(spark, entries, root, "other").first().entries == 10
+    for dry_run in (True, False):
+        [row] = jobs.offload(spark, entries, root, "other", dry_run=dry_run).collect()
+        assert row.entries == 10
     with pytest.raises(chunkstore.Conflict):
         jobs.offload(spark, entries, root, "other")
     with pytest.raises(chunkstore.InvalidArgument, match="columns"):
