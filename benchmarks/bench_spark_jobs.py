@@ -123,7 +123,7 @@ def main() -> None:
     report = Report("spark_jobs-quick" if options.quick else "spark_jobs")
     with scratch(options.dir) as path:
         spark = start_session(path, java_options="-XX:+UseParallelGC")
-        ground = Ground(spark, path, (256 if options.quick else 2048) * MIB)
+        ground = Ground(spark, path, (256 if options.quick else 4096) * MIB)
         measure(report, ground, 1 if options.quick else 3)
         ground.store.close()
         spark.stop()
