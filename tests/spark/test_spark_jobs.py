@@ -103,6 +103,8 @@ def test_frames_of_all_jobs(
         assert row.entries == 10
     with pytest.raises(chunkstore.Conflict):
         jobs.offload(spark, entries, root, "other")
+    with pytest.raises(chunkstore.InvalidArgument, match="cast"):
+        jobs.offload(spark, spark.range(3).selectExpr("id AS value"), root, "t")
     with pytest.raises(chunkstore.InvalidArgument, match="columns"):
         jobs.offload(spark, frame, root, "t")
     assert list(store.sessions()) == []

@@ -1,7 +1,7 @@
 """Jobs on a container whose bytes executors move: ``offload``, ``scrub`` and ``copy`` (docs/guide-spark.md, "Jobs"; decision 0030).
 
-Each plans in the driver, calls its tasks through ``running``, commits through the container's owner, and gives a frame of what it did. Only
-``running`` and ``offload`` know pyspark; all of them can be run by any ``Runner``.
+Each plans in the driver, calls its tasks through ``running``, which alone knows pyspark, commits through the container's owner, and gives a
+frame of what it did.
 """
 
 from chunkstore.spark.jobs.copy import copy

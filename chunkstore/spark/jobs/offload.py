@@ -30,7 +30,7 @@ from chunkstore.spark.committing import Job, commit_job, give_up, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.owners import AskerDoor
-from chunkstore.spark.write_options import Columns, WriteOptions, parse_write_options
+from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -399,6 +399,9 @@ def _offload_frame(
             "in their order; drop what is not to be stored"
         )
         raise InvalidArgument(text, argument="source")
+    kinds = dict(frame.dtypes)
+    given = {"ledger": "bigint", "entry": "bigint", "payload": kinds["value"]} if plain else kinds
+    check_columns(list(given.items()), options)
     if dry_run:
         sums = frame.selectExpr(
             "count(1) AS entries", f"coalesce(sum(octet_length({chosen[-1]})), 0) AS size"
@@ -423,12 +426,8 @@ def _frame_task(
     plan: WritePlan, first_ledger: int | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
         attempt = this_attempt()
-        rows = _Counted(batches if first_ledger is None else _numbered(batches, first_ledger + context.partitionId()))
+        rows = _Counted(batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition))
         written = _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number, rows.rows)
         yield pa.record_batch([pa.array([pickle.dumps(written)], pa.binary())], names=["message"])
 

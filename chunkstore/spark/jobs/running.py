@@ -62,11 +62,12 @@ class JobFailed(ChunkstoreError):
 
 
 class Attempt(NamedTuple):
-    """Which call of a task this is. ``id`` differs between all of a Spark application; ``number``: 0, and more where it was tried
-    before."""
+    """Which call of a task this is. ``id`` differs between all of a Spark application; ``number``: 0, and more where it was tried before.
+    ``partition``: of the frame that is worked on."""
 
     id: int
     number: int
+    partition: int = 0
 
 
 class Runner(Protocol):
@@ -171,7 +172,7 @@ def this_attempt() -> Attempt:
     settle_process()
     context = TaskContext.get()
     assert context is not None
-    return Attempt(context.taskAttemptId(), context.attemptNumber())
+    return Attempt(context.taskAttemptId(), context.attemptNumber(), context.partitionId())
 
 
 def run_frame(frame: DataFrame, title: str, meter: _Meter | None = None) -> list[Any]:
