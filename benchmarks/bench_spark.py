@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import chunkstore
-from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.harness import Report, median, processor_s, scratch, time_s
 from chunkstore.config import KIB, MIB
 from chunkstore.pulsar import OffloadWriter, plan
 from chunkstore.spark import map_batches
@@ -68,28 +68,6 @@ def build(path: Path, total: int, entry_bytes: int) -> tuple[str, list[str], Pat
             pq.write_table(table, parquet / f"{number}.parquet", compression="none", use_dictionary=["topic", "ledger"])
         segments = [part.segment for part in plan(store, TOPIC)]
     return root, segments, parquet
-
-
-def _processor_s() -> float:
-    """Processor time of this process and all its descendants, those that ended included, in seconds (Linux)."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                text = Path("/proc", name, "stat").read_text(encoding="ascii", errors="replace")
-            except OSError:
-                continue
-            fields = text.rpartition(")")[2].split()
-            parents[int(name)] = int(fields[1])
-            ticks[int(name)] = sum(map(int, fields[11:15]))
-    total = 0
-    for process, used in ticks.items():
-        ancestor = process
-        while ancestor in parents and ancestor != os.getpid():
-            ancestor = parents[ancestor]
-        total += used if ancestor == os.getpid() else 0
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 class Taken(NamedTuple):
@@ -147,10 +125,10 @@ def measure(
     times: dict[str, list[Taken]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(cases), len(cases)):
-            began, used = time_s(), _processor_s()
+            began, used = time_s(), processor_s()
             found = cases[name]()
             if number:  # the first round warms the JVM up
-                times[name].append(Taken(time_s() - began, _processor_s() - used))
+                times[name].append(Taken(time_s() - began, processor_s() - used))
             assert name == "segments" or found[0] == count, f"{name}: {found} rows of {count}"
     mapped_case = f"ledgers by map_batches, {entry_bytes} B entries"
     _ratio(report, mapped_case, times["parquet"], times["map_batches"], total, MAPPED_TARGETS[entry_bytes])

@@ -108,6 +108,8 @@ ROOMS = {
         "chunkstore.spark.chunks_out",
         "chunkstore.spark.foreach",
         "chunkstore.spark.lake_tasks",
+        "chunkstore.spark.jobs.offload",
+        "chunkstore.spark.jobs.running",
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.ledgers_out",
         "chunkstore.spark.mapping",

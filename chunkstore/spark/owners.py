@@ -26,6 +26,7 @@ from chunkstore.logs import without_credentials
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.records import Pin
 from chunkstore.replica import Replica
 from chunkstore.spark.write_options import WriteOptions
 
@@ -105,6 +106,14 @@ class AskerDoor(AskedDoor):
             )
 
         self._asked(call)
+
+    def pin(self, name: str, note: str, expires_s: float) -> Pin:
+        """Keep the present state restorable. Raises as ``Asker.pin``. Retry: safe."""
+        return self._asked(lambda wait_s: self._asker.pin(name, note, expires_s, wait_s=wait_s))
+
+    def unpin(self, name: str) -> bool:
+        """Give it up. Raises as ``Asker.unpin``. Retry: safe."""
+        return self._asked(lambda wait_s: self._asker.unpin(name, wait_s=wait_s))
 
     def depose(self) -> None:
         """Have a server of ours own the container, unless one does. Raises ``StorageUnavailable`` where it does not come to serve."""

@@ -16,7 +16,7 @@ from chunkstore.spark.plan import ReadTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Partition", "read_partition"]
+__all__ = ["Partition", "read_partition", "settle_process"]
 
 
 class Partition(InputPartition):
@@ -28,7 +28,7 @@ class Partition(InputPartition):
 
 
 @cache
-def _settle_process() -> None:
+def settle_process() -> None:
     """Once in an executor's Python process: take what is loaded by now out of the garbage collector's sight.
 
     Spark's workers collect garbage after every task; going through all that pandas, pyarrow and the like keep for good took
@@ -47,7 +47,7 @@ def read_partition(
     from chunkstore.spark.batches import Column, read_task
     from chunkstore.spark.tables import table_batches
 
-    _settle_process()
+    settle_process()
     task = partition.task
     found = (
         table_batches(task, columns)
