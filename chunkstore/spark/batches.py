@@ -19,6 +19,8 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage, routed
+from chunkstore.spark.chunk_times import ChunkTimes
+from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span
@@ -41,6 +43,8 @@ _TYPES: Final = {
     "ledger": pa.int64(),
     "entry": pa.int64(),
     "payload": pa.binary(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }
 
 
@@ -65,11 +69,12 @@ def read_task(
     ledger (``chunkstore.spark.errors``).
     """
     schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
+    times = {item.segment: item for item in task.times}
     segments = [run for run in task.runs if isinstance(run, SegmentRun)]
     has_lines = any(run.cut is not None and run.cut.line_bytes_max for run in segments)
     if "value" not in schema.names and len(segments) == len(task.runs) and not has_lines:
         for segment in segments:
-            yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema)
+            yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema, times.get(segment.segment))
         return
     with annotated(container=task.container, lsn=task.lsn):
         settings = Settings()
@@ -82,9 +87,9 @@ def read_task(
                 if isinstance(run, LedgerRun):
                     from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
 
-                    yield from ledger_batches(run, reader, schema)
+                    yield from ledger_batches(run, reader, schema, times.get(run.segment))
                 else:
-                    yield from _segment_batches(run.segment, _rows(run, reader), schema)
+                    yield from _segment_batches(run.segment, _rows(run, reader), schema, times.get(run.segment))
         except ChunkNotFound:
             check_place(storage, container=task.container, uuid=task.uuid)
             raise
@@ -120,28 +125,34 @@ def _rows_of_chunks(spans: Iterable[Span]) -> Iterator[Rows]:
             begin = end
 
 
-def _segment_batches(segment: str, found: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _segment_batches(
+    segment: str, found: Iterable[Rows], schema: pa.Schema, times: ChunkTimes | None
+) -> Iterator[pa.RecordBatch]:
     held = Rows([], [])
     held_bytes = 0
     for rows in found:
         size = sum(map(len, rows.values))
         if held.offsets and (held_bytes + size > BATCH_BYTES or len(held.offsets) >= _ROWS_MAX):
-            yield _segment_batch(segment, held, schema)
+            yield _segment_batch(segment, held, schema, times)
             held, held_bytes = Rows([], []), 0
         held.offsets.extend(rows.offsets)
         held.values.extend(rows.values)
         held_bytes += size
     if held.offsets:
-        yield _segment_batch(segment, held, schema)
+        yield _segment_batch(segment, held, schema, times)
 
 
-def _segment_batch(segment: str, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+def _segment_batch(segment: str, rows: Rows, schema: pa.Schema, times: ChunkTimes | None) -> pa.RecordBatch:
+    topic, partition = split_partition(segment)
+    same = {"segment": segment, "topic": topic, "partition": partition}
     columns: list[pa.Array] = []
-    for name in schema.names:
-        if name == "segment":
-            columns.append(pa.repeat(pa.scalar(segment, pa.string()), len(rows.offsets)))
-        elif name == "offset":
+    for field in schema:
+        if field.name in same:
+            columns.append(pa.repeat(pa.scalar(same[field.name], field.type), len(rows.offsets)))
+        elif field.name == "offset":
             columns.append(pa.array(rows.offsets, pa.int64()))
+        elif times is not None and field.name == "timestamp":
+            columns.append(pa.array(map(times.at, rows.offsets), field.type))
         else:
             columns.append(_binary(rows.values))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -16,6 +16,8 @@ from chunkstore.spark.plan import ReadTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from chunkstore.spark.json_rows import JsonRows
+
 __all__ = ["Partition", "read_partition"]
 
 
@@ -39,9 +41,10 @@ def _settle_process() -> None:
 
 
 def read_partition(
-    partition: InputPartition, columns: Sequence[tuple[str, bool]], mapped: Mapped | None
+    partition: InputPartition, columns: Sequence[tuple[str, bool]], steps: Sequence[JsonRows | Mapped]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task as Arrow batches, or what a function makes of them. Raises as ``read_task`` and ``Mapped.batches``."""
+    """The rows of one task as Arrow batches, and what the steps make of them, one after the other. Raises as ``read_task`` and their
+    ``batches``."""
     if not isinstance(partition, Partition):
         return iter(())  # Spark asks for one nameless partition where there are none
     from chunkstore.spark.batches import Column, read_task
@@ -54,4 +57,6 @@ def read_partition(
         if isinstance(task, TableTask)
         else read_task(task, [Column(*column) for column in columns])
     )
-    return found if mapped is None else mapped.batches(found)
+    for step in steps:
+        found = step.batches(found)
+    return found
