@@ -9,16 +9,22 @@ along. What becomes of a record depends on its bytes alone. Leaves out: which ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from chunkstore.checksum import BytesLike
 from chunkstore.errors import InvalidArgument
+from chunkstore.spark.batches import Lines, segment_column
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.framing import Rows
 from chunkstore.spark.json_lines import BLANK, parse_record
+from chunkstore.spark.line_ends import NEWLINE
 
 __all__ = ["CORRUPT", "JsonColumn", "JsonRows"]
 
@@ -27,6 +33,9 @@ CORRUPT: Final = "_corrupt_record"
 _ONE_BY_ONE: Final = 16
 """So many records are not halved again: a call of the block parser costs as much as these."""
 _SPACE: Final = " \t\r\n"
+_OPEN, _CLOSE = b"{}"
+RawColumn: TypeAlias = Callable[[str], pa.Array]
+"""Gives a column of the raw rows."""
 
 
 class JsonColumn(NamedTuple):
@@ -48,6 +57,7 @@ class JsonRows:
         self._value = value
         self._place = tuple(place)
         self._fail_fast = fail_fast
+        self._of_lines = "segment" in place
         wanted = [column.field for column in columns if not column.is_native and column.field.name != CORRUPT]
         self._kind = pa.struct(wanted)
         self._options = pj.ParseOptions(explicit_schema=pa.schema(wanted), unexpected_field_behavior="ignore")
@@ -59,40 +69,56 @@ class JsonRows:
         own = {column.field.name: column.field.nullable for column in self._columns if column.is_native}
         return list({**dict.fromkeys((*self._place, self._value), True), **own}.items())
 
+    def of_lines(self, lines: Lines) -> pa.RecordBatch:
+        """The typed rows of some lines of a segment. Raises as ``batches``."""
+        with annotated():
+            found = self._lines(lines.data)
+            if found is not None:
+                parsed, begins = found
+                return self._typed(parsed, {}, lambda name: _column(lines, (begins + lines.offset).tolist(), name))
+            values = lines.data.split(NEWLINE)
+            starts = list(accumulate((len(value) + 1 for value in values[:-1]), initial=lines.offset))
+            return self._looked_at(pa.array(values, pa.binary()), lambda name: _column(lines, starts, name), True)
+
     def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The typed rows. Raises ``InvalidArgument`` that names the record, where one does not fit and this is not allowed."""
+        """The typed rows of entries, each a record; those ``of_lines`` go through.
+
+        Raises ``InvalidArgument`` that names the record, where one does not fit and this is not allowed."""
         with annotated():
             for batch in found:
-                rows = self._parsed(batch)
+                rows = batch if self._of_lines else self._looked_at(batch.column(self._value), batch.column, False)
                 if rows.num_rows:
                     yield rows
 
-    def _parsed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values = batch.column(self._value)
+    def _looked_at(self, values: pa.Array, raw: RawColumn, skips_blank: bool) -> pa.RecordBatch:
+        """The rows of these records, of which some may not fit."""
         parts: list[pa.StructArray] = []
         bad: dict[int, str] = {}
         self._parse(values, 0, len(values), parts, bad)
-        parsed = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        blank = {row for row, why in bad.items() if why == BLANK} if "segment" in self._place else set()
+        blank = {row for row, why in bad.items() if why == BLANK} if skips_blank else set()
         for row in blank:
             del bad[row]
-        if bad and self._fail_fast:
-            self._refuse(batch, bad)
-        columns: list[pa.Array] = []
-        for field, is_native in self._columns:
-            if is_native:
-                columns.append(batch.column(field.name))
-            elif field.name == CORRUPT:
-                texts = [
-                    values[row].as_py().decode(errors="replace") if row in bad else None for row in range(len(values))
-                ]
-                columns.append(pa.array(texts, field.type) if bad else pa.nulls(len(values), field.type))
-            else:
-                columns.append(parsed.field(field.name))
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        rows = self._typed(pa.concat_arrays(parts), bad, raw)
         if not blank:
             return rows
         return rows.take(pa.array([row for row in range(len(values)) if row not in blank], pa.int64()))
+
+    def _typed(self, parsed: pa.StructArray, bad: dict[int, str], raw: RawColumn) -> pa.RecordBatch:
+        if bad and self._fail_fast:
+            self._refuse(bad, raw)
+        columns: list[pa.Array] = []
+        for field, is_native in self._columns:
+            if is_native:
+                columns.append(raw(field.name))
+            elif field.name == CORRUPT and bad:
+                texts: list[str | None] = [None] * len(parsed)
+                values = raw(self._value)
+                for row in bad:
+                    texts[row] = values[row].as_py().decode(errors="replace")
+                columns.append(pa.array(texts, field.type))
+            else:
+                columns.append(pa.nulls(len(parsed), field.type) if field.name == CORRUPT else parsed.field(field.name))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _parse(self, values: pa.Array, low: int, high: int, parts: list[pa.StructArray], bad: dict[int, str]) -> None:
         """Add the fields of the records ``[low, high)``, and what is wrong with which of them."""
@@ -116,30 +142,55 @@ class JsonRows:
         """The fields of all these records; None where one of them is to be looked at by itself."""
         try:
             texts = values.cast(pa.string())  # refuses what is no UTF-8
-            data = _joined(texts)
-            if data is None:
-                data = _joined(pc.replace_substring(pc.ascii_trim(texts, _SPACE), "\n", "\t"))
-            if data is None:
-                return None
+        except pa.ArrowInvalid:
+            return None
+        data = _joined(texts)
+        if data is None:
+            data = _joined(pc.replace_substring(pc.ascii_trim(texts, _SPACE), "\n", "\t"))
+        return None if data is None else self._objects(data, len(values))
+
+    def _lines(self, data: bytes) -> tuple[pa.StructArray, Any] | None:
+        """As ``_block``, of lines as they lie in the segment; and where in ``data`` they begin."""
+        codes = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(codes == NEWLINE[0])
+        if not data.startswith(b"{") or not data.endswith(b"}"):
+            return None
+        if (codes[ends - 1] != _CLOSE).any() or (codes[ends + 1] != _OPEN).any():
+            return None
+        try:
+            data.isascii() or data.decode()
+        except UnicodeDecodeError:
+            return None
+        found = self._objects(pa.py_buffer(data), len(ends) + 1)
+        return None if found is None else (found, np.concatenate(([0], ends + 1)))
+
+    def _objects(self, data: pa.Buffer, count: int) -> pa.StructArray | None:
+        """The fields of so many objects; None where they do not all fit."""
+        try:
             reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
             table = pj.read_json(pa.BufferReader(data), reading, self._options)
         except pa.ArrowInvalid:
             return None
-        if table.num_rows != len(values):
+        if table.num_rows != count:
             return None
         return pa.StructArray.from_arrays(
             [column.combine_chunks().cast(field.type) for column, field in zip(table.columns, self._kind, strict=True)],
             fields=list(self._kind),
         )
 
-    def _refuse(self, batch: pa.RecordBatch, bad: dict[int, str]) -> NoReturn:
+    def _refuse(self, bad: dict[int, str], raw: RawColumn) -> NoReturn:
         row, why = next(iter(bad.items()))
-        where = ", ".join(f"{name} {batch.column(name)[row].as_py()!r}" for name in self._place)
+        where = ", ".join(f"{name} {raw(name)[row].as_py()!r}" for name in self._place)
         text = (
             f"the record of {where} does not fit the schema: {why}. With mode=PERMISSIVE what does not fit is null, "
             f"and a column {CORRUPT} STRING has the record's text"
         )
         raise InvalidArgument(text, argument="mode")
+
+
+def _column(lines: Lines, starts: list[int], name: str) -> pa.Array:
+    values: list[BytesLike] = list(lines.data.split(NEWLINE)) if name == "value" else []
+    return segment_column(name, lines.segment, Rows(starts, values), lines.times)
 
 
 def _joined(texts: pa.Array) -> pa.Buffer | None:

@@ -69,9 +69,9 @@ def json_rows(schema: StructType, declared: StructType | None, options: ReadOpti
         fields.add(StructField(field.name, field.dataType, True, field.metadata))
         columns.append(is_native)
     own = StructType([field for field, is_native in zip(schema.fields, columns, strict=True) if not is_native])
-    _check_fields(own, "")
     if not set(own.names) - {CORRUPT}:
         raise InvalidArgument("valueFormat=json needs a column that the records have, in the schema", argument="schema")
+    _check_fields(own, "")
     if CORRUPT in own.names and own[CORRUPT].dataType != StringType():
         raise InvalidArgument(f"column {CORRUPT} is a STRING", argument="schema")
     arrow = to_arrow_schema(fields, timezone="UTC")

@@ -52,11 +52,11 @@ def read_partition(
 
     _settle_process()
     task = partition.task
-    found = (
-        table_batches(task, columns)
-        if isinstance(task, TableTask)
-        else read_task(task, [Column(*column) for column in columns])
-    )
+    if isinstance(task, TableTask):
+        found = table_batches(task, columns)
+    else:
+        parse = next((step.of_lines for step in steps if not isinstance(step, Mapped)), None)
+        found = read_task(task, [Column(*column) for column in columns], parse=parse)
     for step in steps:
         found = step.batches(found)
     return found
