@@ -216,7 +216,7 @@ FITTING = st.fixed_dictionaries(
         "s": st.text(max_size=8),
         "t": st.booleans(),
         "l": st.lists(st.none() | st.integers(-(2**31), 2**31 - 1).map(Number), max_size=3),
-        "x": TREES,
+        "x": SCALARS.filter(lambda value: not isinstance(value, Number)) | st.integers().map(str).map(Number),
     },
 ).map(lambda fields: Pairs(fields.items()))
 SPACE = st.sampled_from(("", "", "", " ", "\t", "\r", "\n"))
@@ -353,6 +353,26 @@ def test_depth_and_length_are_no_matter() -> None:
     late = deep[:-1] + b"]"
     rows = parsed([deep, b'{"i":2,"i":2}', late, b"[" * 100_000])
     assert [row["i"] for row in rows] == [1, 2, None, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "expected"),
+    [
+        ('"\\ud800"', "s", None),
+        ('["\\ud800"]', "s", '["\\ud800"]'),
+        ('"\\ud83d\\ude00"', "s", "\U0001f600"),
+        ("Inf", "d", math.inf),
+        ("-Inf", "f", -math.inf),
+        ("+INF", "d", math.inf),
+        ("Infinit", "d", None),
+        ("128", "b", None),
+    ],
+)
+def test_values_that_are_decided_here(value: str, name: str, expected: Any) -> None:
+    record = f'{{"{name}":{value}}}'
+    [row] = parsed([record.encode()])
+    assert row[name] == expected
+    assert (row[CORRUPT] is None) == (expected is not None)
 
 
 def test_one_bad_record_among_many_costs_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
