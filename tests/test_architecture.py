@@ -107,6 +107,8 @@ ROOMS = {
         "chunkstore.spark.chunk_buffers",
         "chunkstore.spark.chunks_out",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_lines",
+        "chunkstore.spark.json_rows",
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.ledgers_out",
         "chunkstore.spark.mapping",
@@ -119,6 +121,7 @@ ROOMS = {
     "pyspark": (
         "chunkstore.demo.sql",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_schema",
         "chunkstore.spark.mapping",
         "chunkstore.spark.sink",
         "chunkstore.spark.source",

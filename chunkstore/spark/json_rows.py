@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -33,7 +32,8 @@ CORRUPT: Final = "_corrupt_record"
 _ONE_BY_ONE: Final = 16
 """So many records are not halved again: a call of the block parser costs as much as these."""
 _SPACE: Final = " \t\r\n"
-_OPEN, _CLOSE = b"{}"
+_OPEN, _CLOSE, _NEWLINE = (pa.scalar(code, pa.uint8()) for code in b"{}\n")
+_ONE: Final = pa.scalar(1, pa.uint64())
 RawColumn: TypeAlias = Callable[[str], pa.Array]
 """Gives a column of the raw rows."""
 
@@ -75,7 +75,13 @@ class JsonRows:
             found = self._lines(lines.data)
             if found is not None:
                 parsed, begins = found
-                return self._typed(parsed, {}, lambda name: _column(lines, (begins + lines.offset).tolist(), name))
+                return self._typed(
+                    parsed,
+                    {},
+                    lambda name: _column(
+                        lines, [lines.offset, *(lines.offset + begin for begin in begins.to_pylist())], name
+                    ),
+                )
             values = lines.data.split(NEWLINE)
             starts = list(accumulate((len(value) + 1 for value in values[:-1]), initial=lines.offset))
             return self._looked_at(pa.array(values, pa.binary()), lambda name: _column(lines, starts, name), True)
@@ -149,20 +155,22 @@ class JsonRows:
             data = _joined(pc.replace_substring(pc.ascii_trim(texts, _SPACE), "\n", "\t"))
         return None if data is None else self._objects(data, len(values))
 
-    def _lines(self, data: bytes) -> tuple[pa.StructArray, Any] | None:
-        """As ``_block``, of lines as they lie in the segment; and where in ``data`` they begin."""
-        codes = np.frombuffer(data, np.uint8)
-        ends = np.flatnonzero(codes == NEWLINE[0])
+    def _lines(self, data: bytes) -> tuple[pa.StructArray, pa.Array] | None:
+        """As ``_block``, of lines as they lie in the segment; and where in ``data`` all but the first begin."""
         if not data.startswith(b"{") or not data.endswith(b"}"):
             return None
-        if (codes[ends - 1] != _CLOSE).any() or (codes[ends + 1] != _OPEN).any():
+        codes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+        ends = pc.indices_nonzero(pc.equal(codes, _NEWLINE))
+        begins = pc.add(ends, _ONE)
+        around = pc.and_(pc.equal(codes.take(pc.subtract(ends, _ONE)), _CLOSE), pc.equal(codes.take(begins), _OPEN))
+        if not pc.all(around).as_py() and len(ends):
             return None
         try:
             data.isascii() or data.decode()
         except UnicodeDecodeError:
             return None
         found = self._objects(pa.py_buffer(data), len(ends) + 1)
-        return None if found is None else (found, np.concatenate(([0], ends + 1)))
+        return None if found is None else (found, begins)
 
     def _objects(self, data: pa.Buffer, count: int) -> pa.StructArray | None:
         """The fields of so many objects; None where they do not all fit."""

@@ -38,12 +38,10 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import LedgerPlanner, plan_read
-from chunkstore.spark.tasks import Partition, read_partition
+from chunkstore.spark.tasks import Partition, Step, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from chunkstore.spark.json_rows import JsonRows
 
 __all__ = ["DefaultSource", "Reader"]
 
@@ -100,7 +98,7 @@ class DefaultSource(DataSource):
 
     def _wanted(
         self, options: ReadOptions, schema: StructType
-    ) -> tuple[ReadOptions, list[tuple[str, bool]], tuple[JsonRows, ...]]:
+    ) -> tuple[ReadOptions, list[tuple[str, bool]], tuple[Step, ...]]:
         """The raw columns that tasks read for this schema (the options name them, too), and what makes the schema's of them."""
         names = tuple(schema.names)
         if not names or len(set(names)) < len(names):
@@ -114,7 +112,7 @@ class DefaultSource(DataSource):
         if not options.json or options.value_schema is not None:
             _check_schema(schema, known, options)
         columns = [(field.name, field.nullable) for field in schema.fields]
-        steps: tuple[JsonRows, ...] = ()
+        steps: tuple[Step, ...] = ()
         if options.json:
             from chunkstore.spark.json_schema import json_rows
 
@@ -168,9 +166,7 @@ def _check_schema(schema: StructType, known: StructType, options: ReadOptions) -
 class Reader(DataSourceReader):
     """Plans in the driver, reads on executors; plain data, so that it can be pickled."""
 
-    def __init__(
-        self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[JsonRows | Mapped] = ()
-    ) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._steps = tuple(steps)

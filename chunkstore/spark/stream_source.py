@@ -16,12 +16,10 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream import Stream
-from chunkstore.spark.tasks import Partition, read_partition
+from chunkstore.spark.tasks import Partition, Step, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from chunkstore.spark.json_rows import JsonRows
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -42,9 +40,7 @@ __all__ = ["StreamReader", "stream_reader"]
 class StreamReader(DataSourceStreamReader):
     """Plans in the driver's planning process, reads on executors; plain data until it is asked for something."""
 
-    def __init__(
-        self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[JsonRows] = ()
-    ) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()) -> None:
         self._columns = tuple(columns)
         self._steps = tuple(steps)
         self._stream = Stream(options)
@@ -107,7 +103,7 @@ if HAS_LIMITS:
 
 
 def stream_reader(
-    options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[JsonRows] = ()
+    options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()
 ) -> StreamReader:
     """The reader that this version of Spark can use. Raises ``Unsupported``: it cannot do what the options ask for."""
     with annotated(container=options.container):

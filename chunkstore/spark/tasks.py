@@ -5,20 +5,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.metadata_tables import TableTask
 from chunkstore.spark.plan import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chunkstore.spark.json_rows import JsonRows
+__all__ = ["Partition", "Step", "read_partition"]
 
-__all__ = ["Partition", "read_partition"]
+
+class Step(Protocol):
+    """What makes other batches of a task's, on the executor; it travels with the reader."""
+
+    def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called once for each task."""
 
 
 class Partition(InputPartition):
@@ -41,7 +45,7 @@ def _settle_process() -> None:
 
 
 def read_partition(
-    partition: InputPartition, columns: Sequence[tuple[str, bool]], steps: Sequence[JsonRows | Mapped]
+    partition: InputPartition, columns: Sequence[tuple[str, bool]], steps: Sequence[Step]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task as Arrow batches, and what the steps make of them, one after the other. Raises as ``read_task`` and their
     ``batches``."""
@@ -55,7 +59,11 @@ def read_partition(
     if isinstance(task, TableTask):
         found = table_batches(task, columns)
     else:
-        parse = next((step.of_lines for step in steps if not isinstance(step, Mapped)), None)
+        parse = None
+        if steps:
+            from chunkstore.spark.json_rows import JsonRows  # others do not pay for it
+
+            parse = next((step.of_lines for step in steps if isinstance(step, JsonRows)), None)
         found = read_task(task, [Column(*column) for column in columns], parse=parse)
     for step in steps:
         found = step.batches(found)

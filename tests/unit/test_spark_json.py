@@ -293,7 +293,7 @@ RECORDS = st.lists(
 
 
 @given(records=RECORDS, entries=st.booleans(), alone=st.sampled_from((1, 4, 16)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_each_record_is_what_it_is_by_itself(records: list[bytes], entries: bool, alone: int) -> None:
     if not entries:
         records = [record.replace(b"\n", b" ") for record in records]
@@ -313,7 +313,7 @@ def test_each_record_is_what_it_is_by_itself(records: list[bytes], entries: bool
 
 
 @given(records=st.lists(FITTING.map(written).map(str.encode), min_size=1, max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_records_that_fit_never_need_to_be_looked_at_one_by_one(records: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(json_rows, "parse_record", None)
