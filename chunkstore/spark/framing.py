@@ -66,7 +66,7 @@ def line_blocks(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[tuple
     """
     limit = cut.line_bytes_max
     skips = cut.joined
-    at, held = cut.start, b""
+    at, parts = cut.start, list[bytes]()
     for data, offset in _slices(spans):
         if skips:
             # What began before belongs to another task.
@@ -81,18 +81,22 @@ def line_blocks(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[tuple
         is_last = stop >= 0 and cut.stop < cut.end
         if is_last:
             data = data[: stop + 1]
-        held += data
-        end = held.rfind(NEWLINE, len(held) - len(data))
-        block = held if end < 0 else held[:end]
+        end = data.rfind(NEWLINE)
+        if end < 0:
+            parts.append(data)
+            if sum(map(len, parts)) > limit:
+                line_too_long(segment, at, limit)
+            continue
+        block = b"".join((*parts, data[:end]))
         if len(block) > limit:
             _check_lengths(segment, at, block, limit)
-        if end >= 0:
-            yield at, block
-            at, held = at + end + 1, held[end + 1 :]
+        yield at, block
         if is_last:
             return
-    if held and at < cut.stop:
-        yield at, held
+        at, parts = at + len(block) + 1, [data[end + 1 :]]
+    rest = b"".join(parts)
+    if rest and at < cut.stop:
+        yield at, rest
 
 
 def _check_lengths(segment: str, at: int, block: bytes, limit: int) -> None:
