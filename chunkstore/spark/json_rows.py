@@ -19,7 +19,7 @@ import pyarrow.json as pj
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import InvalidArgument
-from chunkstore.spark.batches import Lines, segment_column
+from chunkstore.spark.batches import BATCH_BYTES, Lines, segment_column
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows
 from chunkstore.spark.json_lines import BLANK, parse_record
@@ -31,6 +31,8 @@ CORRUPT: Final = "_corrupt_record"
 """Spark's name for the column with the text of a record that does not fit."""
 _ONE_BY_ONE: Final = 16
 """So many records are not halved again: a call of the block parser costs as much as these."""
+_BATCHES_MAX: Final = 16
+"""A few columns of a MiB are little: what so many have made goes on together."""
 _SPACE: Final = " \t\r\n"
 _OPEN, _CLOSE, _NEWLINE = (pa.scalar(code, pa.uint8()) for code in b"{}\n")
 _ONE: Final = pa.scalar(1, pa.uint64())
@@ -90,11 +92,17 @@ class JsonRows:
         """The typed rows of entries, each a record; those ``of_lines`` go through.
 
         Raises ``InvalidArgument`` that names the record, where one does not fit and this is not allowed."""
+        held: list[pa.RecordBatch] = []
         with annotated():
             for batch in found:
                 rows = batch if self._of_lines else self._looked_at(batch.column(self._value), batch.column, False)
                 if rows.num_rows:
-                    yield rows
+                    held.append(rows)
+                if sum(part.nbytes for part in held) >= BATCH_BYTES or len(held) == _BATCHES_MAX:
+                    yield pa.concat_batches(held)
+                    held.clear()
+        if held:
+            yield pa.concat_batches(held)
 
     def _looked_at(self, values: pa.Array, raw: RawColumn, skips_blank: bool) -> pa.RecordBatch:
         """The rows of these records, of which some may not fit."""

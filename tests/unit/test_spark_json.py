@@ -391,6 +391,14 @@ def test_one_bad_record_among_many_costs_a_few_looks(monkeypatch: pytest.MonkeyP
     assert len(looked) <= 16
 
 
+def test_what_blocks_give_goes_on_together() -> None:
+    parse = parser()
+    made = [parse.of_lines(Lines("a", 0, data, None)) for data in (b'{"i":1}', b"", b'{"i":2}\n{"i":3}', b" ")]
+    [batch] = parse.batches(iter(made))
+    assert batch["i"].to_pylist() == [1, 2, 3]
+    assert list(parse.batches(iter([made[1]]))) == []
+
+
 def test_fail_fast_names_the_record() -> None:
     with pytest.raises(
         InvalidArgument, match=r"segment 'a', offset 109 does not fit the schema: field 'i' is no int64: 1\.5"
