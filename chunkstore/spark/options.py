@@ -53,8 +53,17 @@ _BOTH: Final = (
     "valueSchema",
     "mode",
 )
-OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "endingTimestamp", "lsnAsOf", "timestampAsOf", "mapFunction")
-"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
+OPTIONS: Final = (
+    *_BOTH,
+    "metadata",
+    "endingOffsets",
+    "endingTimestamp",
+    "lsnAsOf",
+    "timestampAsOf",
+    "mapFunction",
+    "lakeOffsets",
+)
+"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along, ``lakeOffsets`` what ``lake`` and ``to_parquet`` do."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -98,6 +107,7 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
+    lake_offsets: str | None = None
     json: bool = False
     value_schema: str | None = None
     fail_fast: bool = False
@@ -214,6 +224,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         json=_one_of(values, "valueFormat", ("binary", "json")) == "json",
         value_schema=values.get("valueSchema"),
         fail_fast=_one_of(values, "mode", ("permissive", "failfast")) == "failfast",
+        lake_offsets=values.get("lakeOffsets"),
     )
     _check_moments(options)
     return replace(options, columns=_columns(values, options))
@@ -257,7 +268,8 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
                     "choose with option 'ledgers', or by column timestamp",
                     argument=name,
                 )
-        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
+        batch = stream is False and "lakeOffsets" not in values
+        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if batch else ())):
             if name in values:
                 raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
         if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):

@@ -26,6 +26,7 @@ from chunkstore.logs import without_credentials
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.replica import Replica
 from chunkstore.spark.write_options import WriteOptions
 
 __all__ = ["AskerDoor", "driver_pid"]
@@ -71,8 +72,17 @@ class AskerDoor(AskedDoor):
         able = self._asker.replica.storage.capabilities
         return able.sync_repeatable or not able.append or entry.version < self._asker.replica.lsn
 
+    @property
+    def replica(self) -> Replica:
+        """Where the container is followed, up to the last ``row``."""
+        return self._asker.replica
+
     def exists(self, segment: str) -> bool:
         return self._asker.replica.exists(segment)
+
+    def put(self, once: TablePut) -> int:
+        """As ``Asker.commit`` of this row alone, which see; somebody is waited for who answers, or started."""
+        return self._asked(lambda wait_s: self._asker.commit((), once, wait_s=wait_s))
 
     def find_session(self, holder: str, ttl_s: float) -> int:
         return self._asked(lambda wait_s: find_session(self._asker, holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
