@@ -107,6 +107,8 @@ ROOMS = {
         "chunkstore.spark.chunk_buffers",
         "chunkstore.spark.chunks_out",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_lines",
+        "chunkstore.spark.json_rows",
         "chunkstore.spark.lake_tasks",
         "chunkstore.spark.jobs.offload",
         "chunkstore.spark.jobs.running",
@@ -122,6 +124,7 @@ ROOMS = {
     "pyspark": (
         "chunkstore.demo.sql",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_schema",
         "chunkstore.spark.jobs",
         "chunkstore.spark.lake_frame",
         "chunkstore.spark.mapping",

@@ -5,18 +5,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.metadata_tables import TableTask
 from chunkstore.spark.plan import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Partition", "read_partition", "settle_process"]
+__all__ = ["Partition", "Step", "read_partition", "settle_process"]
+
+
+class Step(Protocol):
+    """What makes other batches of a task's, on the executor; it travels with the reader."""
+
+    def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called once for each task."""
 
 
 class Partition(InputPartition):
@@ -39,9 +45,10 @@ def settle_process() -> None:
 
 
 def read_partition(
-    partition: InputPartition, columns: Sequence[tuple[str, bool]], mapped: Mapped | None
+    partition: InputPartition, columns: Sequence[tuple[str, bool]], steps: Sequence[Step]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task as Arrow batches, or what a function makes of them. Raises as ``read_task`` and ``Mapped.batches``."""
+    """The rows of one task as Arrow batches, and what the steps make of them, one after the other. Raises as ``read_task`` and their
+    ``batches``."""
     if not isinstance(partition, Partition):
         return iter(())  # Spark asks for one nameless partition where there are none
     from chunkstore.spark.batches import Column, read_task
@@ -49,9 +56,15 @@ def read_partition(
 
     settle_process()
     task = partition.task
-    found = (
-        table_batches(task, columns)
-        if isinstance(task, TableTask)
-        else read_task(task, [Column(*column) for column in columns])
-    )
-    return found if mapped is None else mapped.batches(found)
+    if isinstance(task, TableTask):
+        found = table_batches(task, columns)
+    else:
+        parse = None
+        if steps:
+            from chunkstore.spark.json_rows import JsonRows  # others do not pay for it
+
+            parse = next((step.of_lines for step in steps if isinstance(step, JsonRows)), None)
+        found = read_task(task, [Column(*column) for column in columns], parse=parse)
+    for step in steps:
+        found = step.batches(found)
+    return found
