@@ -215,10 +215,10 @@ def measure_json(report: Report, spark: Any, path: Path, total: int, rounds: int
     answers = set()
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(cases), len(cases)):
-            began, used = time_s(), _processor_s()
+            began, used = time_s(), processor_s()
             answers.add(tuple(cases[name]()))
             if number:  # the first round warms the JVM up
-                times[name].append(Taken(time_s() - began, _processor_s() - used))
+                times[name].append(Taken(time_s() - began, processor_s() - used))
     assert len(answers) == 1, f"the cases differ: {answers}"
     assert answers.pop()[0] == count
     for peer, target in (("from_json", 2.0), ("spark.read.json", 1.0), ("spark.read.json, all columns", None)):
