@@ -388,6 +388,21 @@ def test_progress_is_pinned_and_moves(ground: Ground, store: Store) -> None:
     assert pinned() == [{"a": 10}], "a stream that never began holds nothing"
 
 
+def test_a_pin_is_not_moved_with_every_batch(ground: Ground, store: Store) -> None:
+    """Each move is two requests, whose answers stay for a day."""
+    filled(store, "a", 50, 10)
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+
+    def pinned() -> list[dict[str, int]]:
+        return [dict(pin.offsets) for pin in store.pins()]
+
+    for _ in range(4):
+        stream.step(size_bytes=10)
+    assert pinned() == [{"a": 0}]
+    stream.planner.close()
+    assert pinned() == [{"a": 30}], "the end takes it along"
+
+
 # The model
 
 
