@@ -24,8 +24,9 @@ from chunkstore.config import default_cache_dir
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailable
 from chunkstore.logs import without_credentials
 from chunkstore.operations.tables import TableEntry
-from chunkstore.processes import is_alive
+from chunkstore.processes import began, is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.records import OpenSession
 from chunkstore.spark.write_options import WriteOptions
 
 __all__ = ["AskerDoor", "driver_pid"]
@@ -71,6 +72,10 @@ class AskerDoor(AskedDoor):
         able = self._asker.replica.storage.capabilities
         return able.sync_repeatable or not able.append or entry.version < self._asker.replica.lsn
 
+    def sessions(self) -> list[OpenSession]:
+        """Those that are open, as of the last ``row`` or ask. Raises what reading raises."""
+        return self._asker.replica.sessions()
+
     def exists(self, segment: str) -> bool:
         return self._asker.replica.exists(segment)
 
@@ -97,8 +102,11 @@ class AskerDoor(AskedDoor):
         self._asked(call)
 
     def depose(self) -> None:
-        """Have a server of ours own the container, unless one does. Raises ``StorageUnavailable`` where it does not come to serve."""
-        if self._is_ours() or self._is_released():
+        """Have a server of ours own the container, unless one does. Once for each driver of a stream: of two that both take over each would
+        else depose the other's server with every micro-batch. Raises ``StorageUnavailable`` where it does not come to serve."""
+        driver = driver_pid()
+        done = self._file(f"took-{driver}-{began(driver)}")
+        if self._is_ours() or self._is_released() or (self._stream and os.path.exists(done)):
             return
         owner = describe_owner(self._options.path, self._options.container)
         text = "option takeOver: deposing the owner of container %r, pid %s on %s"
@@ -109,6 +117,8 @@ class AskerDoor(AskedDoor):
             if not is_alive(server) or runtime.monotonic_s() >= end_s:
                 raise StorageUnavailable(f"took over nothing: {self._last_words()}", object=self._options.container)
             runtime.sleep_s(_POLL_S)
+        with open(done, "wb"):
+            pass
 
     def _asked(self, call: Callable[[float], T]) -> T:
         """Ask again and again, the same, which is exactly once; where nobody answers, start somebody who does."""
@@ -171,7 +181,7 @@ class AskerDoor(AskedDoor):
             )
             pid = int(started.stdout)
             for name in os.listdir(os.path.dirname(log)):
-                if name.startswith("pid-") and not is_alive(int(name[4:])):
+                if name.startswith(("pid-", "took-")) and not is_alive(int(name.split("-")[1])):
                     os.unlink(self._file(name))
             with open(self._file(f"pid-{pid}"), "wb"):
                 pass
