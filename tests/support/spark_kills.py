@@ -40,7 +40,7 @@ ROWS_A_FILE = 200
 FILES_AHEAD = 6
 PROGRESS_S = 400.0
 CLUSTER = "local-cluster[2,1,1024]"
-EXECUTORS_A_LIFE = 5
+EXECUTORS_A_LIFE = 10
 """A cluster takes three JVMs and three times as long to start: few drivers have one, and lose so many executors."""
 WORKER = "pyspark.daemon pyspark.worker"
 
@@ -221,7 +221,7 @@ class Ground:
                 self.go_on(driver, self.chance.uniform(0.0, 2.0))
                 killed = self._kill(driver, victim)
                 self.counts[victim] += killed
-                took_s = self.until_more(driver, 2)
+                took_s = self.until_more(driver, 1)
                 print(f"  {victim}: {killed}, went on after {took_s:.1f} s", file=sys.stderr, flush=True)
             if between:
                 self.until_more(driver, 1)
