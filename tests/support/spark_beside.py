@@ -1,8 +1,8 @@
 """Micro-batches beside an application that owns the container and appends all the time.
 
-``python -m tests.support.spark_beside --batches N``. First and last some micro-batches are committed by the owner itself (``foreach_batch``), between them N by asking it. Nobody may be
-deposed; every row is counted, the application's, too; and so are the objects that stay behind merging and collecting. Exit code 1 where
-anything is wrong. ``--rgw``: on Ceph's S3 gateway.
+``python -m tests.support.spark_beside --batches N``: first and last some micro-batches are committed by the owner itself
+(``foreach_batch``), between them N by asking it. Nobody may be deposed; every row is counted, the application's, too; and so are the
+objects that stay behind merging and collecting. Exit code 1 where anything is wrong. ``--rgw``: on Ceph's S3 gateway.
 """
 
 from __future__ import annotations
