@@ -42,6 +42,7 @@ PROGRESS_S = 400.0
 CLUSTER = "local-cluster[2,1,1024]"
 EXECUTORS_A_LIFE = 10
 """A cluster takes three JVMs and three times as long to start: few drivers have one, and lose so many executors."""
+NO_PYTHON = "Python worker failed to connect back"
 WORKER = "pyspark.daemon pyspark.worker"
 
 DRIVER = """
@@ -106,6 +107,10 @@ def kill(pids: list[int]) -> int:
     return len(pids)
 
 
+class SparkGaveUp(Exception):
+    """Spark waits ten seconds for a process of Python, and ends the query then. That is a busy machine, and nothing of ours."""
+
+
 class Driver:
     """A driver and what it started: executors, Python workers, planners."""
 
@@ -132,7 +137,9 @@ class Driver:
     def end(self) -> None:
         kill(list(processes_of(self.process.pid)))
 
-    def failed(self) -> SystemExit:
+    def failed(self) -> BaseException:
+        if NO_PYTHON in self.log.read_text(errors="replace"):
+            return SparkGaveUp()
         return SystemExit(f"the driver failed:\n{self.log.read_text(errors='replace')[-30_000:]}")
 
 
@@ -210,7 +217,7 @@ class Ground:
         while self.look() < wanted:
             self.go_on(driver, 0.05)
             if time.monotonic() > begun + PROGRESS_S:
-                raise SystemExit(f"nothing was committed for {PROGRESS_S:g} s: {driver.failed()}")
+                raise SystemExit(f"nothing was committed for {PROGRESS_S:g} s: {driver.failed()!r}")
         return time.monotonic() - begun
 
     def live(self, victims: list[str], *, between: bool, alone: bool) -> list[int]:
@@ -302,9 +309,19 @@ def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
         executors = max(0, min(EXECUTORS_A_LIFE, chosen.executors - EXECUTORS_A_LIFE * number))
         victims = ["owners"] * owners + [("executors", "workers")[which % 2] for which in range(executors)]
         chance.shuffle(victims)
-        gone += ground.live(victims, between=number % 3 == 1, alone=number % 2 == 1)
+        while True:
+            try:
+                gone += ground.live(victims, between=number % 3 == 1, alone=number % 2 == 1)
+                break
+            except SparkGaveUp:
+                ground.counts["given up"] += 1
         print(f"{time.monotonic() - begun:.0f} s: {dict(ground.counts)}", file=sys.stderr, flush=True)
-    ground.last()
+    while True:
+        try:
+            ground.last()
+            break
+        except SparkGaveUp:
+            ground.counts["given up"] += 1
     for session in gone:
         end_s = time.monotonic() + 60
         while processes_of(session) and time.monotonic() < end_s:
@@ -312,6 +329,7 @@ def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
         kill(list(processes_of(session)))
     epochs = int(str(describe_owner(root)["opened_epoch"]))
     killed = {f"{name} killed": ground.counts[name] for name in ("drivers", "executors", "workers", "owners")}
+    killed["drivers that Spark ended, for Python took ten seconds to start"] = ground.counts["given up"]
     between = {"drivers killed between our commit and Spark's": ground.counts["between"]}
     batches = {"micro-batches": len(list((home / "checkpoint" / "commits").glob("[0-9]*")))}
     seconds = {"epochs": epochs, "seconds": round(time.monotonic() - begun)}
@@ -322,13 +340,15 @@ NOTHING = ("duplicates", "losses", "read twice", "not read", "replays that diffe
 
 
 def save(place: str, found: dict[str, int]) -> None:
-    """Beside the figures of other places."""
-    report = Report("spark-kills")
+    """Add to what runs before have counted, each of which was judged by itself."""
+    report, before = Report("spark-kills"), dict[str, float]()
     with suppress(FileNotFoundError):
-        before = json.loads((RESULTS / "spark-kills.json").read_text(encoding="utf-8"))["figures"]
-        report.figures = [Figure(**item) for item in before if not item["name"].startswith(f"{place}: ")]
-    for name, value in found.items():
-        report.add(f"{place}: {name}", value, "s" if name == "seconds" else "", at_most=0 if name in NOTHING else None)
+        figures = json.loads((RESULTS / "spark-kills.json").read_text(encoding="utf-8"))["figures"]
+        before = {item["name"]: item["value"] for item in figures}
+        report.figures = [Figure(**item) for item in figures if not item["name"].startswith(f"{place}: ")]
+    for name, value in {"runs": 1, **found}.items():
+        total = value + before.get(f"{place}: {name}", 0)
+        report.add(f"{place}: {name}", total, "s" if name == "seconds" else "", at_most=0 if name in NOTHING else None)
     report.save()
 
 
@@ -355,7 +375,7 @@ def main() -> None:
         finally:
             if server is not None:
                 server.stop()
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
     if chosen.save:
         save("RADOS gateway" if chosen.rgw else "disk", found)
     if any(found[name] for name in NOTHING):
