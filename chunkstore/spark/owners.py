@@ -23,6 +23,7 @@ from chunkstore.changes import TablePut
 from chunkstore.config import default_cache_dir
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailable
 from chunkstore.logs import without_credentials
+from chunkstore.operations.attach import find_session as shown_session
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import began, is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
@@ -80,6 +81,11 @@ class AskerDoor(AskedDoor):
         return self._asker.replica.exists(segment)
 
     def find_session(self, holder: str, ttl_s: float) -> int:
+        """One that is shown needs no asking: should its record not be durable, the commit is refused, as of any that has ended."""
+        self._asker.replica.refresh()
+        shown = shown_session(self._asker.replica.sessions(), holder)
+        if shown is not None:
+            return shown
         return self._asked(lambda wait_s: find_session(self._asker, holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
 
     def contexts(self, topic: str) -> list[Context]:

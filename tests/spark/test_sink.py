@@ -316,6 +316,18 @@ def test_a_batch_write_whose_driver_was_killed_is_ended_by_the_next_one(
     assert store.sessions()[0].id == third
 
 
+def test_a_session_that_is_there_is_not_asked_for(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    """A micro-batch makes three writers or doors, and asks once: when it commits."""
+    chosen = options(home, segments="s", checkpointlocation="/c")
+    write_micro_batch(chosen, 0, rows(value=["one"]))
+    writer = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
+    [session] = store.sessions()
+    store.close()
+    again = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
+    assert writer._plan.session_id == again._plan.session_id == session.id
+    assert list(home.glob("cache/**/serve/pid-*")) == [], "nobody had to be woken"
+
+
 def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
     schema = _schema([rows(value=["x"])])
     BatchWriter(options(home, segments="s", txnAppId="nightly", txnVersion="1"), schema, overwrite=False)
