@@ -153,7 +153,7 @@ class Ground:
     def __init__(self, home: Path, root: str, chance: random.Random) -> None:
         self.home, self.root, self.chance = home, root, chance
         self.brought: list[str] = []
-        self.files = 0
+        self.files = self.batches = 0
         self.counts: Counter[str] = Counter()
         for name in ("in", "read", "scratch"):
             (home / name).mkdir()
@@ -161,11 +161,15 @@ class Ground:
             pass
         self.replica = chunkstore.open_replica(root, settings=chunkstore.Settings(cache_dir=str(home / "watching")))
 
-    def look(self) -> int:
-        """The last micro-batch that is committed in the container, -1 if none is; bring more files, so that there is a next one."""
+    def committed(self) -> int:
+        """The last micro-batch that is committed in the container, -1 if none is."""
         self.replica.refresh()
         rows = self.replica.table(SINKS_NAMESPACE).scan(STREAM)
-        number = max((decode_sink(row.key, row.value).number for row in rows), default=-1)
+        return max((decode_sink(row.key, row.value).number for row in rows), default=-1)
+
+    def look(self) -> int:
+        """``committed``; bring more files, so that there is a next one."""
+        number = self.committed()
         while self.files <= number + FILES_AHEAD:
             rows_of_file = [f"{self.files}.{row}" for row in range(ROWS_A_FILE)]
             hidden = self.home / f"{self.files}.txt"
@@ -254,6 +258,7 @@ class Ground:
 
     def last(self) -> None:
         """A driver that ends by itself."""
+        (self.home / "stop").unlink(missing_ok=True)
         self.look()
         with self.driver() as driver:
             self.until_more(driver, 1)
@@ -261,6 +266,7 @@ class Ground:
             assert driver.process.stdout is not None
             if driver.process.stdout.read() != b"ended\n":
                 raise driver.failed()
+        self.batches = self.committed() + 1
 
     def judge(self) -> dict[str, int]:
         """What is there twice, what is missing, what is left over."""
@@ -331,7 +337,7 @@ def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
     killed = {f"{name} killed": ground.counts[name] for name in ("drivers", "executors", "workers", "owners")}
     killed["drivers that Spark ended, for Python took ten seconds to start"] = ground.counts["given up"]
     between = {"drivers killed between our commit and Spark's": ground.counts["between"]}
-    batches = {"micro-batches": len(list((home / "checkpoint" / "commits").glob("[0-9]*")))}
+    batches = {"micro-batches": ground.batches}
     seconds = {"epochs": epochs, "seconds": round(time.monotonic() - begun)}
     return {**killed, **between, **batches, **ground.judge(), **seconds}
 
