@@ -87,7 +87,7 @@ class Stream:
         self._latest: StreamOffset | None = None
         self._quiet: tuple[int, dict[str, Any]] | None = None
         """Up to which record of history there was nothing new behind an offset."""
-        self._pinned = self._planned = False
+        self._pinned = self._lasts = self._planned = False
         self._born = ""
         self._moves_at_s = 0.0
         self._reached: StreamOffset | None = None
@@ -227,9 +227,11 @@ class Stream:
         return ProgressPins(self._asker(), offset.consumer or self._born)
 
     def _require_pin(self, replica: Replica, start: StreamOffset) -> None:
-        if self._options.pin_progress and not self._pinned:
-            self._pins(start).require(self._follower.pinned(replica, start))
-            self._pinned = True
+        """A lasting one where the checkpoint has the consumer's name: of a query that goes on, or once Spark plans from an offset."""
+        lasting = self._planned or not self._born
+        if self._options.pin_progress and (not self._pinned or (lasting and not self._lasts)):
+            self._pins(start).require(self._follower.pinned(replica, start), lasting=lasting)
+            self._pinned, self._lasts = True, lasting
 
 
 def _stamped(offset: StreamOffset, replica: Replica) -> StreamOffset:
