@@ -107,6 +107,7 @@ ROOMS = {
         "chunkstore.spark.chunk_buffers",
         "chunkstore.spark.chunks_out",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.lake_tasks",
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.ledgers_out",
         "chunkstore.spark.mapping",
@@ -119,6 +120,8 @@ ROOMS = {
     "pyspark": (
         "chunkstore.demo.sql",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.jobs",
+        "chunkstore.spark.lake_frame",
         "chunkstore.spark.mapping",
         "chunkstore.spark.sink",
         "chunkstore.spark.source",

@@ -50,8 +50,8 @@ _BOTH: Final = (
     "startingOffsets",
     "failOnDataLoss",
 )
-OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
-"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
+OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction", "lakeOffsets")
+"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along, ``lakeOffsets`` what ``lake`` and ``to_parquet`` do."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -95,6 +95,7 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
+    lake_offsets: str | None = None
 
     @property
     def reads_topics(self) -> bool:
@@ -195,6 +196,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
+        lake_offsets=values.get("lakeOffsets"),
     )
 
 
@@ -229,7 +231,8 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     if "ledgers" in values and stream:
         raise InvalidArgument("option 'ledgers' is for batch reads", argument="ledgers")
     if not {"topic", "topicsPattern"}.isdisjoint(values):
-        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
+        batch = stream is False and "lakeOffsets" not in values
+        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if batch else ())):
             if name in values:
                 raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
         if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):

@@ -27,7 +27,7 @@ from chunkstore.operations.attach import find_session as shown_session
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import began, is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
-from chunkstore.records import OpenSession
+from chunkstore.replica import Replica
 from chunkstore.spark.write_options import WriteOptions
 
 __all__ = ["AskerDoor", "driver_pid"]
@@ -73,12 +73,17 @@ class AskerDoor(AskedDoor):
         able = self._asker.replica.storage.capabilities
         return able.sync_repeatable or not able.append or entry.version < self._asker.replica.lsn
 
-    def sessions(self) -> list[OpenSession]:
-        """Those that are open, as of the last ``row`` or ask. Raises what reading raises."""
-        return self._asker.replica.sessions()
+    @property
+    def replica(self) -> Replica:
+        """Where the container is followed, up to the last ``row``."""
+        return self._asker.replica
 
     def exists(self, segment: str) -> bool:
         return self._asker.replica.exists(segment)
+
+    def put(self, once: TablePut) -> int:
+        """As ``Asker.commit`` of this row alone, which see; somebody is waited for who answers, or started."""
+        return self._asked(lambda wait_s: self._asker.commit((), once, wait_s=wait_s))
 
     def find_session(self, holder: str, ttl_s: float) -> int:
         """One that is shown needs no asking: should its record not be durable, the commit is refused, as of any that has ended."""

@@ -2,7 +2,7 @@
 
 Promises: from the first batch on there is a pin at or before what the stream has finished: a new one is made before the old one goes.
 It outlives the stream, and everybody may remove it (``chunkstore pins rm``). Before a checkpoint knows the consumer, its pin ends by itself
-after a day: who was killed so early comes back under another name. Leaves out: who owns the container, which must be alive
+after a week: who was killed so early comes back under another name. Leaves out: who owns the container, which must be alive
 for the first pin; later a pin that cannot be moved stays where it is.
 """
 
@@ -21,7 +21,7 @@ from chunkstore.errors import ChunkstoreError, InvalidArgument
 __all__ = ["ProgressPins"]
 
 _MOVE_S: Final = 20.0
-_BEGINS_S: Final = 86_400.0
+_BEGINS_S: Final = 7 * 86_400.0
 _LOG = logging.getLogger("chunkstore.spark")
 
 
@@ -33,7 +33,7 @@ class ProgressPins:
         self._prefix = f"spark-{consumer}-"
 
     def require(self, offsets: Mapping[str, int], *, lasting: bool) -> None:
-        """Have a pin at or before ``offsets``. Not ``lasting``: one that a day ends, for nobody but this process knows the consumer yet.
+        """Have a pin at or before ``offsets``. Not ``lasting``: one that ends in a week, for nobody but this process knows the consumer yet.
         Raises ``InvalidArgument`` (too many segments), and as ``Asker.pin``."""
         begins = f"{self._prefix}begins"
         pins = [pin for pin in self._asker.replica.pins() if pin.name.startswith(self._prefix)]

@@ -221,7 +221,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _end_those_left(door: AskerDoor) -> None:
     """End the sessions of batch writes whose drivers were killed on this machine: while they are open the sweep keeps what was written."""
-    for session in door.sessions():
+    for session in door.replica.sessions():
         if is_gone(session.holder):
             with suppress(ChunkstoreError):  # the next one tries again
                 give_up(door, session.id)

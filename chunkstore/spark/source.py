@@ -132,6 +132,10 @@ class Reader(DataSourceReader):
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
+            if options.lake_offsets is not None:
+                from chunkstore.spark.stream import tasks_between  # others do not pay for it
+
+                return [Partition(task) for task in tasks_between(options, options.lake_offsets)]
             planner = self.ledger_planner() if options.reads_topics else None
             lsn, time_ms = options.as_of_lsn, options.as_of_ms
             with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
