@@ -33,7 +33,7 @@ class ProgressPins:
         self._prefix = f"spark-{consumer}-"
 
     def require(self, offsets: Mapping[str, int], *, lasting: bool) -> None:
-        """Have a pin at or before ``offsets``. Not ``lasting``: one that ends in a week, for nobody but this process knows the consumer yet.
+        """Have a pin at or before ``offsets``. Not ``lasting``: one that ends in a week: only this process knows the consumer yet.
         Raises ``InvalidArgument`` (too many segments), and as ``Asker.pin``."""
         begins = f"{self._prefix}begins"
         pins = [pin for pin in self._asker.replica.pins() if pin.name.startswith(self._prefix)]
