@@ -1,0 +1,38 @@
+"""Moving a container to another storage while the application runs: first where it writes, in one record; then the bytes, at leisure.
+
+The new container *adopts* the chunks of the old one: they stay where they are, are pinned there, and are read there. So the application
+stands still for as long as the metadata take, whatever the data weigh. ``settle`` copies the bytes afterwards, verified block by block.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import chunkstore
+from chunkstore import ChunkedSegmentStorage, DefragPolicy, OptimiserPolicy, Settings, backup
+from examples.flights.pipeline import CONTAINER
+
+
+def move(
+    old: ChunkedSegmentStorage, root: str, *, settings: Settings, optimiser: OptimiserPolicy
+) -> tuple[ChunkedSegmentStorage, dict[str, object]]:
+    """The container at ``root`` that goes on where ``old`` is now. Whoever else writes has to have stopped.
+
+    The old one serves until the new one is there, for the pin is asked of it; then it is closed. If anybody has written into it meanwhile,
+    or anything else goes wrong, it stays, and stays as it was.
+    """
+    backup.import_file(root, old.url, source_container=CONTAINER, adopt=True, settings=settings)
+    new = chunkstore.open(root, container=CONTAINER, settings=settings, optimiser=optimiser)
+    there, here = ({info.name: info.length for info in store.segments()} for store in (old, new))
+    if there != here:
+        new.close()
+        raise RuntimeError(f"somebody wrote to {old.url} meanwhile: stop them, delete {root}, and move again")
+    old.close()
+    return new, {"moved": new.url, "segments": len(here), "foreign_bytes": new.usage().foreign_bytes}
+
+
+def settle(store: ChunkedSegmentStorage) -> dict[str, object]:
+    """Copy what lies at other roots into chunks here. Interrupted, it goes on with the next call."""
+    report = store.defrag(policy=DefragPolicy(foreign=True))
+    return {"settled": store.url, "bytes_moved": report.bytes_moved, "foreign_bytes": store.usage().foreign_bytes}
