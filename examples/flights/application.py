@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import chunkstore
 from chunkstore import DefragPolicy, OptimiserPolicy, RetentionPolicy, Settings
@@ -40,15 +40,29 @@ class Application:
         self.store = chunkstore.open(root, container=CONTAINER, settings=SETTINGS, optimiser=UPKEEP)
         self.store.set_retention(BRONZE + "*", RetentionPolicy(age_s_max=30 * 86_400))
 
-    def __enter__(self) -> Application:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.store.close()
 
+    def do(self, verb: str = "", *rest: str) -> Iterator[Mapping[str, object]]:
+        """One command."""
+        if verb == "day":
+            for _ in range(int(rest[0]) if rest else 1):
+                yield self.day()
+        elif verb == "move":
+            yield self.move(*rest)
+        elif verb == "settle":
+            yield self.settle(*rest)
+        else:
+            raise ValueError(f"there is no command {verb!r}: day, move or settle")
+
     def day(self) -> dict[str, object]:
         """Append the next day, hour by hour. Safe to repeat after any error, and after ``kill -9``: what is there is not written again."""
-        departures = next(self.days)
+        departures = next(self.days, None)
+        if departures is None:
+            raise ValueError("there are no more days")
         for (year, month, day, hour), of_hour in groupby(departures, key=_hour):
             lines: dict[str, list[bytes]] = {}
             for departure in of_hour:
@@ -92,23 +106,18 @@ def main(arguments: list[str] | None = None, commands: IO[str] = sys.stdin, answ
     given = parser.parse_args(arguments)
     days = read_csv(given.csv) if given.csv else generated(given.days, aircraft=given.aircraft, seed=given.seed)
 
-    def answer(what: dict[str, object]) -> None:
+    def answer(what: Mapping[str, object]) -> None:
         answers.write(json.dumps(what) + "\n")
         answers.flush()
 
     with Application(given.root, days) as application:
         answer({"serving": application.store.url})
         for line in commands:
-            verb, *rest = line.split()
-            if verb == "day":
-                for _ in range(int(rest[0]) if rest else 1):
-                    answer(application.day())
-            elif verb == "move":
-                answer(application.move(*rest))
-            elif verb == "settle":
-                answer(application.settle())
-            else:
-                answer({"error": f"there is no command {verb!r}"})
+            try:
+                for told in application.do(*line.split()):
+                    answer(told)
+            except (chunkstore.ChunkstoreError, migrate.MovedMeanwhile, TypeError, ValueError) as error:
+                answer({"error": f"{type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from random import Random
+from typing import IO
 
 COLUMNS = (
     *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
@@ -56,9 +57,9 @@ def read_csv(path: Path) -> Iterator[list[Departure]]:
         yield list(day)
 
 
-def write_csv(days: Iterable[list[Departure]], file: object) -> None:
+def write_csv(days: Iterable[list[Departure]], file: IO[str]) -> None:
     """What ``read_csv`` reads."""
-    writer = csv.DictWriter(file, COLUMNS, restval="NA", lineterminator="\n")  # type: ignore[type-var]
+    writer = csv.DictWriter(file, COLUMNS, restval="NA", lineterminator="\n")
     writer.writeheader()
     for day in days:
         writer.writerows({name: "NA" if value is None else value for name, value in row.items()} for row in day)

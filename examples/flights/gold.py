@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from examples.flights.pipeline import (
     CHAINS,
@@ -96,7 +96,7 @@ class LateChains(StatefulProcessor):
             days.setdefault(scheduled.date(), []).append((scheduled, leg))
         for day in sorted(came):
             found = longest([tuple(leg) for _, leg in sorted(days[day])])
-            if not self._told.containsKey((day,)) or tuple(self._told.getValue((day,))) != found:
+            if not self._told.containsKey((day,)) or self._told.getValue((day,)) != found:
                 self._told.updateValue((day,), found)
                 yield Row(tailnum=key[0], day=day, legs=found[0], minutes=found[1], airports=found[2])
         for day in sorted(days)[:-DAYS_KEPT]:

@@ -1,6 +1,7 @@
 """Offload: finished days of bronze become ledgers in Pulsar's format, a topic for each airport and a ledger for each day.
 
-``python -m examples.flights.ledgers --root file:///srv/flights --day 20260301`` offloads that day; again, it does nothing.
+``python -m examples.flights.ledgers --root file:///srv/flights --first 20260301 --last 20260302`` offloads these days; again, it does
+nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from examples.flights.pipeline import BRONZE, CONTAINER, command, session
 TOPIC = "departures/"
 
 
-def offload(spark: SparkSession, root: str, day: int) -> None:
-    """The day's departures, in the order of bronze; an entry is a line as it came."""
+def offload(spark: SparkSession, root: str, first: int, last: int) -> None:
+    """The departures of these days, in the order of bronze; an entry is a line as it came."""
     reader = spark.read.format("chunkstore").options(
         container=CONTAINER, segmentsPattern=f"{BRONZE}.*", framing="lines"
     )
@@ -26,12 +27,12 @@ def offload(spark: SparkSession, root: str, day: int) -> None:
         F.expr("row.year * 10000L + row.month * 100 + row.day").alias("ledger"),
         "offset",
         F.col("value").alias("payload"),
-    ).where(F.col("ledger") == day)
+    ).where(F.col("ledger").between(first, last))
     entry = F.row_number().over(Window.partitionBy("topic", "ledger").orderBy("offset")).cast("bigint") - 1
     entries = found.select("topic", "ledger", entry.alias("entry"), "payload").sortWithinPartitions(
         "topic", "ledger", "entry"
     )
-    writer = entries.write.format("chunkstore").options(container=CONTAINER, txnAppId="offload", txnVersion=str(day))
+    writer = entries.write.format("chunkstore").options(container=CONTAINER, txnAppId="offload", txnVersion=str(last))
     writer.option("as", "ledger").mode("append").save(root)
 
 
@@ -46,10 +47,11 @@ def counts(spark: SparkSession, root: str) -> dict[tuple[str, int], int]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command(__doc__)
-    parser.add_argument("--day", type=int, required=True, help="such as 20260301")
+    parser.add_argument("--first", type=int, required=True, help="a day, such as 20260301")
+    parser.add_argument("--last", type=int, required=True, help="another one, or the same")
     given = parser.parse_args(arguments)
     spark = session()
-    offload(spark, given.root, given.day)
+    offload(spark, given.root, given.first, given.last)
     for (airport, day), entries in sorted(counts(spark, given.root).items()):
         print(f"{airport} {day} {entries}")
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, DefragPolicy, OptimiserPolicy, Settings, backup
+from chunkstore.changes import Seal
 from examples.flights.pipeline import BRONZE, CONTAINER
+
+
+class MovedMeanwhile(RuntimeError):
+    """The old container has got bytes that the new one has not. Nothing has changed."""
 
 
 def move(
@@ -16,15 +21,20 @@ def move(
 ) -> tuple[ChunkedSegmentStorage, dict[str, object]]:
     """The container at ``root`` that goes on where ``old`` is now. Whoever else writes has to have stopped.
 
-    The old one serves until the new one is there, for the pin is asked of it; then it is closed. If anybody has written into it meanwhile,
-    or anything else goes wrong, it stays, and stays as it was. ``starting``: where a query goes on that has read all of bronze.
+    The old one serves until the new one is there, for the pin is asked of it. Then its segments are sealed, so that whoever comes back to
+    it by mistake is refused, and it is closed. If anybody has written into it meanwhile, or anything else goes wrong, it stays as it was.
+    ``starting``: where a query goes on that has read all of bronze.
     """
     backup.import_file(root, old.url, source_container=CONTAINER, adopt=True, settings=settings)
     new = chunkstore.open(root, container=CONTAINER, settings=settings, optimiser=optimiser)
+    sealed = [info.name for info in old.segments() if not info.sealed]
+    old.commit([Seal(name) for name in sealed])
     there, here = ({info.name: info.length for info in store.segments()} for store in (old, new))
     if there != here:
         new.close()
-        raise RuntimeError(f"somebody wrote to {old.url} meanwhile: stop them, delete {root}, and move again")
+        for name in sealed:
+            old.unseal(name)
+        raise MovedMeanwhile(f"somebody wrote to {old.url} meanwhile: stop them, delete {root}, and move again")
     old.close()
     starting = {name: length for name, length in here.items() if name.startswith(BRONZE)}
     return new, {"moved": new.url, "foreign_bytes": new.usage().foreign_bytes, "starting": starting}

@@ -23,7 +23,9 @@ def table(spark: SparkSession, root: str) -> DataFrame:
     """Silver, typed where it is read: only columns cross to the JVM, no text."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(StructType.fromDDL(SILVER_SCHEMA), timezone="UTC")
+    columns = StructType.fromDDL(SILVER_SCHEMA)
+    assert isinstance(columns, StructType)
+    schema = to_arrow_schema(columns, timezone="UTC")
 
     def parsed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow.json

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import SOURCES
+from tests.support.servers.s3server import CREDENTIALS
 
 JAVA_LEAST = 17
 QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -77,6 +78,7 @@ def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = SOURCES
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(CREDENTIALS)  # a server for S3 may be wanted later; what workers see is decided now
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
     from pyspark.sql import SparkSession
 
