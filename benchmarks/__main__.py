@@ -14,6 +14,8 @@ from benchmarks import (
     bench_recovery,
     bench_s3,
     bench_spark,
+    bench_spark_jobs,
+    bench_spark_lake,
     bench_spark_write,
     bench_upkeep,
 )
@@ -32,5 +34,7 @@ if __name__ == "__main__":
     bench_recovery.main()
     bench_s3.main()
     bench_spark.main()
+    bench_spark_jobs.main()
     bench_spark_write.main()
+    bench_spark_lake.main()
     bench_upkeep.main()
