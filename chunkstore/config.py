@@ -146,6 +146,8 @@ class DefragPolicy:
       run_chunks_max: chunks that are merged into one at most (``fanout`` to 10,000).
       run_bytes_max: a new chunk is no longer than this, nor than the segment's rolling size (1 to 2**53).
       age_s_min: chunks that were made less than so many seconds ago stay (0 to 10**10).
+      foreign: chunks that were adopted from another root become chunks of our own, of whatever length, each of them alone where it is not
+        merged.
     """
 
     fanout: int = 8
@@ -153,9 +155,11 @@ class DefragPolicy:
     run_chunks_max: int = 10_000
     run_bytes_max: int = 1 * GIB
     age_s_min: float = 0.0
+    foreign: bool = False
 
     def __post_init__(self) -> None:
-        _require(self, isinstance(self.verify, bool), "verify", "a bool")
+        for name, flag in (("verify", self.verify), ("foreign", self.foreign)):
+            _require(self, isinstance(flag, bool), name, "a bool")
         for name, kinds, low, high in (
             ("fanout", (int,), 2, 1_000),
             ("run_chunks_max", (int,), self.fanout, 10_000),
