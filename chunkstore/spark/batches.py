@@ -23,7 +23,7 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span
 from chunkstore.spark.places import check_place
-from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
+from chunkstore.spark.runs import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["BATCH_BYTES", "Column", "read_task"]

@@ -17,7 +17,7 @@ from chunkstore.codec.pulsar.pip76_index import BlockRef, LedgerGroup, SegmentIn
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader, RunBytes
-from chunkstore.spark.plan import LedgerRun
+from chunkstore.spark.runs import LedgerRun
 
 __all__ = ["ledger_batches"]
 

@@ -19,6 +19,7 @@ from chunkstore.config import GIB, MIB
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.runs import Sizing
 
 __all__ = [
     "EARLIEST",
@@ -95,6 +96,11 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
+
+    @property
+    def sizing(self) -> Sizing:
+        """How large partitions are."""
+        return Sizing(self.min_partitions, self.partition_bytes)
 
     @property
     def reads_topics(self) -> bool:

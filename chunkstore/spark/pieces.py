@@ -16,7 +16,7 @@ from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.plan import Piece
+from chunkstore.spark.runs import Piece
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["LOCAL_FETCH_BYTES", "REMOTE_FETCH_BYTES", "PieceReader", "RunBytes", "Span"]

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.metadata_tables import TableTask
-from chunkstore.spark.plan import ReadTask
+from chunkstore.spark.runs import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,9 +16,10 @@ from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound,
 from chunkstore.pulsar import Block, LedgerRange
 from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
-from chunkstore.spark import plan as planning
+from chunkstore.spark import runs
 from chunkstore.spark.pieces import PieceReader
-from chunkstore.spark.plan import ROW_BYTES, LedgerRun, Piece, ReadTask, plan_read, share
+from chunkstore.spark.plan import plan_read
+from chunkstore.spark.runs import ROW_BYTES, LedgerRun, Piece, ReadTask, share
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled, flip, whole
@@ -179,7 +180,7 @@ def test_as_many_partitions_as_asked_for_and_the_same_rows(ground: Ground, min_p
 
 
 def test_partitions_follow_bytes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "PARTITION_BYTES", MIB)
+    monkeypatch.setattr(runs, "PARTITION_BYTES", MIB)
     with ground.open() as store:
         filled(store, "a", 4 * MIB, 100_000)
         filled(store, "b", 4 * MIB, 4 * MIB)
