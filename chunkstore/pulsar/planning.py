@@ -8,7 +8,7 @@ is there is whole. Leaves out: reading entries (``reader``), which chunks the by
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
@@ -53,13 +53,25 @@ class TopicPosition(NamedTuple):
     offset: int
 
 
-def plan(store: Stored, topic: str, ledgers: Sequence[int] | None = None) -> tuple[LedgerRange, ...]:
+def _always(_part: LedgerRange) -> bool:
+    return True
+
+
+def plan(
+    store: Stored,
+    topic: str,
+    ledgers: Sequence[int] | None = None,
+    blocks: Callable[[LedgerRange], bool] = _always,
+) -> tuple[LedgerRange, ...]:
     """The parts of these ledgers (None: all of the topic's), by ledger, then by entry.
 
-    What is acknowledged when this is called is in the answer. Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a
+    What is acknowledged when this is called is in the answer. A part of a complete offload segment for which ``blocks`` is false may
+    come without its blocks: it is what the context says, and where no index is needed none is read.
+
+    Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a
     context, an index or a block header is wrong), and what reading raises.
     """
-    return TopicPlanner(store, topic).plan(ledgers)
+    return TopicPlanner(store, topic).plan(ledgers, blocks=blocks)
 
 
 class TopicPlanner:
@@ -84,15 +96,17 @@ class TopicPlanner:
         self._indexes: OrderedDict[bytes, list[BlockSpan]] = OrderedDict()
         """By uuid: the blocks of complete ones, for a while."""
 
-    def plan(self, ledgers: Sequence[int] | None = None, *, blocks: bool = True) -> tuple[LedgerRange, ...]:
-        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once. Without ``blocks``
-        the ranges of complete ones have none, and no index is read: their contexts say the rest."""
+    def plan(
+        self, ledgers: Sequence[int] | None = None, *, blocks: Callable[[LedgerRange], bool] = _always
+    ) -> tuple[LedgerRange, ...]:
+        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once."""
         wanted = None if ledgers is None else set(ledgers)
         ranges: list[LedgerRange] = []
         contexts = self._contexts()
         for context in contexts:
             if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
-                ranges += self._plan_context(context, wanted) if blocks else self._count_context(context, wanted)
+                said = self._said(context, wanted)
+                ranges += said if said and not any(map(blocks, said)) else self._plan_context(context, wanted)
         # Entries ascend from one offload segment to the next, and sorting is stable.
         ranges.sort(key=lambda item: item.ledger)
         if not contexts or (wanted is None and not ranges):
@@ -184,10 +198,8 @@ class TopicPlanner:
             if chosen:
                 yield context, chosen
 
-    def _count_context(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
-        """As ``_plan_context``, without the blocks of a complete one."""
-        if not context.complete:
-            return self._plan_context(context, wanted)
+    def _said(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
+        """What the context alone says; of an open one that is nothing."""
         return [
             LedgerRange(self.topic, ledger, first, last, context.data, (), True, entries)
             for ledger, first, last, entries in context.ranges

@@ -51,7 +51,7 @@ _BOTH: Final = (
     "startingOffsets",
     "failOnDataLoss",
 )
-OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
+OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "pushdown", "pinS", "mapFunction")
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
 EARLIEST: Final = -2
@@ -64,6 +64,7 @@ SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINAR
 LEDGER_COLUMNS: Final = {"topic": "STRING", "ledger": "LONG", "entry": "LONG", "payload": "BINARY"}
 """The columns of offloaded ledgers and their Spark types, in order."""
 _PARTITIONS_MAX = 100_000
+_PIN_S_MAX = 30 * 86_400
 _LEDGER_MAX = _BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
@@ -72,7 +73,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
-    ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without a limit."""
+    ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without a limit. ``pin_s``: how long a pin keeps what was planned."""
 
     path: str
     container: str
@@ -96,6 +97,8 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
+    pushdown: bool = False
+    pin_s: int | None = None
 
     @property
     def sizing(self) -> Sizing:
@@ -201,6 +204,8 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
+        pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
+        pin_s=_whole(values, "pinS", 1, _PIN_S_MAX),
     )
 
 
@@ -252,6 +257,13 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument("option 'topic' is empty", argument="topic")
     if "ledgers" in values and "topic" not in values:
         raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
+    for past in ("lsnAsOf", "timestampAsOf"):
+        if "pinS" in values and past in values:
+            text = f"options 'pinS' and {past!r} exclude each other: only the present can be pinned (a pin that is there keeps its past)"
+            raise InvalidArgument(text, argument="pinS")
+    if "mapFunction" in values and values.get("pushdown", "").strip().lower() == "true":
+        text = "option 'pushdown' says nothing about map_batches, whose filters are on what the function makes"
+        raise InvalidArgument(text, argument="pushdown")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.replica import Replica
+from chunkstore.spark.filters import EVERY, Intervals, Wanted, within
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
 from chunkstore.spark.runs import (
@@ -33,7 +34,7 @@ from chunkstore.spark.runs import (
     Piece,
     ReadTask,
     SegmentRun,
-    plan_blocks,
+    plan_entries,
     plan_pieces,
 )
 
@@ -46,15 +47,25 @@ _CELLS: Final = 16
 class LedgerPlanner(Protocol):
     """Finds the parts of a topic's ledgers by reading tables and index segments of one snapshot: ``chunkstore.pulsar.plan``."""
 
-    def __call__(self, replica: Replica, topic: str, ledgers: Sequence[int] | None, /) -> Sequence[LedgerRange]:
+    def __call__(
+        self, replica: Replica, topic: str, ledgers: Sequence[int] | None, blocks: Callable[[LedgerRange], bool], /
+    ) -> Sequence[LedgerRange]:
         """The parts of these ledgers (None: all of the topic's), in the order rows are wanted: by ledger, then by entry.
 
-        No entry is in two parts. Raises a ``ChunkstoreError`` that names the topic or the ledger which is not there.
+        No entry is in two parts. Those for which ``blocks`` is false may come without any.
+        Raises a ``ChunkstoreError`` that names the topic or the ledger which is not there.
         """
 
 
-def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
-    """The partitions of a read, in the order of their rows; none where there are no bytes.
+_IDS_ONLY: Final = {"topic", "ledger", "entry"}
+_ALL: Final = Wanted()
+
+
+def plan_read(
+    replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None, wanted: Wanted = _ALL
+) -> list[ReadTask]:
+    """The partitions of a read, in the order of their rows; none where there are no bytes. Rows that are not ``wanted`` are left out; but
+    of lines, and of blocks of ledgers, those come along that lie between the first and the last offset or entry.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``Unsupported``
     (ledgers without a planner, chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
@@ -62,16 +73,28 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
     """
     lsn = replica.lsn
     if not options.reads_topics:
-        ranges = chosen_ranges(replica, options)
-        groups: Sequence[Sequence[SegmentRun | LedgerRun]] = (
-            _plan_cuts(replica, ranges, options) if options.lines else plan_segments(replica, ranges, options)
-        )
+        ranges = [item for item in chosen_ranges(replica, options) if wanted.has("segment", item.segment)]
+        groups: Sequence[Sequence[SegmentRun | LedgerRun]]
+        if options.lines:
+            groups = _plan_cuts(replica, ranges, options, wanted.hull("offset"))
+        else:
+            groups = plan_segments(replica, ranges, options, wanted.intervals("offset"))
     else:
         if ledger_planner is None:
             raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
-        topics = chosen_topics(replica, options)
-        parts = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers)]
-        groups = plan_blocks(parts, partial(_Stored, replica), options.sizing)
+        entries = wanted.intervals("entry")
+        ids_suffice = _IDS_ONLY.issuperset(options.columns)
+
+        def is_wanted(part: LedgerRange) -> bool:
+            return wanted.has("ledger", part.ledger) and any(within(entries, part.first_entry, part.last_entry))
+
+        def needs_blocks(part: LedgerRange) -> bool:
+            return is_wanted(part) and not (ids_suffice and part.is_dense)
+
+        topics = [topic for topic in chosen_topics(replica, options) if wanted.has("topic", topic)]
+        found = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers, needs_blocks)]
+        parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found if is_wanted(part)]
+        groups = plan_entries(parts, partial(_Stored, replica), options.sizing, entries)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
     return _tasks(replica, options, lsn, groups)
@@ -84,7 +107,7 @@ def plan_ranges(replica: Replica, options: ReadOptions, ranges: Sequence[Range])
 
 def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRange]) -> list[ReadTask]:
     """The partitions of these blocks. Raises as ``plan_read``."""
-    return _tasks(replica, options, replica.lsn, plan_blocks(parts, partial(_Stored, replica), options.sizing))
+    return _tasks(replica, options, replica.lsn, plan_entries(parts, partial(_Stored, replica), options.sizing))
 
 
 def _tasks(
@@ -109,21 +132,28 @@ def _roots_of(
     return tuple((number, roots[number]) for number in sorted({item[0] for item in found if item}) if number in roots)
 
 
-def plan_segments(replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions) -> list[list[SegmentRun]]:
-    """Partitions over raw segments, in the order given. Raises as ``plan_read``."""
+def plan_segments(
+    replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions, offsets: Intervals
+) -> list[list[SegmentRun]]:
+    """Partitions over raw segments, in the order given: the rows that begin at ``offsets``. Raises as ``plan_read``."""
     pieces = [(name, piece) for name, _, start, stop in ranges for piece in _Stored(replica, name).pieces(start, stop)]
-    return plan_pieces(pieces, options.sizing)
+    return plan_pieces(pieces, options.sizing, offsets)
 
 
-def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions) -> list[list[SegmentRun]]:
-    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end."""
-    sizes = [item.stop - item.start for item in ranges]
+def _plan_cuts(
+    replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions, hull: tuple[int, int] = EVERY[0]
+) -> list[list[SegmentRun]]:
+    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end: rows that
+    begin in ``hull``, both ends included."""
+    wanted = [(item, max(item.start, hull[0]), min(item.stop, hull[1] + 1)) for item in ranges]
+    sizes = [max(0, stop - start) for _, start, stop in wanted]
     parts = options.sizing.parts(sizes)
     step = max(1, sum(sizes) // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES
     cells = [
-        (item, max(item.start, low), min(item.stop, low + step))
-        for item in ranges
-        for low in range(item.start // step * step, item.stop, step)
+        (item, max(start, low), min(stop, low + step))
+        for item, start, stop in wanted
+        for low in range(start // step * step, stop, step)
+        if start < stop
     ]
     groups: list[list[tuple[Range, int, int]]] = []
     for begin, end in options.sizing.groups([high - low for _, low, high in cells]):

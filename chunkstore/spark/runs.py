@@ -9,7 +9,7 @@ never cut. Leaves out: reading (``pieces``, ``batches``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore.blocks import Borders, is_one_block
@@ -17,6 +17,7 @@ from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged
 from chunkstore.records import RootRecord
+from chunkstore.spark.filters import EVERY, Intervals, within
 
 __all__ = [
     "PARTITION_BYTES",
@@ -29,7 +30,7 @@ __all__ = [
     "SegmentRun",
     "Sizing",
     "WholeObject",
-    "plan_blocks",
+    "plan_entries",
     "plan_pieces",
     "share",
 ]
@@ -38,6 +39,9 @@ PARTITION_BYTES: Final = 128 * MIB
 """Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
 ROW_BYTES: Final = 1 * MIB
 """The longest row of a raw segment."""
+_ID_BYTES: Final = 8
+_IDS: Final = 1 << 20
+"""Rows without payload are shared out by so many."""
 
 
 class Piece(NamedTuple):
@@ -78,7 +82,10 @@ class SegmentRun(NamedTuple):
 
 
 class LedgerRun(NamedTuple):
-    """Consecutive blocks of a ledger in one data segment, and their bytes; entries outside first to last are not wanted."""
+    """Consecutive blocks of a ledger in one data segment, and their bytes; entries outside first to last are not wanted.
+
+    Without blocks: there is an entry of each id from first to last, and ids are all that is wanted.
+    """
 
     topic: str
     ledger: int
@@ -154,8 +161,12 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return groups
 
 
-def plan_pieces(pieces: Sequence[tuple[str, Piece]], sizing: Sizing) -> list[list[SegmentRun]]:
-    """Partitions over pieces of raw segments, by name, in the order given."""
+def plan_pieces(
+    pieces: Sequence[tuple[str, Piece]], sizing: Sizing, offsets: Intervals = EVERY
+) -> list[list[SegmentRun]]:
+    """Partitions over pieces of raw segments, by name, in the order given: of these the rows that begin at ``offsets``."""
+    if offsets != EVERY:
+        pieces = [(name, part) for name, piece in pieces for part in _rows_at(piece, offsets)]
     total = sum(piece.stop - piece.start for _, piece in pieces)
     goals = [sizing.partition_bytes] if sizing.partition_bytes is not None else []
     if len(pieces) < sizing.partitions_min:
@@ -165,6 +176,17 @@ def plan_pieces(pieces: Sequence[tuple[str, Piece]], sizing: Sizing) -> list[lis
         pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
     sizes = [piece.stop - piece.start for _, piece in pieces]
     return [_segment_runs(pieces[begin:end]) for begin, end in sizing.groups(sizes)]
+
+
+def _rows_at(piece: Piece, offsets: Intervals) -> Iterator[Piece]:
+    """The parts of the piece that are rows which begin at ``offsets``."""
+    base = piece.offset - piece.start
+    for first, last in within(offsets, piece.offset, base + piece.stop - 1):
+        # A row begins where the piece does, and at multiples of ROW_BYTES of the chunk.
+        start = piece.start if first == piece.offset else -(-(first - base) // ROW_BYTES) * ROW_BYTES
+        stop = min(piece.stop, ((last - base) // ROW_BYTES + 1) * ROW_BYTES)
+        if start < stop:
+            yield piece._replace(start=start, stop=stop, offset=base + start)
 
 
 def _cut(piece: Piece, rows: int) -> list[Piece]:
@@ -205,32 +227,60 @@ def _with_own_borders(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def plan_blocks(
-    parts: Sequence[LedgerRange], extents_of: Callable[[str], Extents], sizing: Sizing
+def plan_entries(
+    parts: Sequence[LedgerRange],
+    extents_of: Callable[[str], Extents],
+    sizing: Sizing,
+    entries: Intervals = EVERY,
 ) -> list[list[LedgerRun]]:
-    """Partitions over blocks of ledgers; a block is never cut. ``extents_of``: where a part's segment lies, asked once for each.
+    """Partitions over parts of ledgers, in the order given: blocks that may hold ``entries``, none of them cut; of parts without blocks the
+    ids. Of blocks, entries between the first and the last that is wanted come along.
 
-    Raises what that and ``Extents.pieces`` raise.
+    ``extents_of``: where a part's segment lies, asked once for each. Raises what that and ``Extents.pieces`` raise.
     """
-    extents = {name: extents_of(name) for name in dict.fromkeys(part.segment for part in parts)}
-    blocks = [(part, block) for part in parts for block in part.blocks]
-    sizes = [block.stop - block.start for _, block in blocks]
+    cells: list[tuple[LedgerRange, Block | None]] = []
+    for part in parts:
+        wanted = tuple(within(entries, part.first_entry, part.last_entry))
+        if wanted and part.blocks:
+            hull = part._replace(first_entry=wanted[0][0], last_entry=wanted[-1][1])
+            cells += ((hull, block) for block in _blocks_at(part.blocks, wanted))
+        else:
+            cells += ((ids, None) for low, high in wanted for ids in _ids(part, low, high, sizing))
+    extents = {name: extents_of(name) for name in dict.fromkeys(part.segment for part, block in cells if block)}
+    sizes = [block.stop - block.start if block else _ID_BYTES * part.ids for part, block in cells]
     groups: list[list[LedgerRun]] = []
     for begin, end in sizing.groups(sizes):
         runs: list[LedgerRun] = []
-        for part, row in _rows_of_blocks(blocks[begin:end]):
-            pieces = _with_own_borders(extents[part.segment].pieces(row[0].start, row[-1].stop))
-            runs.append(LedgerRun(*part[:5], tuple(row), pieces))
+        for part, row in _rows_of_cells(cells[begin:end]):
+            pieces = extents[part.segment].pieces(row[0].start, row[-1].stop) if row else ()
+            runs.append(LedgerRun(*part[:5], tuple(row), _with_own_borders(pieces)))
         groups.append(runs)
     return groups
 
 
-def _rows_of_blocks(blocks: Sequence[tuple[LedgerRange, Block]]) -> list[tuple[LedgerRange, list[Block]]]:
-    """Neighbouring blocks of one part that follow each other without a hole, together."""
+def _blocks_at(blocks: Sequence[Block], wanted: Intervals) -> Iterator[Block]:
+    """Those that hold wanted ids, if they are there: a block's ids end where the next one's begin."""
+    behind = [*(block.first_entry for block in blocks[1:]), wanted[-1][1] + 1]
+    for block, limit in zip(blocks, behind, strict=True):
+        if any(within(wanted, block.first_entry, limit - 1)):
+            yield block
+
+
+def _ids(part: LedgerRange, first: int, last: int, sizing: Sizing) -> Iterator[LedgerRange]:
+    step = max(1, min(_IDS, -(-(last - first + 1) // sizing.partitions_min)))
+    for low in range(first, last + 1, step):
+        yield part._replace(first_entry=low, last_entry=min(last, low + step - 1))
+
+
+def _rows_of_cells(cells: Sequence[tuple[LedgerRange, Block | None]]) -> list[tuple[LedgerRange, list[Block]]]:
+    """Neighbouring blocks of one part that follow each other without a hole, together; ids as they are."""
     rows: list[tuple[LedgerRange, list[Block]]] = []
-    for part, block in blocks:
-        if rows and rows[-1][0] is part and rows[-1][1][-1].stop == block.start:
-            rows[-1][1].append(block)
+    for part, block in cells:
+        before, row = rows[-1] if rows else (None, [])
+        if block is None:
+            rows.append((part, []))
+        elif before is part and row and row[-1].stop == block.start:
+            row.append(block)
         else:
             rows.append((part, [block]))
     return rows

@@ -1,14 +1,15 @@
 """The format "chunkstore" of Spark: its schema, its planner and its reader, as Spark's Python data source API wants them.
 
 Promises: planning opens one replica, which never claims and never writes to the container, and closes it; executors open the
-chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: filters (Spark
-applies them to the rows), writing (``sink``).
+chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: what filters mean
+(``filters``), writing (``sink``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -30,9 +32,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chunkstore.assembly import open_replica
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.filters import Wanted, take_filters
+from chunkstore.spark.frame_pins import planning_replica
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import LedgerPlanner, plan_read
@@ -52,6 +55,9 @@ _TYPES: dict[str, DataType] = {
     "MAP<STRING, STRING>": MapType(StringType(), StringType()),
     "MAP<STRING, LONG>": MapType(StringType(), LongType()),
 }
+_SEGMENT_FILTERS: Final[Mapping[str, type]] = {"segment": str, "offset": int}
+_TOPIC_FILTERS: Final[Mapping[str, type]] = {"topic": str, "ledger": int, "entry": int}
+"""The columns whose filters prune a plan."""
 
 
 class DefaultSource(DataSource):
@@ -74,7 +80,9 @@ class DefaultSource(DataSource):
             if options.function is not None:
                 columns = [(name, True) for name in options.columns]
                 return Reader(options, columns, Mapped(options.function, schema))
-            return Reader(options, self._columns(options, schema))
+            columns = self._columns(options, schema)
+            options = replace(options, columns=tuple(name for name, _ in columns))
+            return (FilteringReader if options.pushdown else Reader)(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """As ``reader``, for a stream."""
@@ -127,21 +135,21 @@ class Reader(DataSourceReader):
         self._options = options
         self._columns = tuple(columns)
         self._mapped = mapped
+        self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
             planner = self.ledger_planner() if options.reads_topics else None
-            lsn, time_ms = options.as_of_lsn, options.as_of_ms
-            with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
+            with planning_replica(options) as replica:
                 if options.metadata is not None:
                     from chunkstore.spark.tables import plan_table  # others do not pay for it
 
                     return [
                         Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])
                     ]
-                return [Partition(task) for task in plan_read(replica, options, planner)]
+                return [Partition(task) for task in plan_read(replica, options, planner, self._wanted)]
 
     def ledger_planner(self) -> LedgerPlanner:
         """What finds the blocks of a topic's ledgers: the offload layer."""
@@ -152,3 +160,14 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""
         return read_partition(partition, self._columns, self._mapped)
+
+
+class FilteringReader(Reader):
+    """A ``Reader`` whose plan has what filters leave. Spark refuses one of this kind unless it is told to push filters down at all."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what prunes the plan; returns those that Spark must apply to the rows."""
+        options = self._options
+        columns = _TOPIC_FILTERS if options.reads_topics else _SEGMENT_FILTERS
+        self._wanted, left = take_filters(filters, columns, ("entry", "offset") if options.lines else ("entry",))
+        return left

@@ -14,9 +14,8 @@ from chunkstore import blocks
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
 from chunkstore.pulsar import Block, LedgerRange
-from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
-from chunkstore.spark import runs
+from chunkstore.spark import runs as planning
 from chunkstore.spark.pieces import PieceReader
 from chunkstore.spark.plan import plan_read
 from chunkstore.spark.runs import ROW_BYTES, LedgerRun, Piece, ReadTask, share
@@ -180,7 +179,7 @@ def test_as_many_partitions_as_asked_for_and_the_same_rows(ground: Ground, min_p
 
 
 def test_partitions_follow_bytes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "PARTITION_BYTES", MIB)
+    monkeypatch.setattr(planning, "PARTITION_BYTES", MIB)
     with ground.open() as store:
         filled(store, "a", 4 * MIB, 100_000)
         filled(store, "b", 4 * MIB, 4 * MIB)
@@ -231,7 +230,7 @@ def test_a_replica_that_moves_is_not_planned_from(ground: Ground) -> None:
     with ground.open() as store, ground.replica() as replica:
         filled(store, "a", 10, 10)
 
-        def planner(follower: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+        def planner(_replica: object, _topic: str, _ledgers: object, _blocks: object) -> list[LedgerRange]:
             replica.refresh()
             return []
 
@@ -326,7 +325,7 @@ def test_no_byte_of_a_damaged_block_is_given_out(ground: Ground, monkeypatch: py
 
 
 def parts_planner(*parts: LedgerRange) -> Any:
-    def plan(replica: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+    def plan(_replica: object, topic: str, ledgers: Sequence[int] | None, _blocks: object) -> list[LedgerRange]:
         assert topic == "t"
         return [part for part in parts if ledgers is None or part.ledger in ledgers]
 
