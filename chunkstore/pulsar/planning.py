@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, ENTRY_ID_MAX, DataSource, entry_id_at, parse_block_header
+from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, DataSource, entry_id_at, parse_block_header
 from chunkstore.codec.pulsar.pip76_index import (
     INDEX_BYTES_MAX,
     BlockRef,
@@ -22,7 +22,7 @@ from chunkstore.codec.pulsar.pip76_index import (
     read_index,
 )
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.ranges import Block, LedgerRange
+from chunkstore.codec.pulsar.ranges import Block, LedgerRange, ranges_of
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.handles import SegmentHandle
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts
@@ -143,17 +143,14 @@ class TopicPlanner:
         for context, spans in self._blocks(start, stop):
             wholes = {item.ledger: item for item in context.ranges}
             behind = [span for span in self._spans(context) if span.start >= spans[-1].end]
-            for ledger, row in _by_ledger(spans).items():
-                whole = wholes.get(ledger)
-                later = next((span.first_entry for span in behind if span.ledger == ledger), None)
-                last, entries = ENTRY_ID_MAX if later is None else later - 1, 0
+            for part in ranges_of(self.topic, context.data, spans):
+                whole = wholes.get(part.ledger)
+                later = next((span.first_entry for span in behind if span.ledger == part.ledger), None)
+                last, entries = part.last_entry if later is None else later - 1, 0
                 if later is None and whole is not None:
                     last = whole.last_entry
-                    entries = whole.entries if row[0].first_entry == whole.first_entry else 0
-                part = LedgerRange(
-                    self.topic, ledger, row[0].first_entry, last, context.data, tuple(row), context.complete, entries
-                )
-                found.append(part)
+                    entries = whole.entries if part.first_entry == whole.first_entry else 0
+                found.append(part._replace(last_entry=last, complete=context.complete, entries=entries))
         return tuple(found)
 
     # Helpers
@@ -214,31 +211,15 @@ class TopicPlanner:
             lasts = {item.ledger: item.last_entry for item in context.ranges}
         else:
             lasts = last_entries(self._store, context.data, spans, wanted, known=self._walk(context).lasts)
-        rows = _by_ledger(span for span in spans if wanted is None or span.ledger in wanted)
-        if any(ledger not in lasts for ledger in rows):
+        parts = ranges_of(self.topic, context.data, (span for span in spans if wanted is None or span.ledger in wanted))
+        if any(part.ledger not in lasts for part in parts):
             raise Damaged(
                 "the index holds ledgers that the offload context does not", object=f"segment {context.index_segment}"
             )
         return [
-            LedgerRange(
-                self.topic,
-                ledger,
-                row[0].first_entry,
-                lasts[ledger],
-                context.data,
-                tuple(row),
-                context.complete,
-                counts.get(ledger, 0),
-            )
-            for ledger, row in rows.items()
+            part._replace(last_entry=lasts[part.ledger], complete=context.complete, entries=counts.get(part.ledger, 0))
+            for part in parts
         ]
-
-
-def _by_ledger(spans: Iterable[BlockSpan]) -> dict[int, list[Block]]:
-    rows: dict[int, list[Block]] = {}
-    for span in spans:
-        rows.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
-    return rows
 
 
 def _read_index(store: Stored, context: Context) -> SegmentIndex:

@@ -83,10 +83,11 @@ class PieceReader:
         try:
             data = self._storage.read(ChunkHandle(piece.chunk, False), start, stop - start)
         except ChunkNotFound as error:
-            error.add_note(
-                f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load "
-                "(or start the stream) again; if it happens again, run check."
-            )
+            if self._lsn:
+                error.add_note(
+                    f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load "
+                    "(or start the stream) again; if it happens again, run check."
+                )
             raise
         if len(data) != stop - start:
             raise Damaged(
