@@ -32,7 +32,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chunkstore.errors import InvalidArgument
+from chunkstore import runtime
+from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.filters import Wanted, take_filters
 from chunkstore.spark.frame_pins import planning_replica
@@ -58,10 +59,19 @@ _TYPES: dict[str, DataType] = {
 _SEGMENT_FILTERS: Final[Mapping[str, type]] = {"segment": str, "offset": int}
 _TOPIC_FILTERS: Final[Mapping[str, type]] = {"topic": str, "ledger": int, "entry": int}
 """The columns whose filters prune a plan."""
+_LOAD_BYTES: Final = 8
+_PUSHED: Final[dict[bytes, frozenset[str]]] = {}
+"""By ``load()``, the filters it was planned with."""
+_PUSHED_MAX: Final = 1_000
 
 
 class DefaultSource(DataSource):
     """``spark.read.format("chunkstore")``; Spark finds it by itself in the package ``pyspark_chunkstore``."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._load = runtime.token(_LOAD_BYTES)
+        """Of this ``load()``: Spark carries it from plan to plan."""
 
     @classmethod
     def name(cls) -> str:
@@ -82,7 +92,7 @@ class DefaultSource(DataSource):
                 return Reader(options, columns, Mapped(options.function, schema))
             columns = self._columns(options, schema)
             options = replace(options, columns=tuple(name for name, _ in columns))
-            return (FilteringReader if options.pushdown else Reader)(options, columns)
+            return FilteringReader(options, columns, self._load) if options.pushdown else Reader(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """As ``reader``, for a stream."""
@@ -163,11 +173,29 @@ class Reader(DataSourceReader):
 
 
 class FilteringReader(Reader):
-    """A ``Reader`` whose plan has what filters leave. Spark refuses one of this kind unless it is told to push filters down at all."""
+    """A ``Reader`` whose plan has what filters leave. Spark refuses one of this kind unless it is told to push filters down at all.
+
+    Spark keeps one plan for each ``load()``, the last one, and reads all that was made of it by that (decision 0032): so another set of
+    filters is refused, where this process has seen the first.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], load: bytes) -> None:
+        super().__init__(options, columns)
+        self._load = load
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what prunes the plan; returns those that Spark must apply to the rows."""
+        """Take what prunes the plan; returns those that Spark must apply to the rows. Raises ``Unsupported``: this ``load()`` was planned
+        with other filters."""
         options = self._options
+        pushed = frozenset(map(repr, filters))
+        if _PUSHED.setdefault(self._load, pushed) != pushed:
+            with annotated(container=options.container):
+                text = (
+                    "Spark reads all frames of one load() by the last filters: with pushdown=true load again for others"
+                )
+                raise Unsupported(text, feature="pushdown")
+        while len(_PUSHED) > _PUSHED_MAX:
+            _PUSHED.pop(next(iter(_PUSHED)))
         columns = _TOPIC_FILTERS if options.reads_topics else _SEGMENT_FILTERS
         self._wanted, left = take_filters(filters, columns, ("entry", "offset") if options.lines else ("entry",))
         return left
