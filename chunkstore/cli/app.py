@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 
+from chunkstore.cli.access import with_options
 from chunkstore.cli.output import print_error
 from chunkstore.cli.streams import watched_streams
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
@@ -117,7 +118,7 @@ def build_command(only: str | None = None) -> Any:
 
 def _loaded(module: str, verb: str) -> Callable[..., None]:
     found: Callable[..., None] = getattr(import_module(f"chunkstore.cli.{module}"), verb)
-    return _guarded(found)
+    return _guarded(with_options(found))
 
 
 def _print_version(wanted: bool) -> None:

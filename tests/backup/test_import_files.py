@@ -28,8 +28,9 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_chunk
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
-from tests.engine.test_repair import Place, broken, flip
+from tests.engine.test_repair import flip
 from tests.support.data import problems, refused
+from tests.support.repairing import Place, broken
 
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=100)
 TOPIC = "persistent://a/b"

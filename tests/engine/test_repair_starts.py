@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from chunkstore.changes import Append, Concat, Create, Seal
-from tests.engine.test_repair import MODES, Place, broken, zero
+from tests.engine.test_repair import MODES, zero
+from tests.support.repairing import Place, broken
 
 
 @pytest.mark.parametrize("mode", MODES)

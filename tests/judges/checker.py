@@ -26,6 +26,7 @@ from itertools import accumulate
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
+from tests.judges.calls import answered_by, call_of, is_same, stored, subject, urgency_of
 from tests.judges.events import Event
 from tests.judges.imports import Imports, Wrong
 from tests.judges.past_states import Past, StateAt
@@ -37,9 +38,7 @@ from tests.judges.segment_model import (
     DELETE,
     INFORMING,
     OBSERVING,
-    TABLE_DELETE,
     TABLE_PUT,
-    Call,
     Done,
     Key,
     Refused,
@@ -51,7 +50,7 @@ from tests.judges.segment_model import (
     perform,
 )
 
-__all__ = ["ANOMALIES", "Anomaly", "RecordSeen", "Verdict", "check_history", "stored"]
+__all__ = ["ANOMALIES", "Anomaly", "RecordSeen", "Verdict", "check_history"]
 
 ANOMALIES: Final = {
     "lost-ack": "a call was acknowledged and has no record",
@@ -73,10 +72,6 @@ ANOMALIES: Final = {
 _UPKEEP: Final = frozenset((12, 13, 14, 15))
 """Sessions, and operations of the owner itself: what changes nothing that is shown."""
 _STAGED: Final = "\0staged/"
-_BY_KIND: Final = {
-    "create": 1, "append": 2, "append_many": 2, "write": 2, "seal": 3, "unseal": 4, "delete": 5, "truncate": 6, "concat": 7,
-    "table_put": 10, "table_delete": 11,
-}  # fmt: skip
 _ANOMALIES_MAX: Final = 20
 _OTHERS_MAX: Final = 8
 _WEIGHT: Final = ("invented", "torn", "reordered", "foreign", "resurrected", "not-atomic", "forbidden", "wrong-answer")
@@ -174,12 +169,12 @@ class _Checker:
         self.anomalies: list[Anomaly] = []
         for index, event in enumerate(events):
             if event.kind in CHANGING:
-                for call in calls_of(_call(event)):
-                    self._calls[_subject(call)].append(index)
-                for key in keys_of(_call(event)):
+                for call in calls_of(call_of(event)):
+                    self._calls[subject(call)].append(index)
+                for key in keys_of(call_of(event)):
                     self._touching[key].append(index)
         for places in self._calls.values():
-            places.sort(key=lambda index: _urgency(events[index]))
+            places.sort(key=lambda index: urgency_of(events[index]))
         self._windows = self._bounds()
 
     def _found(self, name: str, segment: str, message: str, *events: int) -> None:
@@ -212,7 +207,7 @@ class _Checker:
                 calls = [event for event in calls if event.outcome != "failed"]
                 if len(calls) == 1:
                     early[number] = max(early[number], calls[0].invoked)
-                    late[number] = min(late[number], _deadline(calls[0]))
+                    late[number] = min(late[number], answered_by(calls[0]))
         return list(zip(accumulate(early, max), [*accumulate(reversed(late), min)][::-1], strict=True))
 
     def _candidates(self, op: tuple[Any, ...], names: Mapping[int, str]) -> tuple[str, Sequence[int]]:
@@ -220,10 +215,10 @@ class _Checker:
         if op[0] == TABLE_PUT and op[3] is None:
             # Put over in the same record, so its value is none that a record holds. One that expects a version comes first, or never.
             places = self._touching.get(op[1:3], [])
-            calls = [(place, call) for place in places for call in calls_of(_call(self._events[place]))]
+            calls = [(place, call) for place in places for call in calls_of(call_of(self._events[place]))]
             puts = [(call[2], place) for place, call in calls if call[0] == "table_put" and call[2][:2] == op[1:3]]
             puts = [put for put in puts if put[0][2] not in self._put]
-            urgency = {place: (args[3] is None, *_urgency(self._events[place])) for args, place in puts}
+            urgency = {place: (args[3] is None, *urgency_of(self._events[place])) for args, place in puts}
             return "", sorted(urgency, key=lambda place: urgency[place])
         name = "" if op[0] >= TABLE_PUT else op[2] if op[0] == CREATE else names.get(op[1], "")
         return name, self._calls.get(op if op[0] >= TABLE_PUT else (op[0], name, *op[4:]), ())
@@ -282,7 +277,9 @@ class _Checker:
         for index in candidates:
             found: _Misfit | Done | None = self._misfit(index, number, record)
             if found is None:
-                found = self._done(index, perform(_call(self._events[index]), self.past.at(lsn), lsn=lsn, ids=ids), ops)
+                found = self._done(
+                    index, perform(call_of(self._events[index]), self.past.at(lsn), lsn=lsn, ids=ids), ops
+                )
             if isinstance(found, _Misfit):
                 misfits.append(found)
             elif best is None or len(found.ops) > len(best[1].ops):
@@ -318,7 +315,7 @@ class _Checker:
         asked = not event.owner or owner is None or f"{event.owner}.".startswith(f"{owner}.")
         if not asked or (event.outcome == "ok" and 0 < event.epoch < record.epoch):
             return _Misfit("foreign", f"epoch {record.epoch} is not of {event.owner or event.process}", (index,))
-        if event.invoked > late or _deadline(event) < early:
+        if event.invoked > late or answered_by(event) < early:
             return _Misfit("reordered", f"written before {event.process} asked, or after the answer", (index,))
         return None
 
@@ -328,7 +325,7 @@ class _Checker:
         if isinstance(outcome, Refused):
             return _Misfit("forbidden", f"the state before it refuses {event.kind}: {outcome.error}", (index,))
         count = len(outcome.ops)
-        if not count or not all(_same(wanted, found) for wanted, found in zip(outcome.ops, ops, strict=False)):
+        if not count or not all(is_same(wanted, found) for wanted, found in zip(outcome.ops, ops, strict=False)):
             name = "not-atomic" if event.kind == "commit" else "forbidden"
             return _Misfit(name, f"{event.process} asked for {outcome.ops!r:.300}", (index,))
         if count > len(ops):
@@ -346,7 +343,7 @@ class _Checker:
         return [
             _Misfit("torn", f"{self._events[index].process} asked for {len(data)} bytes", (index,))
             for index in self._touching.get(name, ())
-            for data in map(appended, calls_of(_call(self._events[index])))
+            for data in map(appended, calls_of(call_of(self._events[index])))
             if data and (data.startswith(op[4]) or op[4].startswith(data))
         ]
 
@@ -399,9 +396,9 @@ class _Checker:
 
     def _judge_answer(self, index: int, event: Event, floor: int) -> int | None:
         """The first record from ``floor`` on whose state explains an answer without a record."""
-        call = _call(event)
+        call = call_of(event)
         appending = self._eager and event.outcome == "failed" and event.kind in ("append", "append_many", "write")
-        ceiling = self._ceiling(_deadline(event), written=not appending)
+        ceiling = self._ceiling(answered_by(event), written=not appending)
         if event.kind == "list":
             keys: set[Key] = {
                 key for key in self.past.changes if isinstance(key, str) and key.startswith(event.args[0])
@@ -434,21 +431,21 @@ class _Checker:
     def _refused_by_others(self, index: int, event: Event, lsn: int) -> bool:
         """Whether changes of its segment that were under way when an append was refused explain that: any of them, in any order."""
         waiting = [other for other in self._under_way(index, event) if self.lsns.get(other, lsn + 1) > lsn]
-        appends = [other for other in waiting if appended(_call(self._events[other])) is not None]
+        appends = [other for other in waiting if appended(call_of(self._events[other])) is not None]
         if len(waiting) <= _OTHERS_MAX:
             appends = []  # few enough for any order of all; else appends are taken in the order of their calls
         others = frozenset([other for other in waiting if other not in appends][-_OTHERS_MAX:])
         states = [(self.past.at(lsn), others, 0)]
         seen = set()
         for state, left, number in states:
-            if fits(event, perform(_call(event), state)):
+            if fits(event, perform(call_of(event), state)):
                 return True
             choices = [(other, left - {other}, number) for other in left]
             if number < len(appends):
                 states.append((state, left, number + 1))
                 choices.append((appends[number], left, number + 1))
             for other, rest, following in choices:
-                outcome = perform(_call(self._events[other]), state, lsn=lsn)
+                outcome = perform(call_of(self._events[other]), state, lsn=lsn)
                 if not isinstance(outcome, Done):
                     continue
                 after = StateAt(self.past, lsn, {**state.changes, **outcome.changes})
@@ -465,8 +462,8 @@ class _Checker:
             if other != index
             and self._events[other].owner
             in (("", event.owner) if self._events[other].kind == "ask" else (event.owner,))
-            and self._events[other].invoked <= _deadline(event)
-            and _deadline(self._events[other]) >= event.invoked
+            and self._events[other].invoked <= answered_by(event)
+            and answered_by(self._events[other]) >= event.invoked
         ]
         return sorted(found, key=lambda other: self._events[other].invoked)
 
@@ -477,52 +474,11 @@ class _Checker:
         replicas[event.process] = max(before, lsn)
         if lsn < before:
             self._found("phantom", event.segment, f"{event.process} was at lsn {before} and is at {lsn}", index)
-        elif lsn > self._ceiling(_deadline(event), written=True):
+        elif lsn > self._ceiling(answered_by(event), written=True):
             self._found("phantom", event.segment, f"{event.process} showed lsn {lsn} before it was", index)
-        elif not fits(event, perform(_call(event), self.past.at(lsn))):
+        elif not fits(event, perform(call_of(event), self.past.at(lsn))):
             told = f"{event.process} showed {event.result!r:.200} at lsn {lsn}"
             self._found("wrong-read", event.segment, told, index)
-
-
-def _call(event: Event) -> Call:
-    return event.kind, event.segment, event.args
-
-
-def _deadline(event: Event) -> float:
-    """When a call was answered for certain."""
-    return inf if event.returned is None or event.outcome == "unknown" else event.returned
-
-
-def _urgency(event: Event) -> tuple[float, float]:
-    """Which of several calls takes a record first: whose answer came first, for each may need it.
-
-    But what may be repeated without harm and never comes undone is its first caller's; to the others it was done already. (An event
-    of a writer does come undone, with its segment.)
-    """
-    repeatable = event.kind == "truncate"
-    return (event.invoked if repeatable else _deadline(event)), event.invoked
-
-
-def _subject(call: Call) -> tuple[Any, ...]:
-    kind, name, args = call
-    if kind == "table_put":
-        return TABLE_PUT, *args[:3]
-    if kind == "table_delete":
-        return TABLE_DELETE, *args[:2]
-    data = appended(call)
-    return (_BY_KIND[kind], name) if data is None else (ATTACH if kind == "attach" else APPEND, name, data)
-
-
-def stored(op: Sequence[Any], data: bytes | None) -> tuple[Any, ...]:
-    """An operation of a record as the model says it: what is not in its header is in what was stored with it."""
-    if op[0] in (TABLE_PUT, APPEND, ATTACH):
-        return (*op[: 3 if op[0] == TABLE_PUT else 4], data)
-    return tuple(op)
-
-
-def _same(wanted: tuple[Any, ...], found: tuple[Any, ...]) -> bool:
-    """Whether an operation of a record is the wanted one."""
-    return wanted == found or (found[0] == TABLE_PUT and found[3] is None and wanted[:3] == found[:3])
 
 
 def _shape(state: StateAt, name: str) -> tuple[int, bool] | None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-from tests.judges.checker import RecordSeen, stored
+from tests.judges.calls import stored
+from tests.judges.checker import RecordSeen
 from tests.judges.events import Event
 from tests.judges.segment_model import CHANGING, INFORMING, OBSERVING, Done, Key, fits, perform
 
