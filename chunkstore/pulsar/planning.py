@@ -19,10 +19,11 @@ from chunkstore.codec.pulsar.pip76_index import (
     BlockSpan,
     LedgerGroup,
     SegmentIndex,
+    ranges_of,
     read_index,
 )
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.ranges import Block, LedgerRange, ranges_of
+from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.handles import SegmentHandle
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.ranges import LedgerRange, ranges_of
+from chunkstore.codec.pulsar.pip76_index import ranges_of, read_index
+from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.spark.filters import Wanted
 from chunkstore.spark.runs import ReadTask, Sizing, WholeObject, plan_entries

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from chunkstore.codec.pulsar.pip76 import ENTRY_ID_MAX
-
-if TYPE_CHECKING:
-    from chunkstore.codec.pulsar.pip76_index import BlockSpan
-
-__all__ = ["Block", "LedgerRange", "ranges_of"]
+__all__ = ["Block", "LedgerRange"]
 
 
 class Block(NamedTuple):
@@ -51,15 +45,3 @@ class LedgerRange(NamedTuple):
     def size_bytes(self) -> int:
         """Bytes of the blocks, headers and padding included."""
         return sum(block.stop - block.start for block in self.blocks)
-
-
-def ranges_of(topic: str, segment: str, spans: Iterable[BlockSpan]) -> list[LedgerRange]:
-    """The parts of ledgers in some blocks of a data segment (or data object), by their order there. Of what blocks alone do not say
-    ``last_entry`` is a bound, and ``complete`` false."""
-    rows: dict[int, list[Block]] = {}
-    for span in spans:
-        rows.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
-    return [
-        LedgerRange(topic, ledger, row[0].first_entry, ENTRY_ID_MAX, segment, tuple(row), complete=False)
-        for ledger, row in rows.items()
-    ]
