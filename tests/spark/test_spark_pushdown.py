@@ -47,16 +47,6 @@ def test_filters_prune_the_plan_and_holes_are_left_to_spark(spark: Any, frame: A
     assert found.count() == 3
 
 
-def test_one_load_is_planned_with_one_set_of_filters(spark: Any, frame: Any) -> None:
-    spark.conf.set(CONF, "true")
-    both = frame.where("ledger = 7").union(frame.where("ledger = 8 and entry < 10"))
-    with pytest.raises(Exception, match="Unsupported") as caught:
-        both.collect()  # Spark would read both by the filters of the second
-    error = original_error(caught.value)
-    assert isinstance(error, Unsupported)
-    assert error.to_fields() == {"feature": "pushdown"}
-
-
 def test_a_session_that_pushes_nothing_down_says_what_to_set(spark: Any, frame: Any) -> None:
     spark.conf.set(CONF, "false")
     with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED") as caught:

@@ -18,6 +18,7 @@ from pyspark.sql import datasource as ds
 
 import chunkstore
 from chunkstore.config import KIB, MIB
+from chunkstore.errors import Unsupported
 from chunkstore.pulsar import OffloadWriter
 from chunkstore.spark import source as source_module
 from chunkstore.spark.filters import Condition, Wanted, take_filters
@@ -271,3 +272,17 @@ def test_ids_of_dense_ledgers_need_no_bytes(root: str) -> None:
     assert [run.pieces for run in runs if not run.blocks] == [()]
     source = DefaultSource({**options, "ledgers": "5", "minPartitions": "4"})
     assert len(source.reader(source.schema()).partitions()) >= 4
+
+
+def test_one_load_is_planned_with_one_set_of_filters(root: str) -> None:
+    source = DefaultSource({"path": root, "topic": TOPICS[0], "pushdown": "true"})
+    seven, eight = ds.EqualTo(("ledger",), 7), ds.EqualTo(("ledger",), 8)
+
+    def push(*filters: Any) -> None:
+        reader: Any = pickle.loads(pickle.dumps(source)).reader(source.schema())
+        assert list(reader.pushFilters(list(filters))) == []
+
+    push(seven)
+    push(seven)
+    with pytest.raises(Unsupported, match="load again"):  # Spark would read both by the second
+        push(eight)
