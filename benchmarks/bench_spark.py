@@ -1,6 +1,6 @@
 """Spark reading a container, against uncompressed parquet of the very same rows in the same run; and JSON, against Spark's own readers.
 
-``python -m benchmarks.bench_spark [--dir DIR] [--quick] [--part counted|ids|speed|json]``; needs Java 17 or newer and the extra ``spark``. Every
+``python -m benchmarks.bench_spark [--dir DIR] [--quick] [--part PART]``; needs Java 17 or newer and the extra ``spark``. Every
 round runs every case once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round, by the
 clock, and by the processor time of the JVM and all Python processes together: on a busy machine only the latter means much,
 since a task of ours is two processes where parquet's is one. The session is ``local[2]`` with 1 GiB for the JVM.
