@@ -203,6 +203,10 @@ class Settings:
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
       lease_s: period of the lease hint; 0 switches it off. Never consulted for safety.
+      lease_rest_s: behind a network the lease rests while nothing is written: its period grows to an eighth of that silence, and this at
+        most; it says itself when its next beat is due. Not above ``lease_s``: it never rests.
+      follow_s_max: how often a follower that waits behind a network looks for news: each 0.05 s while they come, then after an eighth of
+        the silence, and this at most. ``wait`` begins with a look. Local storages: each 0.05 s.
       verify_chunks_at_open: stat every referenced chunk when opening.
       log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
       slot_roll_records: a SLOT stream longer than this is rolled (protocol.md A11).
@@ -238,6 +242,8 @@ class Settings:
     open_files_max: int = 512
     io_workers: int = 32
     lease_s: float = 5.0
+    lease_rest_s: float = 90.0
+    follow_s_max: float = 10.0
     verify_chunks_at_open: bool = False
     log_roll_bytes: int = 256 * MIB
     slot_roll_records: int = 65_536
@@ -345,6 +351,8 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),
     ("lease_s", 0, 3600),
+    ("lease_rest_s", 0, 3600),
+    ("follow_s_max", 0.05, 3600),
     ("log_roll_bytes", 1024, 1 << 40),
     ("slot_roll_records", 2, 1 << 40),
     ("roll_interval_s_min", 0, _YEAR_S),

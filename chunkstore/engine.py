@@ -65,6 +65,8 @@ from chunkstore.writer import StorageWriter, check_buffering
 __all__ = ["ChunkedSegmentStorage"]
 
 _EVENT_MAX = (1 << 63) - 1
+_POLL_LOCAL_S = 1.0
+_POLL_REMOTE_S = 10.0
 
 
 class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
@@ -451,8 +453,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             self._maintenance.snapshots.written_bytes,
         )
 
-    def _poll_s(self) -> float:
-        return 1.0
+    def _poll_s(self, *, at_once: bool) -> float:
+        # Its own commits, and its end, wake whoever waits; what is left to see is a newer owner, by a look at the fence.
+        return _POLL_REMOTE_S if self._container.remote else _POLL_LOCAL_S
 
     def _arm(self) -> runtime.Event:
         waiter = runtime.event()
