@@ -185,7 +185,9 @@ class Settings:
         "CODE_ONLY_UPGRADE": import segments from them, and let them follow the journal. "LAYOUT_UPGRADE": import, and write none any more;
         irreversible. "INSTALL_NEW": where a container is created there are none; one that is there goes on as it was told to.
       header_s: under CODE_ONLY_UPGRADE, how often headers follow at most where storages do not append; elsewhere it is at once.
-      read_fence: "fenced" checks the fence on every owner read (linearizable); "none" may serve a deposed owner's view.
+      read_fence: "fenced" checks the fence on every owner read (linearizable); "tail" only where a read touches the segment's end, or asks
+        for anything but bytes: what lies before never changes, but a newer owner's truncation, deletion or new segment of the name is not
+        seen there; "none" may serve a deposed owner's view.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
       resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
@@ -227,7 +229,7 @@ class Settings:
     journal_mode: JournalMode = "auto"
     layout: Layout = "INSTALL_NEW"
     header_s: float = 60.0
-    read_fence: Literal["fenced", "none"] = "fenced"
+    read_fence: Literal["fenced", "tail", "none"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
     resolve_s: float = 5.0
@@ -268,7 +270,9 @@ class Settings:
             self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode
         )
         _require(self.layout in LAYOUTS, "layout", ", ".join(LAYOUTS), self.layout)
-        _require(self.read_fence in ("fenced", "none"), "read_fence", "'fenced' or 'none'", self.read_fence)
+        _require(
+            self.read_fence in ("fenced", "tail", "none"), "read_fence", "'fenced', 'tail' or 'none'", self.read_fence
+        )
         _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
         if self.cache_dir is not None:
             _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
