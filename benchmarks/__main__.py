@@ -15,6 +15,8 @@ from benchmarks import (
     bench_recovery,
     bench_s3,
     bench_spark,
+    bench_spark_jobs,
+    bench_spark_lake,
     bench_spark_write,
     bench_upkeep,
 )
@@ -34,5 +36,7 @@ if __name__ == "__main__":
     bench_recovery.main()
     bench_s3.main()
     bench_spark.main()
+    bench_spark_jobs.main()
     bench_spark_write.main()
+    bench_spark_lake.main()
     bench_upkeep.main()

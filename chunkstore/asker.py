@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
@@ -85,9 +84,7 @@ class Asker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
     def session(self, holder: str, *, ttl_s: float = 86_400.0, wait_s: float = _WAIT_S) -> SessionWriter:

@@ -8,6 +8,7 @@ Leaves out: everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -81,23 +82,18 @@ def open_store(
     """
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
-    storage = open_storage(root, chosen)
-    try:
-        return open_store_on(
-            storage,
-            container=names.container,
-            create=create,
-            settings=chosen,
-            wait_s=wait_s,
-            root=root,
-            close_storage=True,
-            observer=observer,
-            accept_rollback=accept_rollback,
-            optimiser=optimiser,
-        )
-    except BaseException:
-        storage.close()
-        raise
+    return open_store_on(
+        open_storage(root, chosen),
+        container=names.container,
+        create=create,
+        settings=chosen,
+        wait_s=wait_s,
+        root=root,
+        close_storage=True,
+        observer=observer,
+        accept_rollback=accept_rollback,
+        optimiser=optimiser,
+    )
 
 
 def open_metered_store(
@@ -107,22 +103,28 @@ def open_metered_store(
     from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 
     storage = MeteredChunkStorage(open_storage(root, settings))
-    try:
-        store = open_store_on(
-            storage,
-            container=container,
-            create=False,
-            settings=settings,
-            wait_s=wait_s,
-            root=root,
-            close_storage=True,
-            accept_rollback=accept_rollback,
-            optimiser=optimiser,
-        )
-    except BaseException:
-        storage.close()
-        raise
+    store = open_store_on(
+        storage,
+        container=container,
+        create=False,
+        settings=settings,
+        wait_s=wait_s,
+        root=root,
+        close_storage=True,
+        accept_rollback=accept_rollback,
+        optimiser=optimiser,
+    )
     return store, storage.snapshot
+
+
+@contextmanager
+def _closed_if_this_fails(close: Callable[[], None] | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if close is not None:
+            close()
+        raise
 
 
 def open_store_on(
@@ -142,28 +144,30 @@ def open_store_on(
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
     ``root``: the URL under which another process finds the same storage; with it, large snapshots are written by a worker.
+    ``close_storage``: it is closed with the store, or at once if this fails.
     """
     from chunkstore_bindings.probe import probe_storage
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import create_container, read_format
 
-    chosen = parts.checked_settings(settings)
-    names = ContainerNames(container)
-    check_ownership(observer, optimiser, wait_s)
-    check_layout(chosen)
-    storage = guarded(storage)
-    created = False
-    try:
-        format_ = read_format(storage, names)
-    except ContainerNotFound:
-        parts.require_no_headers(storage, names, chosen)
-        if not create:
-            raise
-        format_ = create_container(storage, names, chosen, probe=probe_storage)
-        created = True
-    release = partial(_release_root, chosen)
-    claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
-    return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
+    with _closed_if_this_fails(storage.close if close_storage else None):
+        chosen = parts.checked_settings(settings)
+        names = ContainerNames(container)
+        check_ownership(observer, optimiser, wait_s)
+        check_layout(chosen)
+        storage = guarded(storage)
+        created = False
+        try:
+            format_ = read_format(storage, names)
+        except ContainerNotFound:
+            parts.require_no_headers(storage, names, chosen)
+            if not create:
+                raise
+            format_ = create_container(storage, names, chosen, probe=probe_storage)
+            created = True
+        release = partial(_release_root, chosen)
+        claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
+        return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
 def open_replica(
@@ -193,21 +197,16 @@ def open_replica(
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
     check_moment(at_lsn, at_time)
-    storage = open_storage(root, chosen)
-    try:
-        return open_replica_on(
-            storage,
-            container=names.container,
-            settings=chosen,
-            close_storage=True,
-            root=root,
-            reopen=partial(open_storage, root, chosen),
-            at_lsn=at_lsn,
-            at_time=at_time,
-        )
-    except BaseException:
-        storage.close()
-        raise
+    return open_replica_on(
+        open_storage(root, chosen),
+        container=names.container,
+        settings=chosen,
+        close_storage=True,
+        root=root,
+        reopen=partial(open_storage, root, chosen),
+        at_lsn=at_lsn,
+        at_time=at_time,
+    )
 
 
 def open_metered_replica(
@@ -222,14 +221,9 @@ def open_metered_replica(
         made.append(MeteredChunkStorage(open_storage(root, settings)))
         return made[-1]
 
-    storage = opened()
-    try:
-        replica = open_replica_on(
-            storage, container=container, settings=settings, close_storage=True, root=root, reopen=opened
-        )
-    except BaseException:
-        storage.close()
-        raise
+    replica = open_replica_on(
+        opened(), container=container, settings=settings, close_storage=True, root=root, reopen=opened
+    )
 
     def counts() -> Mapping[str, CallCounts]:
         return made[-1].snapshot()
@@ -262,56 +256,55 @@ def open_replica_on(
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
 
-    chosen, names = parts.checked_settings(settings), ContainerNames(container)
-    past = (asked := Asked(*check_moment(at_lsn, at_time))) != (None, None)
-    storage = guarded(storage)
-    try:
-        format_ = read_format(storage, names)
-    except (ContainerNotFound, Unsupported) as error:
-        return _open_other(error, storage, names, chosen, cache, asked, close_storage=close_storage)
-    made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
-    try:
-        follower: Follower | FixedState
-        streams = Streams(storage, names, format_)
-        follower = FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
-        scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
-
-        def findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
-            memory = None if cache is not None else parts.memory_of_owner(storage, format_.uuid, chosen)
-            found = journal_findings(storage, names, scratch, level, head, pinned_lsn, memory)
-            if isinstance(follower, Follower) and follower.ahead:
-                found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
-            return found
-
-        seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, partial(_release_root, chosen))
-        promotes = not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
-        door, close = _behind_door(storage, names, chosen, follower, close_storage=close_storage)
-        replica = Replica(
-            storage=door,
-            names=names,
-            settings=chosen,
-            follower=follower,
-            journal_findings=findings,
-            stored_sizes=parts.stored_sizes(storage, names),
-            uuid=format_.uuid,
-            passes=streams.passes,
-            why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
-            promote=partial(promote, seen, follower) if promotes else None,
-            close_cache=made.close if cache is None else None,
-            close_storage=close,
-        )
+    with _closed_if_this_fails(storage.close if close_storage else None):
+        chosen, names = parts.checked_settings(settings), ContainerNames(container)
+        past = (asked := Asked(*check_moment(at_lsn, at_time))) != (None, None)
+        storage = guarded(storage)
         try:
-            streams.require_begun(follower.store.head().position)
-            parts.require_whole(follower.store, names)
-            replica.look(partial(choose_layout, settings=chosen))
-        except BaseException:
-            replica.close()
-            raise
-        return replica
-    except BaseException:
-        if cache is None:
-            made.close()
-        raise
+            format_ = read_format(storage, names)
+        except (ContainerNotFound, Unsupported) as error:
+            return _open_other(error, storage, names, chosen, cache, asked, close_storage=close_storage)
+        made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
+        with _closed_if_this_fails(made.close if cache is None else None):
+            follower: Follower | FixedState
+            streams = Streams(storage, names, format_)
+            follower = FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
+            scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
+
+            def findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
+                memory = None if cache is not None else parts.memory_of_owner(storage, format_.uuid, chosen)
+                found = journal_findings(storage, names, scratch, level, head, pinned_lsn, memory)
+                if isinstance(follower, Follower) and follower.ahead:
+                    found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
+                return found
+
+            seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, partial(_release_root, chosen))
+            promotes = (
+                not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
+            )
+            door, close = _behind_door(storage, names, chosen, follower, close_storage=close_storage)
+            replica = Replica(
+                storage=door,
+                names=names,
+                settings=chosen,
+                follower=follower,
+                journal_findings=findings,
+                stored_sizes=parts.stored_sizes(storage, names),
+                uuid=format_.uuid,
+                passes=streams.passes,
+                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
+                promote=partial(promote, seen, follower) if promotes else None,
+                close_cache=made.close if cache is None else None,
+                close_storage=close,
+            )
+            try:
+                streams.require_begun(follower.store.head().position)
+                parts.require_whole(follower.store, names)
+                replica.look(partial(choose_layout, settings=chosen))
+            except BaseException:
+                replica.close()
+                raise
+            return replica
 
 
 def _open_other(
@@ -376,7 +369,7 @@ def _open_backup(
     uuid = container_of(storage, names)
     role = "replica" if moment == (None, None) else "past"
     made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
-    try:
+    with _closed_if_this_fails(made.close if cache is None else None):
         follower = BackupFollower(storage, names, made, moment)
         return Replica(
             storage=storage,
@@ -389,10 +382,6 @@ def _open_backup(
             close_cache=made.close if cache is None else None,
             close_storage=storage.close if close_storage else None,
         )
-    except BaseException:
-        if cache is None:
-            made.close()
-        raise
 
 
 def _open_headers(storage: ChunkStorage, container: str, settings: Settings, *, close_storage: bool) -> Replica:
@@ -420,12 +409,9 @@ def open_asker(root: str, *, container: str = "default", settings: Settings | No
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
     storage = open_storage(root, chosen)
-    try:
+    with _closed_if_this_fails(storage.close):
         replica = open_replica_on(storage, container=names.container, settings=chosen, close_storage=True)
         return open_asker_on(storage, replica)
-    except BaseException:
-        storage.close()
-        raise
 
 
 def open_asker_on(storage: ChunkStorage, replica: Replica) -> Asker:

@@ -155,8 +155,7 @@ class DefragPolicy:
     age_s_min: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.verify, bool):
-            raise InvalidArgument(f"DefragPolicy.verify must be a bool, not {self.verify!r}", argument="verify")
+        _require(self, isinstance(self.verify, bool), "verify", "a bool")
         for name, kinds, low, high in (
             ("fanout", (int,), 2, 1_000),
             ("run_chunks_max", (int,), self.fanout, 10_000),
@@ -164,14 +163,13 @@ class DefragPolicy:
             ("age_s_min", (int, float), 0, 10**10),
         ):
             value = getattr(self, name)
-            if type(value) not in kinds or not low <= value <= high:
-                text = f"DefragPolicy.{name} must be a number from {low} to {high}, not {value!r}"
-                raise InvalidArgument(text, argument=name)
+            _require(self, type(value) in kinds and low <= value <= high, name, f"a number from {low} to {high}")
 
 
-def _require(good: bool, name: str, rule: str, value: object) -> None:
+def _require(holder: object, good: bool, name: str, rule: str) -> None:
     if not good:
-        raise InvalidArgument(f"Settings.{name} must be {rule}, not {value!r}", argument=name)
+        text = f"{type(holder).__name__}.{name} must be {rule}, not {getattr(holder, name)!r}"
+        raise InvalidArgument(text, argument=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,31 +264,26 @@ class Settings:
     default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
 
     def __post_init__(self) -> None:
-        _require(
-            self.journal_mode in ("auto", "slot", "append"), "journal_mode", "auto, slot or append", self.journal_mode
-        )
-        _require(self.layout in LAYOUTS, "layout", ", ".join(LAYOUTS), self.layout)
-        _require(
-            self.read_fence in ("fenced", "tail", "none"), "read_fence", "'fenced', 'tail' or 'none'", self.read_fence
-        )
-        _require(self.verify in ("blocks", "off"), "verify", "'blocks' or 'off'", self.verify)
-        if self.cache_dir is not None:
-            _require(isinstance(self.cache_dir, str) and self.cache_dir != "", "cache_dir", "a path", self.cache_dir)
+        for name, allowed, rule in (
+            ("journal_mode", ("auto", "slot", "append"), "auto, slot or append"),
+            ("layout", LAYOUTS, ", ".join(LAYOUTS)),
+            ("read_fence", ("fenced", "tail", "none"), "'fenced', 'tail' or 'none'"),
+            ("verify", ("blocks", "off"), "'blocks' or 'off'"),
+        ):
+            _require(self, getattr(self, name) in allowed, name, rule)
+        path = self.cache_dir
+        _require(self, path is None or (isinstance(path, str) and path != ""), "cache_dir", "a path")
         for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0)):
             value = getattr(self, name)
             good = value is None or (type(value) in (int, float) and 0 <= value <= high)
-            _require(good, name, f"None or a number from 0 to {high:g}", value)
+            _require(self, good, name, f"None or a number from 0 to {high:g}")
         for name, low, high in _NUMBER_RANGES:
             value = getattr(self, name)
             whole = isinstance(getattr(_DEFAULTS, name, value), int)
             good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-            _require(good and low <= value <= high, name, f"a number from {low:g} to {high:g}", value)
-        _require(
-            isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool", self.verify_chunks_at_open
-        )
-        _require(
-            isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy", self.default_rolling
-        )
+            _require(self, good and low <= value <= high, name, f"a number from {low:g} to {high:g}")
+        _require(self, isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool")
+        _require(self, isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -325,19 +318,15 @@ class OptimiserPolicy:
     def __post_init__(self) -> None:
         for name, low, high in _POLICY_RANGES:
             value = getattr(self, name)
-            if type(value) not in (int, float) or not low <= value <= high:
-                text = f"OptimiserPolicy.{name} must be a number from {low:g} to {high:g}, not {value!r}"
-                raise InvalidArgument(text, argument=name)
+            good = type(value) in (int, float) and low <= value <= high
+            _require(self, good, name, f"a number from {low:g} to {high:g}")
         for name in ("retention", "defrag_inline", "import_headers"):
-            if type(getattr(self, name)) is not bool:
-                text = f"OptimiserPolicy.{name} must be a bool, not {getattr(self, name)!r}"
-                raise InvalidArgument(text, argument=name)
+            _require(self, type(getattr(self, name)) is bool, name, "a bool")
         if self.defrag_inline and self.defrag is None:
             text = "OptimiserPolicy.defrag_inline says when merging begins: give defrag=DefragPolicy(), too"
             raise InvalidArgument(text, argument="defrag_inline")
-        if self.defrag is not None and not isinstance(self.defrag, DefragPolicy):
-            text = f"OptimiserPolicy.defrag must be a DefragPolicy or None, not {self.defrag!r}"
-            raise InvalidArgument(text, argument="defrag")
+        good = self.defrag is None or isinstance(self.defrag, DefragPolicy)
+        _require(self, good, "defrag", "a DefragPolicy or None")
 
 
 _YEAR_S = 366 * 86_400.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chunkstore.errors import Unsupported
 
@@ -109,31 +109,26 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
 
     Raises ``Unsupported`` without the extra ``prometheus``.
     """
-    client = _client()
+    labels = ["storage", "operation"]
 
-    class StorageCollector(client.registry.Collector):  # type: ignore[misc, name-defined]
-        def describe(self) -> list[Metric]:
-            return []  # nothing is asked before the first scrape
+    def families(core: Any) -> Iterator[Metric]:
+        counters = [
+            core.CounterMetricFamily(f"chunkstore_storage_{field}", text, labels=labels)
+            for field, text in (
+                ("requests", "Calls of the chunk storage"),
+                ("errors", "Calls that raised an error"),
+                ("sent_bytes", "Bytes handed to the storage"),
+                ("received_bytes", "Bytes read from the storage"),
+            )
+        ]
+        latency = core.HistogramMetricFamily("chunkstore_storage_seconds", "Time of one call", labels=labels)
+        for operation, counts in read().items():
+            for family, value in zip(counters, counts[:4], strict=True):
+                family.add_metric([name, operation], value)
+            latency.add_metric([name, operation], _cumulative(counts.latency_buckets), counts.seconds)
+        yield from (*counters, latency)
 
-        def collect(self) -> Iterator[Metric]:
-            labels = ["storage", "operation"]
-            counters = [
-                client.core.CounterMetricFamily(f"chunkstore_storage_{field}", text, labels=labels)
-                for field, text in (
-                    ("requests", "Calls of the chunk storage"),
-                    ("errors", "Calls that raised an error"),
-                    ("sent_bytes", "Bytes handed to the storage"),
-                    ("received_bytes", "Bytes read from the storage"),
-                )
-            ]
-            latency = client.core.HistogramMetricFamily("chunkstore_storage_seconds", "Time of one call", labels=labels)
-            for operation, counts in read().items():
-                for family, value in zip(counters, counts[:4], strict=True):
-                    family.add_metric([name, operation], value)
-                latency.add_metric([name, operation], _cumulative(counts.latency_buckets), counts.seconds)
-            yield from (*counters, latency)
-
-    return StorageCollector()
+    return _collector(families)
 
 
 def exposition(collectors: Iterable[Collector]) -> bytes:
@@ -152,23 +147,17 @@ def upkeep_collector(name: str, read: Callable[[], Mapping[str, Mapping[str, flo
 
     Raises ``Unsupported`` without the extra ``prometheus``.
     """
-    client = _client()
 
-    class UpkeepCollector(client.registry.Collector):  # type: ignore[misc, name-defined]
-        def describe(self) -> list[Metric]:
-            return []  # nothing is asked before the first scrape
+    def families(core: Any) -> Iterator[Metric]:
+        figures = read()
+        for family, texts in ((core.CounterMetricFamily, UPKEEP_COUNTERS), (core.GaugeMetricFamily, UPKEEP_GAUGES)):
+            for metric, text in texts.items():
+                found = family(f"chunkstore_upkeep_{metric}", text, labels=["container", "part"])
+                for part, value in figures.get(metric, {}).items():
+                    found.add_metric([name, part], value)
+                yield found
 
-        def collect(self) -> Iterator[Metric]:
-            figures = read()
-            kinds = ((client.core.CounterMetricFamily, UPKEEP_COUNTERS), (client.core.GaugeMetricFamily, UPKEEP_GAUGES))
-            for family, texts in kinds:
-                for metric, text in texts.items():
-                    found = family(f"chunkstore_upkeep_{metric}", text, labels=["container", "part"])
-                    for part, value in figures.get(metric, {}).items():
-                        found.add_metric([name, part], value)
-                    yield found
-
-    return UpkeepCollector()
+    return _collector(families)
 
 
 def backup_collector(name: str, read: Callable[[], Mapping[str, float]]) -> Collector:
@@ -177,21 +166,30 @@ def backup_collector(name: str, read: Callable[[], Mapping[str, float]]) -> Coll
 
     Raises ``Unsupported`` without the extra ``prometheus``.
     """
+
+    def families(core: Any) -> Iterator[Metric]:
+        figures = read()
+        for metric, text in BACKUP_GAUGES.items():
+            found = core.GaugeMetricFamily(f"chunkstore_backup_{metric}", text, labels=["container"])
+            if metric in figures:
+                found.add_metric([name], figures[metric])
+            yield found
+
+    return _collector(families)
+
+
+def _collector(families: Callable[[Any], Iterator[Metric]]) -> Collector:
+    """Asks at every scrape for what ``families`` makes of the client's kinds of metrics; nothing is asked before the first one."""
     client = _client()
 
-    class BackupCollector(client.registry.Collector):  # type: ignore[misc, name-defined]
+    class Families(client.registry.Collector):  # type: ignore[misc, name-defined]
         def describe(self) -> list[Metric]:
-            return []  # nothing is asked before the first scrape
+            return []
 
         def collect(self) -> Iterator[Metric]:
-            figures = read()
-            for metric, text in BACKUP_GAUGES.items():
-                found = client.core.GaugeMetricFamily(f"chunkstore_backup_{metric}", text, labels=["container"])
-                if metric in figures:
-                    found.add_metric([name], figures[metric])
-                yield found
+            return families(client.core)
 
-    return BackupCollector()
+    return Families()
 
 
 def _client() -> ModuleType:

@@ -7,7 +7,7 @@ Leaves out: storage calls (``chunkstore_bindings.wrappers`` counts those).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from chunkstore.errors import ChunkstoreError
@@ -47,30 +47,14 @@ class GuardedObserver(Observer):
     def __init__(self, inner: Observer) -> None:
         self._inner = inner
 
-    def committed(self, lsn: int) -> None:
-        with suppress(Exception):
-            self._inner.committed(lsn)
 
-    def took_over(self, report: TakeOverReport) -> None:
+def _guarded(name: str) -> Callable[..., None]:
+    def told(self: GuardedObserver, *what: object) -> None:
         with suppress(Exception):
-            self._inner.took_over(report)
+            getattr(self._inner, name)(*what)
 
-    def collected(self, chunks: int, chunk_bytes: int) -> None:
-        with suppress(Exception):
-            self._inner.collected(chunks, chunk_bytes)
+    return told
 
-    def snapshot_taken(self, report: SnapshotReport) -> None:
-        with suppress(Exception):
-            self._inner.snapshot_taken(report)
 
-    def upkeep(self, part: str, done: Mapping[str, int], error: ChunkstoreError | None) -> None:
-        with suppress(Exception):
-            self._inner.upkeep(part, done, error)
-
-    def safe_mode(self, reason: str) -> None:
-        with suppress(Exception):
-            self._inner.safe_mode(reason)
-
-    def failed(self, error: ChunkstoreError) -> None:
-        with suppress(Exception):
-            self._inner.failed(error)
+for _name in [name for name in vars(Observer) if not name.startswith("_")]:
+    setattr(GuardedObserver, _name, _guarded(_name))

@@ -27,7 +27,7 @@ from chunkstore.registry import open_copy, routed
 from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote", "serve"]
+__all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote"]
 
 
 def check_ownership(observer: object, optimiser: object, wait_s: object) -> None:
@@ -52,7 +52,8 @@ def check_layout(settings: Settings) -> None:
 
 
 class Claim(NamedTuple):
-    """A container that is there, and whoever is about to own it. ``cache``: of the caller's own, if any."""
+    """A container that is there, and whoever is about to own it. ``cache``: of the caller's own, if any. ``release_root``: gives up what
+    keeps a foreign root's objects."""
 
     storage: ChunkStorage
     names: ContainerNames
@@ -105,20 +106,7 @@ class Claim(NamedTuple):
                 if begin is not None
                 else service.take_over(own=None, accept_rollback=accept_rollback, first_rows=rows)
             )
-            store = serve(
-                service,
-                ownership,
-                storage,
-                names,
-                settings,
-                self.cache,
-                format_.uuid,
-                self.root,
-                observer,
-                closing,
-                optimiser,
-                self.release_root,
-            )
+            store = self.serve(service, ownership, closing, observer, optimiser)
             if settings.verify_chunks_at_open:
                 parts.verify_chunks(store)
             return store
@@ -129,6 +117,64 @@ class Claim(NamedTuple):
         finally:
             if seeded is not None:
                 seeded.close(clean=False)  # the owner has a handle of its own
+
+    def serve(
+        self,
+        service: JournalService,
+        ownership: Ownership,
+        closing: list[Callable[[], None]],
+        observer: Observer | None = None,
+        optimiser: OptimiserPolicy | None = None,
+    ) -> ChunkedSegmentStorage:
+        """The store of a fresh ownership, which is given up if that fails."""
+        from chunkstore.backup.header_keeper import HeaderKeeper
+        from chunkstore_journal.asks import StoredAsks
+        from chunkstore_journal.findings import journal_findings
+
+        storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
+        try:
+            parts.require_whole(ownership.store, names)
+            layout = _layout(storage, names, settings, ownership)
+            keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
+            close_lazy_chunks(storage, names, ownership)
+            opened: list[ChunkedSegmentStorage] = []
+            door, close_roots = routed(
+                storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
+            )
+            store = ChunkedSegmentStorage(
+                storage=door,
+                names=names,
+                settings=settings,
+                service=service,
+                ownership=ownership,
+                journal_findings=partial(
+                    journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, self.cache)
+                ),
+                stored_sizes=parts.stored_sizes(storage, names),
+                observer=observer,
+                optimiser=optimiser,
+                snapshot_worker=parts.snapshot_worker(storage, names, settings, self.root)
+                if self.cache is None
+                else None,
+                sweep_unfinished=partial(parts.sweep_unfinished, storage),
+                open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
+                asks=StoredAsks(storage, names, uuid),
+                old_layout=partial(HeaderKeeper, layout=layout, uuid=uuid) if keeps else None,
+                on_close=[close_roots, *closing],
+                release_root=self.release_root,
+            )
+            opened.append(store)
+        except BaseException:
+            ownership.journal.close()
+            ownership.store.close(clean=False)
+            raise
+        try:
+            if isinstance(store.old_layout, HeaderKeeper):
+                store.old_layout.begin()
+        except BaseException:
+            store.close()
+            raise
+        return store
 
 
 class Seen(NamedTuple):
@@ -171,68 +217,6 @@ def promote(
         if again:
             storage.close()
         raise
-
-
-def serve(
-    service: JournalService,
-    ownership: Ownership,
-    storage: ChunkStorage,
-    names: ContainerNames,
-    settings: Settings,
-    cache: MetadataCache | None,
-    uuid: bytes,
-    root: str | None,
-    observer: Observer | None,
-    closing: list[Callable[[], None]],
-    optimiser: OptimiserPolicy | None = None,
-    release_root: Callable[[RootRecord], bool] | None = None,
-) -> ChunkedSegmentStorage:
-    """The store of a fresh ownership, which is given up if that fails. ``release_root``: gives up what keeps a foreign root's objects."""
-    from chunkstore.backup.header_keeper import HeaderKeeper
-    from chunkstore_journal.asks import StoredAsks
-    from chunkstore_journal.findings import journal_findings
-
-    try:
-        parts.require_whole(ownership.store, names)
-        layout = _layout(storage, names, settings, ownership)
-        keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
-        close_lazy_chunks(storage, names, ownership)
-        opened: list[ChunkedSegmentStorage] = []
-        door, close_roots = routed(
-            storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
-        )
-        store = ChunkedSegmentStorage(
-            storage=door,
-            names=names,
-            settings=settings,
-            service=service,
-            ownership=ownership,
-            journal_findings=partial(
-                journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, cache)
-            ),
-            stored_sizes=parts.stored_sizes(storage, names),
-            observer=observer,
-            optimiser=optimiser,
-            snapshot_worker=parts.snapshot_worker(storage, names, settings, root) if cache is None else None,
-            sweep_unfinished=partial(parts.sweep_unfinished, storage),
-            open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
-            asks=StoredAsks(storage, names, uuid),
-            old_layout=partial(HeaderKeeper, layout=layout, uuid=uuid) if keeps else None,
-            on_close=[close_roots, *closing],
-            release_root=release_root,
-        )
-        opened.append(store)
-    except BaseException:
-        ownership.journal.close()
-        ownership.store.close(clean=False)
-        raise
-    try:
-        if isinstance(store.old_layout, HeaderKeeper):
-            store.old_layout.begin()
-    except BaseException:
-        store.close()
-        raise
-    return store
 
 
 def _layout(storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership) -> Layout:

@@ -56,8 +56,12 @@ def checked_settings(settings: Settings | None) -> Settings:
 
 
 @contextmanager
-def storage_of(root: str, settings: Settings | None) -> Iterator[ChunkStorage]:
-    """The storage of a root, closed when the block ends. Raises ``InvalidArgument``, ``StorageUnavailable``."""
+def storage_of(root: str | ChunkStorage, settings: Settings | None) -> Iterator[ChunkStorage]:
+    """The storage of a root, closed when the block ends; one of the caller's own stays open. Raises ``InvalidArgument``,
+    ``StorageUnavailable``."""
+    if isinstance(root, ChunkStorage):
+        yield root
+        return
     storage = open_storage(root, checked_settings(settings))
     try:
         yield storage

@@ -1,4 +1,4 @@
-"""Other processes of this machine: whether one lives, and whether it is the same one still.
+"""Other processes of this machine: whether one lives, and whether it is the same one still; and what is told in forked ones.
 
 Leaves out: processes of other machines, and starting any.
 """
@@ -6,8 +6,31 @@ Leaves out: processes of other machines, and starting any.
 from __future__ import annotations
 
 import os
+import weakref
+from typing import Protocol
 
-__all__ = ["began", "is_alive"]
+__all__ = ["began", "is_alive", "tell_in_child"]
+
+
+class _Shared(Protocol):
+    def _leave_to_parent(self) -> None: ...
+
+
+_shared: weakref.WeakSet[_Shared] = weakref.WeakSet()
+
+
+def tell_in_child(thing: _Shared) -> None:
+    """Call its ``_leave_to_parent`` in processes that are forked while it lives: its threads, and those that hold its locks, are not
+    there."""
+    _shared.add(thing)
+
+
+def _after_fork_in_child() -> None:
+    for thing in _shared:
+        thing._leave_to_parent()  # noqa: SLF001  (theirs, told by us)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def began(pid: int) -> str | None:

@@ -10,14 +10,13 @@ Leaves out: random access (``store.read``).
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.arguments import check_number
 from chunkstore.errors import (
     BadOffset,
@@ -120,7 +119,7 @@ class StorageReader:
         self._task: runtime.Task | None = None
         # The thread refers to the pieces only, so that a dropped reader is collected and ends it.
         weakref.finalize(self, self._pieces.forget)
-        _readers.add(self)
+        processes.tell_in_child(self)
 
     def __enter__(self) -> Self:
         return self
@@ -282,14 +281,3 @@ class _Pieces:
                     )
                 else:
                     raise
-
-
-_readers: weakref.WeakSet[StorageReader] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for reader in _readers:
-        reader._leave_to_parent()  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
@@ -56,6 +56,16 @@ class ReadableContainer:
     _journal_findings: JournalFindings
     _space: Space
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything."""
+        raise NotImplementedError
+
     @property
     def read_context(self) -> ReadContext:
         """What reads rows and chunks, for packages of ours that read them themselves."""
@@ -80,6 +90,7 @@ class ReadableContainer:
         try:
             return self._context.look(call)
         finally:
+            # Also before an error: that there is no segment may be news of yesterday.
             self._context.check()
 
     def open_read(self, segment: SegmentRef) -> SegmentHandle:
@@ -102,13 +113,7 @@ class ReadableContainer:
         ``DeadlineExceeded``, and where a stat may be stale ``StorageFull``. Retry: safe.
         """
         name, identity = resolve(segment)
-        self._context.check_open()
-        try:
-            record = self._context.look(lambda view: find_segment(view, name, identity))
-        finally:
-            # Also before an error: that there is no segment may be news of yesterday.
-            self._context.check()
-        return inspect.info_of(record)
+        return inspect.info_of(self.look(lambda view: find_segment(view, name, identity)))
 
     def segments(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None
@@ -130,22 +135,13 @@ class ReadableContainer:
         """
         if name is not None:
             key, identity = resolve(name, "name")
-        self._context.check_open()
-        try:
-            if name is not None:
-                return segment_usage(self._context.look(lambda view: find_segment(view, key, identity)))
-            totals, foreign = self._context.look(lambda view: (view.totals, foreign_bytes(view)))
-        finally:
-            self._context.check()
+            return segment_usage(self.look(lambda view: find_segment(view, key, identity)))
+        totals, foreign = self.look(lambda view: (view.totals, foreign_bytes(view)))
         return self._space.usage(totals)._replace(foreign_bytes=foreign)
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
-        self._context.check_open()
-        try:
-            return self._context.look(lambda view: dict(scan_policies(view)))
-        finally:
-            self._context.check()
+        return self.look(lambda view: dict(scan_policies(view)))
 
     def due_retention(self) -> RetentionReport:
         """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
@@ -213,19 +209,11 @@ class ReadableContainer:
         Raises ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``, and where a stat may be stale
         ``StorageFull``. Retry: safe.
         """
-        self._context.check_open()
-        try:
-            return self._context.look(read_pins)
-        finally:
-            self._context.check()
+        return self.look(read_pins)
 
     def sessions(self) -> list[OpenSession]:
         """The sessions that are open, in the order in which they were opened. Raises and retry as ``pins``."""
-        self._context.check_open()
-        try:
-            return self._context.look(list_sessions)
-        finally:
-            self._context.check()
+        return self.look(list_sessions)
 
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
@@ -315,10 +303,7 @@ class ReadableContainer:
 
     def garbage(self) -> SweptKind:
         """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""
-        self._context.check_open()
-        found = self._context.look(count_garbage)
-        self._context.check()
-        return found
+        return self.look(count_garbage)
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.

@@ -14,20 +14,21 @@ from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.cut_off import CutOff
 from chunkstore.operations.regain import Regain, RepairReport, Unread, plan_regain
-from chunkstore.owning import serve
+from chunkstore.owning import Claim
 from chunkstore.parts import cache_of, checked_settings, scratch_of, storage_of
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["repair", "repair_on"]
+__all__ = ["repair"]
 
 
 def repair(
-    root: str,
+    root: str | ChunkStorage,
     *,
     container: str = "default",
     settings: Settings | None = None,
     dry_run: bool = False,
     wait_s: float = 0,
+    cache: MetadataCache | None = None,
 ) -> RepairReport:
     """Go on behind the last good record of a container whose history no replay accepts, as a new epoch (protocol 3.15).
 
@@ -36,23 +37,26 @@ def repair(
     history is sound, and with ``dry_run``. ``wait_s`` as in ``open_store``. Stop every process that works on the container first. The local
     metadata cache is replaced. Atomic up to the new epoch's OPEN; what is kept is committed a segment at a time. Durable.
 
+    ``root`` may be a storage of the caller's own, which stays open, with a metadata ``cache`` of its own, too.
+
     Raises as ``open_store``; ``Damaged`` where there is nothing to go on from. Retry: safe; an interrupted repair is continued.
     """
-    with storage_of(root, settings) as storage:
-        return repair_on(storage, container=container, settings=settings, dry_run=dry_run, wait_s=wait_s)
-
-
-def repair_on(
-    storage: ChunkStorage,
-    *,
-    container: str = "default",
-    settings: Settings | None = None,
-    dry_run: bool = False,
-    wait_s: float = 0,
-    cache: MetadataCache | None = None,
-) -> RepairReport:
-    """As ``repair``, on a storage (and, if given, a metadata cache) of the caller's own."""
     from chunkstore_bindings.wrappers.guarded import guarded
+
+    chosen, names = checked_settings(settings), ContainerNames(container)
+    with storage_of(root, settings) as opened:
+        return _repair(guarded(opened), names, chosen, cache, dry_run=dry_run, wait_s=float(wait_s))
+
+
+def _repair(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    settings: Settings,
+    cache: MetadataCache | None,
+    *,
+    dry_run: bool,
+    wait_s: float,
+) -> RepairReport:
     from chunkstore_journal.container import check_writable, read_format
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.mend import interrupted_repair
@@ -60,32 +64,32 @@ def repair_on(
     from chunkstore_journal.service import ContainerJournal
     from chunkstore_journal.walk import find_last_claim
 
-    chosen, names, storage = checked_settings(settings), ContainerNames(container), guarded(storage)
     format_ = read_format(storage, names)
     if not dry_run:
-        check_writable(storage, format_, chosen)
+        check_writable(storage, format_, settings)
     streams = open_streams(storage, names)
-    room = scratch_of(storage, format_.uuid, chosen, cache)()
+    room = scratch_of(storage, format_.uuid, settings, cache)()
     try:
         found = diagnose(streams, room, find_last_claim(streams))
         interrupted = interrupted_repair(found.store) if found.cause is None else None
         if found.cause is None and interrupted is None:
             position = found.store.head().position
             return RepairReport(
-                container=container, sound=True, dry_run=dry_run, last_lsn=position.lsn, last_epoch=position.epoch
+                container=names.container, sound=True, dry_run=dry_run, last_lsn=position.lsn, last_epoch=position.epoch
             )
         if dry_run:
             return replace(_plan(storage, names, room, interrupted)[0], continued=interrupted is not None)
-        parts = cache if cache is not None else cache_of(storage, format_.uuid, chosen, "owner")
+        parts = cache if cache is not None else cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
-        service = ContainerJournal(storage, names, format_, parts, chosen)
+        service = ContainerJournal(storage, names, format_, parts, settings)
         if interrupted is not None:
-            ownership = service.take_over(own=None, wait_s=float(wait_s))
+            ownership = service.take_over(own=None, wait_s=wait_s)
         else:
             cut = found.previous.epoch if found.previous is not None else 0
-            ownership = service.mend(from_epoch=cut, wait_s=float(wait_s))
+            ownership = service.mend(from_epoch=cut, wait_s=wait_s)
         epoch = ownership.journal.epoch
-        with serve(service, ownership, storage, names, chosen, cache, format_.uuid, None, None, closing) as store:
+        claim = Claim(storage, names, format_, settings, cache, root=None, close_storage=False)
+        with claim.serve(service, ownership, closing) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
             segments = store.regain(plan)
             findings = tuple(item for item in store.check("exists") if item.severity == "damage" and item.segment)

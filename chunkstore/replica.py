@@ -8,13 +8,10 @@ threads and the locks are its parent's. ``promote`` makes an owner of it. Leaves
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Protocol, Self, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.arguments import check_namespace
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.deadline import paced_s
@@ -123,15 +120,7 @@ class Replica(ReadableContainer):
             follower.close()
             self._pool.close()
             raise
-        _replicas.add(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        processes.tell_in_child(self)
 
     @property
     def container(self) -> str:
@@ -244,6 +233,10 @@ class Replica(ReadableContainer):
             if held.got:
                 held.lock.release()
 
+    def _leave_to_parent(self) -> None:
+        """For ``processes.tell_in_child``: nothing can be read here any more."""
+        self._closed = self._inherited = True
+
     def _release(self) -> None:
         """With the lock held."""
         if self._released:
@@ -265,23 +258,7 @@ class Replica(ReadableContainer):
         """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or in another thread."""
         if not self._remote:
             return self._catch_up(most_s)
-        reached: list[int | None] = []
-        failures: list[Exception] = []
-
-        def elsewhere() -> None:
-            try:
-                reached.append(self._catch_up(most_s))
-            except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
-                failures.append(error)
-
-        task = runtime.spawn_if_possible(elsewhere, "chunkstore-follow")
-        if task is None:
-            # Perhaps it does not hang.
-            return self._catch_up(most_s)
-        task.join(most_s)
-        if failures:
-            raise failures[0]
-        return reached[0] if reached else None
+        return next(iter(runtime.run_beside(lambda: self._catch_up(most_s), "chunkstore-follow", most_s)), None)
 
     def _catch_up(self, most_s: float) -> int | None:
         """In this thread, as long as it takes; None if another thread was at it for ``most_s``."""
@@ -323,15 +300,3 @@ class Replica(ReadableContainer):
             self.refresh()
         else:
             self._follow(most_s)  # what is not finished by then is there for the next call
-
-
-_replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # The thread that held the lock, and the one that caught up, are not here.
-    for replica in _replicas:
-        replica._closed = replica._inherited = True  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -48,6 +48,7 @@ __all__ = [
     "monotonic_s",
     "now_ms",
     "pool",
+    "run_beside",
     "sleep_s",
     "spawn",
     "spawn_if_possible",
@@ -391,6 +392,27 @@ def spawn_if_possible(call: Callable[[], None], name: str) -> Task | None:
         return spawn(call, name)
     except RuntimeError:
         return None
+
+
+def run_beside(call: Callable[[], T], name: str, wait_s: float) -> list[T]:
+    """What ``call`` returns, in a list, from a thread of its own, where the system gives one: a caller inside a call that hangs could not
+    keep its deadline. Empty: it goes on behind ``wait_s``. Raises what it raises by then."""
+    ended: list[T] = []
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            ended.append(call())
+        except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
+            failures.append(error)
+
+    task = spawn_if_possible(work, name)
+    if task is None:
+        return [call()]  # perhaps it does not hang
+    task.join(wait_s)
+    if failures:
+        raise failures[0]
+    return ended
 
 
 class LastStep:

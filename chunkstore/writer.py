@@ -10,13 +10,11 @@ Leaves out: framing of events (the bytes are the caller's).
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
@@ -101,7 +99,7 @@ class StorageWriter:
         self._closed = False
         self._error: ChunkstoreError | None = None
         self._task: runtime.Task | None = runtime.spawn(self._run, "chunkstore-writer")
-        _writers.add(self)
+        processes.tell_in_child(self)
 
     def __enter__(self) -> Self:
         return self
@@ -293,14 +291,3 @@ class StorageWriter:
         self._condition = runtime.condition()
         self._closed = True
         self._task = None
-
-
-_writers: weakref.WeakSet[StorageWriter] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for writer in _writers:
-        writer._leave_to_parent()  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

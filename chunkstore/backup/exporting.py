@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -287,33 +287,24 @@ class FileSink(ExportSink):
         self._file.close()
 
 
-class _translated:  # noqa: N801  (reads as a word)
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
     """Errors of a file, in our words."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            full = error.errno in _NO_SPACE
-            raise (StorageFull if full else StorageUnavailable)(str(error), object=self._path) from error
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _NO_SPACE
+        raise (StorageFull if full else StorageUnavailable)(str(error), object=path) from error
 
 
-class _removed_unless_done:  # noqa: N801
+@contextmanager
+def _removed_unless_done(path: str) -> Iterator[None]:
     """A temporary that was not renamed goes."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    try:
+        yield
+    finally:
         with suppress(OSError):
-            os.unlink(self._path)
+            os.unlink(path)
 
 
 def check_path(path: str | os.PathLike[str]) -> str:

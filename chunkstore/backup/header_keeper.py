@@ -134,22 +134,8 @@ class HeaderKeeper:
 
     def _fetch_beside(self, name: str) -> bool:
         """In a thread that no deadline of the caller's operation ends."""
-        ended: list[bool] = []
-        failures: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                ended.append(self._fetch_alone(name))
-            except BaseException as error:  # noqa: BLE001  (handed to the waiting thread)
-                failures.append(error)
-
-        task = runtime.spawn_if_possible(work, "chunkstore-import")
-        if task is None:
-            return self._fetch_alone(name)
         limit_s = self._container.settings.op_deadline_s
-        task.join(limit_s)
-        if failures:
-            raise failures[0]
+        ended = runtime.run_beside(lambda: self._fetch_alone(name), "chunkstore-import", limit_s)
         if not ended:
             raise DeadlineExceeded(
                 f"importing segment {name!r} from its header file, which goes on", deadline_s=limit_s

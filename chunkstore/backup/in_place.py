@@ -30,7 +30,7 @@ from chunkstore.operations.bring_back import Removed, bring_back, plan_open, rem
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["InPlaceReport", "SegmentChange", "WriterChange", "restore_in_place", "restore_in_place_on"]
+__all__ = ["InPlaceReport", "SegmentChange", "WriterChange", "restore_in_place"]
 
 _NAMED_MAX: Final = 1_000
 _STATS_AT_ONCE: Final = 256
@@ -83,7 +83,7 @@ class InPlaceReport(NamedTuple):
 
 
 def restore_in_place(
-    root: str,
+    root: str | ChunkStorage,
     *,
     lsn: int | None = None,
     time: datetime | int | None = None,
@@ -93,6 +93,7 @@ def restore_in_place(
     wait_s: float = 0,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
+    caches: Callable[[str], MetadataCache] | None = None,
 ) -> InPlaceReport:
     """Make a moment of the past the present of the container again: **what was acknowledged behind it is lost**.
 
@@ -100,7 +101,8 @@ def restore_in_place(
     and the last events of exactly-once writers are then as they were; sessions of writers outside the owner end, and pins that were given
     up since stay so. Chunks that were removed behind the moment are copied, for a former owner may still delete them; the rest stays where
     it lies. ``wait_s``: as in ``open``; whoever owns the container is fenced, replicas and caches start again from the new history.
-    ``dry_run``: only look. ``progress``: told the bytes of copies.
+    ``dry_run``: only look. ``progress``: told the bytes of copies. ``root`` may be a storage of the caller's own, which stays open;
+    ``caches`` makes its own metadata caches, by role.
 
     Atomic: history goes back and on with one record, or nothing has changed but the epoch. Durable.
 
@@ -110,77 +112,48 @@ def restore_in_place(
     ``NotOwner``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: the last three may have gone back: look at the epoch
     first, for whatever was written since would be lost, too.
     """
-    with parts.storage_of(root, settings) as storage:
-        return restore_in_place_on(
-            storage,
-            lsn=lsn,
-            time=time,
-            snapshot=snapshot,
-            container=container,
-            settings=settings,
-            wait_s=wait_s,
-            dry_run=dry_run,
-            progress=progress,
-            root=root,
-        )
-
-
-def restore_in_place_on(
-    storage: ChunkStorage,
-    *,
-    lsn: int | None = None,
-    time: datetime | int | None = None,
-    snapshot: str | None = None,
-    container: str = "default",
-    settings: Settings | None = None,
-    wait_s: float = 0,
-    dry_run: bool = False,
-    progress: Callable[[int], object] | None = None,
-    root: str | None = None,
-    caches: Callable[[str], MetadataCache] | None = None,
-) -> InPlaceReport:
-    """As ``restore_in_place``, on a storage of the caller's own. ``root``: its URL. ``caches`` makes the caller's own, by role."""
     chosen, names = parts.checked_settings(settings), ContainerNames(container)
     Moment(lsn, time, snapshot).check()
     if lsn is None and time is None and snapshot is None:
         raise InvalidArgument("name the moment to go back to: lsn, time or snapshot", argument="lsn")
-    work = _Work(storage, names, chosen, progress or (lambda _: None))
 
     def cache(role: str) -> MetadataCache | None:
         return None if caches is None else caches(role)
 
-    with open_replica_on(storage, container=names.container, settings=chosen, cache=cache("replica")) as present:
-        if isinstance(present.read_context.names, BackupNames):
-            raise Unsupported("backups lie here: restore one into another root", feature="backup")
-        if snapshot is not None:
-            lsn = lsn_of_pin(present, snapshot)
-        with open_replica_on(
-            storage, container=names.container, settings=chosen, cache=cache("past"), at_lsn=lsn, at_time=time
-        ) as past:
-            moment = past.look(lambda view: view.head).position
-            present.refresh()
-            report = past.look(lambda then: present.look(lambda now: work.look(then, now)))
-    if dry_run or report.last_lsn == moment.lsn:
-        return report._replace(dry_run=dry_run)
-    if report.missing:
-        _refuse(report.missing, report.missing_chunks, report.copied_chunks)
-    with open_rewound(
-        storage,
-        container=names.container,
-        lsn=moment.lsn,
-        hash=moment.hash,
-        amend=work.amend,
-        settings=chosen,
-        wait_s=wait_s,
-        cache=cache("owner"),
-        root=root,
-    ) as store:
-        assert work.report is not None
-        report = work.report._replace(dry_run=False, epoch=store.epoch)
-        # What others may start from lies behind the moment; and LATEST names none that was cut off.
-        with suppress(ChunkstoreError):
-            store.snapshot()
-    return report
+    with parts.storage_of(root, chosen) as storage:
+        work = _Work(storage, names, chosen, progress or (lambda _: None))
+        with open_replica_on(storage, container=names.container, settings=chosen, cache=cache("replica")) as present:
+            if isinstance(present.read_context.names, BackupNames):
+                raise Unsupported("backups lie here: restore one into another root", feature="backup")
+            if snapshot is not None:
+                lsn = lsn_of_pin(present, snapshot)
+            with open_replica_on(
+                storage, container=names.container, settings=chosen, cache=cache("past"), at_lsn=lsn, at_time=time
+            ) as past:
+                moment = past.look(lambda view: view.head).position
+                present.refresh()
+                report = past.look(lambda then: present.look(lambda now: work.look(then, now)))
+        if dry_run or report.last_lsn == moment.lsn:
+            return report._replace(dry_run=dry_run)
+        if report.missing:
+            _refuse(report.missing, report.missing_chunks, report.copied_chunks)
+        with open_rewound(
+            storage,
+            container=names.container,
+            lsn=moment.lsn,
+            hash=moment.hash,
+            amend=work.amend,
+            settings=chosen,
+            wait_s=wait_s,
+            cache=cache("owner"),
+            root=root if isinstance(root, str) else None,
+        ) as store:
+            assert work.report is not None
+            report = work.report._replace(dry_run=False, epoch=store.epoch)
+            # What others may start from lies behind the moment; and LATEST names none that was cut off.
+            with suppress(ChunkstoreError):
+                store.snapshot()
+        return report
 
 
 class _Work:

@@ -29,12 +29,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 
-from chunkstore import runtime
+from chunkstore import parts, runtime
 from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies, without
 from chunkstore.backup.files import delete_export, open_stored_export
@@ -43,7 +44,6 @@ from chunkstore.config import Settings
 from chunkstore.errors import AccessDenied, ChunkNotFound, Conflict, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.names import BackupNames, chunk_epoch, chunk_session, parse_run
-from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
 
 __all__ = ["Audit", "Given", "Keep", "Removed", "audit", "check_keep", "give_up", "remove"]
@@ -146,12 +146,13 @@ def remove(
     way relies on it), ``ContainerNotFound``, ``AccessDenied``, ``Damaged`` (the backup is gone, and another one cannot be read), and what
     the storage raises. Retry: safe.
     """
-    names, chosen = BackupNames(container), Settings() if settings is None else settings
+    names, chosen = BackupNames(container), parts.checked_settings(settings)
     if parse_run(names.done(run), names.done("")) is None:
         raise InvalidArgument("a backup is named by the 32 hex digits that 'backup ls' shows", argument="run")
-    storage = open_storage(backup_root, chosen)
-    pool = runtime.pool("chunkstore-backup", chosen.io_workers)
-    try:
+    with (
+        parts.storage_of(backup_root, chosen) as storage,
+        closing(runtime.pool("chunkstore-backup", chosen.io_workers)) as pool,
+    ):
         runs.container_of(storage, names)
         complete = list(runs.iter_complete(storage, names, passed_over=run))
         lsn, readable = _look_at(storage, names, run)
@@ -166,9 +167,6 @@ def remove(
             runs.withdraw(storage, names, run)
             given = giving.give(lambda complete: {item.run for item in complete})
         return Removed(run, lsn, readable, given, dry_run)
-    finally:
-        pool.close()
-        storage.close()
 
 
 def _look_at(storage: ChunkStorage, names: BackupNames, run: str) -> tuple[int, bool]:
@@ -359,8 +357,8 @@ def audit(backup_root: str, *, container: str = "default", settings: Settings | 
 
     Memory: about 200 bytes for each copy. Raises ``ContainerNotFound``, ``InvalidArgument``, and what the storage raises.
     """
-    names, storage = BackupNames(container), open_storage(backup_root, Settings() if settings is None else settings)
-    try:
+    names = BackupNames(container)
+    with parts.storage_of(backup_root, settings) as storage:
         runs.container_of(storage, names)
         complete = list(runs.iter_complete(storage, names))
         lengths: dict[str, int] = {}
@@ -387,5 +385,3 @@ def audit(backup_root: str, *, container: str = "default", settings: Settings | 
                 findings[name] = Finding(0, "damage", "", "", name, getattr(error, "position", 0), str(error))
         unnamed = [length for name, length in lengths.items() if name not in named]
         return Audit(len(complete), len(named), len(unnamed), sum(unnamed), tuple(findings.values()))
-    finally:
-        storage.close()

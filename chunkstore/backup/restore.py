@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from chunkstore import parts
-from chunkstore.backup.founding import Chunks, State
+from chunkstore.backup.founding import Carry, Chunks, State, carry_here
 from chunkstore.backup.sources import Caches, Moment, open_past
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
 from chunkstore.backup.target import make_container
@@ -22,7 +22,7 @@ from chunkstore.operations.bring_chunks import Place
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreReport", "into_new", "restore", "restore_on"]
+__all__ = ["RestoreReport", "into_new", "restore"]
 
 
 class RestoreReport(NamedTuple):
@@ -43,55 +43,8 @@ class RestoreReport(NamedTuple):
 
 
 def restore(
-    root: str,
-    new_root: str,
-    *,
-    lsn: int | None = None,
-    time: datetime | int | None = None,
-    snapshot: str | None = None,
-    container: str = "default",
-    new_container: str | None = None,
-    settings: Settings | None = None,
-    wait_s: float = 0,
-    dry_run: bool = False,
-    progress: Callable[[int], object] | None = None,
-) -> RestoreReport:
-    """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
-    newest is restored, or that of the lsn, or the newest that was made by the time.
-
-    The moment: ``lsn``, ``time`` (both as in ``open_replica``), or ``snapshot``, the name of a pin; none of them: now. First every chunk is
-    looked at; then all are copied, and compared with their CRCs on the way. Segments keep their offsets, attributes, seals, labels of time
-    and writers' last events, tables their rows; retention policies come along. What speaks of the other history does not: garbage,
-    sessions, pins. ``new_container``: its name, if not the same. ``wait_s``: as in ``open``, where an earlier try may still run.
-    ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step.
-
-    The new container is there whole or not at all, and durable. After an interruption the same call takes what was copied before for its
-    own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
-    wins.
-
-    Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
-    ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,
-    ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
-    """
-    with parts.storage_of(root, settings) as old, parts.storage_of(new_root, settings) as new:
-        return restore_on(
-            old,
-            new,
-            lsn=lsn,
-            time=time,
-            snapshot=snapshot,
-            container=container,
-            new_container=new_container,
-            settings=settings,
-            wait_s=wait_s,
-            dry_run=dry_run,
-            progress=progress,
-        )
-
-
-def restore_on(
-    old: ChunkStorage,
-    new: ChunkStorage,
+    root: str | ChunkStorage,
+    new_root: str | ChunkStorage,
     *,
     lsn: int | None = None,
     time: datetime | int | None = None,
@@ -104,11 +57,32 @@ def restore_on(
     progress: Callable[[int], object] | None = None,
     caches: Caches | None = None,
 ) -> RestoreReport:
-    """As ``restore``, on storages of the caller's own. ``caches`` makes the caller's own, by role."""
+    """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
+    newest is restored, or that of the lsn, or the newest that was made by the time.
+
+    The moment: ``lsn``, ``time`` (both as in ``open_replica``), or ``snapshot``, the name of a pin; none of them: now. First every chunk is
+    looked at; then all are copied, and compared with their CRCs on the way. Segments keep their offsets, attributes, seals, labels of time
+    and writers' last events, tables their rows; retention policies come along. What speaks of the other history does not: garbage,
+    sessions, pins. ``new_container``: its name, if not the same. ``wait_s``: as in ``open``, where an earlier try may still run.
+    ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step. Roots may be storages of the caller's
+    own, which stay open; ``caches`` makes its own metadata caches, by role.
+
+    The new container is there whole or not at all, and durable. After an interruption the same call takes what was copied before for its
+    own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
+    wins.
+
+    Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
+    ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,
+    ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
+    """
     chosen = parts.checked_settings(settings)
     target = ContainerNames(container if new_container is None else new_container).container
     moment = Moment(lsn, time, snapshot)
-    with open_past(old, container=container, moment=moment, settings=chosen, caches=caches) as source:
+    with (
+        parts.storage_of(root, chosen) as old,
+        parts.storage_of(new_root, chosen) as new,
+        open_past(old, container=container, moment=moment, settings=chosen, caches=caches) as source,
+    ):
         return into_new(
             source,
             new,
@@ -132,16 +106,28 @@ def into_new(
     progress: Callable[[int], object] | None = None,
     cache: MetadataCache | None = None,
     adopt: RootRecord | None = None,
+    carry: Carry = carry_here,
+    carry_bytes: int = 0,
 ) -> RestoreReport:
-    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay."""
+    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay.
+    ``carry``, ``carry_bytes``: as of ``State``."""
     with closing(Chunks()) as chunks:
         found = survey(source, None if dry_run else chunks.keep)
         if not dry_run:
             require_complete(found)
 
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
-                state = State(source, chunks, place, epoch=epoch, goes_on=goes_on, adopt=adopt, progress=progress)
-                return state.pages()
+                return State(
+                    source,
+                    chunks,
+                    place,
+                    epoch=epoch,
+                    goes_on=goes_on,
+                    adopt=adopt,
+                    progress=progress,
+                    carry=carry,
+                    carry_bytes=carry_bytes,
+                ).pages()
 
             make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

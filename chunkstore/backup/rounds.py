@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Final, NamedTuple
 
-from chunkstore import runtime
+from chunkstore import parts, runtime
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
 from chunkstore.backup.exporting import FileSink, Pins, made_pin, pins_of, read_export, write_rows_of
@@ -51,11 +51,10 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
-from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
-__all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "backup_on", "check_roots", "list_backups"]
+__all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "check_roots", "list_backups"]
 
 _PIN_S: Final = 7 * 86_400.0
 """What a killed run leaves ends by itself."""
@@ -83,7 +82,7 @@ class BackupReport(NamedTuple):
 
 def backup(
     store: ChunkedSegmentStorage | Replica,
-    backup_root: str,
+    backup_root: str | ChunkStorage,
     *,
     keep: int | None = None,
     keep_days: float | None = None,
@@ -96,12 +95,12 @@ def backup(
 ) -> BackupReport:
     """Make one more backup of what the container holds now: copy the chunks that the last one does not name, then the metadata.
 
-    ``backup_root``: a root of its own; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so
-    many stay, and those that are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one
-    the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``. ``verify``: what a server is to copy (from bucket to
-    bucket of one S3) is read first and compared with its CRC; else the server is trusted with it. What passes through here always is,
-    what is linked on one file system never. ``audit``: list all copies first, and copy anew what the last backup names and is lost.
-    ``before`` is told what it is going to cost, ``progress`` bytes.
+    ``backup_root``: a root of its own, or a storage of one, which stays open; one may hold backups of several containers. ``keep``,
+    ``keep_days``: afterwards only the newest so many stay, and those that are no older (either suffices; without both all stay). ``pin``:
+    keep what is copied until then; without one the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``.
+    ``verify``: what a server is to copy (from bucket to bucket of one S3) is read first and compared with its CRC; else the server is
+    trusted with it. What passes through here always is, what is linked on one file system never. ``audit``: list all copies first, and
+    copy anew what the last backup names and is lost. ``before`` is told what it is going to cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
     backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
@@ -109,42 +108,14 @@ def backup(
     ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
-    check_keep(keep, keep_days)
-    with closing(open_storage(backup_root, store.settings)) as target:
-        return backup_on(
-            store,
-            target,
-            keep=keep,
-            keep_days=keep_days,
-            pin=pin,
-            pins=pins,
-            verify=verify,
-            audit=audit,
-            before=before,
-            progress=progress,
-        )
-
-
-def backup_on(
-    store: ChunkedSegmentStorage | Replica,
-    target: ChunkStorage,
-    *,
-    keep: int | None = None,
-    keep_days: float | None = None,
-    pin: bool = True,
-    pins: Pins | None = None,
-    verify: bool = True,
-    audit: bool = False,
-    before: Callable[[BackupPlan], object] | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> BackupReport:
-    """As ``backup``, into a storage of the caller's own."""
     kept = check_keep(keep, keep_days)
     maker = pins_of(store, pins) if pin else None
     context = store.read_context
     names, uuid = BackupNames(store.container), container_uuid(context.storage, context.names)
-    pool = runtime.pool("chunkstore-backup", store.settings.io_workers)
-    try:
+    with (
+        parts.storage_of(backup_root, store.settings) as target,
+        closing(runtime.pool("chunkstore-backup", store.settings.io_workers)) as pool,
+    ):
         keep_private(target)
         runs.claim_root(target, names, uuid)
         run = _Run(store, target, names, pool, maker, progress or (lambda _: None), audit, verify=verify)
@@ -155,8 +126,6 @@ def backup_on(
             text = f"the new backup counts, and no old ones were given up: {error.message}"
             raise Damaged(text, object=error.object, position=error.position) from error
         return BackupReport(made, given)
-    finally:
-        pool.close()
 
 
 def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
@@ -164,8 +133,8 @@ def check_roots(root: str, backup_root: str, *, container: str = "default", sett
 
     Raises ``InvalidArgument`` (they cannot), ``ContainerNotFound``, ``Damaged``, ``Unsupported``, and what the storages raise.
     """
-    names, chosen = BackupNames(container), Settings() if settings is None else settings
-    with closing(open_storage(root, chosen)) as source, closing(open_storage(backup_root, chosen)) as target:
+    names = BackupNames(container)
+    with parts.storage_of(root, settings) as source, parts.storage_of(backup_root, settings) as target:
         runs.check_root(target, names, container_uuid(source, names))
 
 
@@ -176,13 +145,11 @@ def list_backups(
 
     Raises ``ContainerNotFound`` (no backups lie here), ``InvalidArgument``, ``Damaged``, and what the storage raises.
     """
-    names, storage = BackupNames(container), open_storage(backup_root, Settings() if settings is None else settings)
-    try:
+    names = BackupNames(container)
+    with parts.storage_of(backup_root, settings) as storage:
         runs.container_of(storage, names)
         for item in sorted(runs.iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms)):
             yield item, storage.exists(item.stored(names))
-    finally:
-        storage.close()
 
 
 def backup_figures(

@@ -1,4 +1,4 @@
-"""Opening a container for a verb: as a replica that never claims, or as its owner, politely.
+"""The options that verbs share, and with them opening a container: as a replica that never claims, or as its owner, politely.
 
 Promises: a verb that only reads follows the journal once and leaves no trace; a verb that changes refuses a container
 whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Leaves out: what the verb then does.
@@ -6,114 +6,171 @@ whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, Final, get_type_hints
 
 from rich.console import Console
 
 import chunkstore
-from chunkstore.cli.options import moment_of
+from chunkstore.cli import options
+from chunkstore.cli.output import print_facts, print_json, print_table
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument
 
-__all__ = ["owner", "owner_or_asker", "replica", "settings_for", "wait_s"]
+__all__ = ["Asking", "Claiming", "Owning", "Reading", "watch_s", "with_options"]
 
 _LEASES_WATCHED = 2.2
 """A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
+_ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
+"""Of the shared options in ``--help``."""
 
 
-def settings_for(cache_dir: str | None, gc_grace_s: float | None = None) -> Settings:
-    """The default settings, with the cache where the user wants it, and another grace for garbage."""
-    return Settings(cache_dir=cache_dir) if gc_grace_s is None else Settings(cache_dir=cache_dir, gc_grace_s=gc_grace_s)
-
-
-def wait_s(settings: Settings) -> float:
+def watch_s(settings: Settings) -> float:
     """How long to watch the present owner for signs of life before it is pushed aside."""
     return _LEASES_WATCHED * settings.lease_s
 
 
-@contextmanager
-def replica(
-    root: str, container: str, cache_dir: str | None, at_lsn: int | None = None, at_time: str | None = None
-) -> Iterator[chunkstore.Replica]:
-    """The container's present state, or a past one, read-only.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A verb's parameter ``here`` of this class, or one below, stands for the options that are its fields."""
 
-    Raises ``InvalidArgument``, ``ContainerNotFound``, ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
-    """
-    moment = moment_of(at_time, "--at-time")
-    settings = settings_for(cache_dir)
-    with chunkstore.open_replica(root, container=container, settings=settings, at_lsn=at_lsn, at_time=moment) as opened:
-        yield opened
+    container: options.Container = "default"
+    cache_dir: options.CacheDir = None
+    as_json: options.AsJson = False
+
+    @property
+    def settings(self) -> Settings:
+        """The default settings, with the cache where the user wants it."""
+        return Settings(cache_dir=self.cache_dir)
+
+    @contextmanager
+    def replica(self, root: str, at_lsn: int | None = None, at_time: str | None = None) -> Iterator[chunkstore.Replica]:
+        """The container's present state, or a past one, read-only.
+
+        Raises ``InvalidArgument``, ``ContainerNotFound``, ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
+        """
+        moment = options.moment_of(at_time, "--at-time")
+        with chunkstore.open_replica(
+            root, container=self.container, settings=self.settings, at_lsn=at_lsn, at_time=moment
+        ) as opened:
+            yield opened
+
+    def show(self, document: object, facts: Mapping[str, object]) -> None:
+        """What a verb found or did: ``document`` with ``--json``, else ``facts``, one a line."""
+        if self.as_json:
+            print_json(document)
+        else:
+            print_facts(facts)
+
+    def show_each(
+        self,
+        items: Iterable[Any],
+        columns: Sequence[str],
+        row: Callable[[Any], Sequence[object]],
+        *,
+        right: Sequence[str] = (),
+        document: Callable[[Any], object] = lambda item: item,
+    ) -> None:
+        """A list: with ``--json`` the document of each item, else a table."""
+        if not self.as_json:
+            print_table(columns, map(row, items), right=right)
+            return
+        for item in items:
+            print_json(document(item))
 
 
-@contextmanager
-def owner(
-    root: str,
-    container: str,
-    cache_dir: str | None,
-    *,
-    take_over: bool,
-    accept_rollback: bool,
-    create: bool = False,
-    quiet: bool = False,
-    gc_grace_s: float | None = None,
-) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    """The container as its new owner; closed, and so released, when the block ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claiming(Reading):
+    """Of a verb that claims a container by other means than ``owner``."""
 
-    Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
-    ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
-    """
-    settings = settings_for(cache_dir, gc_grace_s)
-    watched_s = 0.0 if take_over else wait_s(settings)
-    with _note(f"opening {container}", quiet=quiet):
-        store = chunkstore.open(
-            root,
-            container=container,
-            create=create,
-            settings=settings,
-            wait_s=watched_s,
-            accept_rollback=accept_rollback,
-        )
-    with store:
-        yield store
+    take_over: options.TakeOver = False
+
+    @property
+    def wait_s(self) -> float:
+        """How long to watch the present owner before it is pushed aside."""
+        return 0.0 if self.take_over else watch_s(self.settings)
 
 
-@contextmanager
-def owner_or_asker(
-    root: str,
-    container: str,
-    cache_dir: str | None,
-    *,
-    ask: bool,
-    take_over: bool,
-    accept_rollback: bool,
-    quiet: bool = False,
-    gc_grace_s: float | None = None,
-) -> Iterator[chunkstore.ChunkedSegmentStorage | chunkstore.Asker]:
-    """As ``owner``; with ``ask``, where the present owner looks alive, what asks it to do the same."""
-    if ask and take_over:
-        text = "--ask has the live owner do it, --take-over fences that owner: say one of them"
-        raise InvalidArgument(text, argument="--ask")
-    with ExitStack() as stack:
-        opened: chunkstore.ChunkedSegmentStorage | chunkstore.Asker
-        try:
-            claimed = owner(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owning(Claiming):
+    """Of a verb that changes a container."""
+
+    accept_rollback: options.AcceptRollback = False
+
+    @contextmanager
+    def owner(
+        self, root: str, *, create: bool = False, gc_grace_s: float | None = None
+    ) -> Iterator[chunkstore.ChunkedSegmentStorage]:
+        """The container as its new owner; closed, and so released, when the block ends.
+
+        Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
+        ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
+        """
+        settings = self.settings if gc_grace_s is None else Settings(cache_dir=self.cache_dir, gc_grace_s=gc_grace_s)
+        with _note(f"opening {self.container}", quiet=self.as_json):
+            store = chunkstore.open(
                 root,
-                container,
-                cache_dir,
-                take_over=take_over,
-                accept_rollback=accept_rollback,
-                quiet=quiet,
-                gc_grace_s=gc_grace_s,
+                container=self.container,
+                create=create,
+                settings=settings,
+                wait_s=self.wait_s,
+                accept_rollback=self.accept_rollback,
             )
-            opened = stack.enter_context(claimed)
-        except ContainerBusy:
-            if not ask:
-                raise
-            asker = chunkstore.open_asker(root, container=container, settings=settings_for(cache_dir))
-            opened = stack.enter_context(asker)
-            stack.enter_context(_note(f"asking the owner of {container}", quiet=quiet))
-        yield opened
+        with store:
+            yield store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking(Owning):
+    """Of a verb that a live owner can be asked to do."""
+
+    ask: options.Ask = False
+
+    @contextmanager
+    def owner_or_asker(
+        self, root: str, *, gc_grace_s: float | None = None
+    ) -> Iterator[chunkstore.ChunkedSegmentStorage | chunkstore.Asker]:
+        """As ``owner``; with ``ask``, where the present owner looks alive, what asks it to do the same."""
+        if self.ask and self.take_over:
+            text = "--ask has the live owner do it, --take-over fences that owner: say one of them"
+            raise InvalidArgument(text, argument="--ask")
+        with ExitStack() as stack:
+            opened: chunkstore.ChunkedSegmentStorage | chunkstore.Asker
+            try:
+                opened = stack.enter_context(self.owner(root, gc_grace_s=gc_grace_s))
+            except ContainerBusy:
+                if not self.ask:
+                    raise
+                asker = chunkstore.open_asker(root, container=self.container, settings=self.settings)
+                opened = stack.enter_context(asker)
+                stack.enter_context(_note(f"asking the owner of {self.container}", quiet=self.as_json))
+            yield opened
+
+
+def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """``verb``, with an option for each field of its parameter ``here``, as ``typer`` wants to see them."""
+    parameters = dict(signature(verb, eval_str=True).parameters)
+    here = parameters.pop("here", None)
+    if here is None:
+        return verb
+    hints = get_type_hints(here.annotation, include_extras=True)
+    defaults = {item.name: item.default for item in fields(here.annotation)}
+    shared = [name for name in _ORDER if name in defaults]
+
+    @wraps(verb)
+    def call(**given: Any) -> None:
+        verb(here=here.annotation(**{name: given.pop(name) for name in shared}), **given)
+
+    parameters |= {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name]) for name in shared
+    }
+    call.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    call.__annotations__ = {name: item.annotation for name, item in parameters.items()}
+    return call
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 
+from chunkstore.cli.access import with_options
 from chunkstore.cli.output import print_error
 from chunkstore.cli.streams import watched_streams
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
@@ -74,6 +75,13 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", "ledgers", ("ls", "read")),
     ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", "ledgers", ("decode",)),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
+    (
+        "Spark",
+        "spark",
+        "Jobs whose bytes Spark's executors move: offload, scrub, copy.",
+        "jobs",
+        ("offload", "scrub", "copy"),
+    ),
     ("Space", "sessions", "Writers outside the owner: ls, end.", "sessions", ("ls", "end")),
     (
         "Health and history",
@@ -117,7 +125,7 @@ def build_command(only: str | None = None) -> Any:
 
 def _loaded(module: str, verb: str) -> Callable[..., None]:
     found: Callable[..., None] = getattr(import_module(f"chunkstore.cli.{module}"), verb)
-    return _guarded(found)
+    return _guarded(with_options(found))
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,7 +19,7 @@ from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
 from chunkstore.backup.keeping import Given
 from chunkstore.backup.selection import check_choice
-from chunkstore.cli import access, options
+from chunkstore.cli import access
 from chunkstore.cli.headers import export_headers
 from chunkstore.cli.output import Meter, human_bytes, human_time, meter, print_facts, print_json, print_table
 from chunkstore.errors import InvalidArgument
@@ -32,7 +32,7 @@ NoPin = Annotated[
     bool,
     typer.Option(
         "--no-pin", help="Claim nothing and keep nothing: chunks that are removed and collected meanwhile, or later, are missing then."
-    ),
+    )
 ]  # fmt: skip
 
 
@@ -40,27 +40,21 @@ def export(
     root: Annotated[
         str | None, typer.Argument(metavar="ROOT", help="As everywhere; with --verify: where the container is now.")
     ] = None,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="The file to write.")] = None,
     segments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
     ] = None,
     *,
-    topic: Annotated[
-        str | None, typer.Option(metavar="T", help="The segments of a topic's ledgers.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="The segments of a topic's ledgers.")] = None,
     no_pin: NoPin = False,
     expires_s: Annotated[
         float | None,
         typer.Option("--expires", metavar="S", help="The pin lasts at least S seconds.", show_default="until pins rm"),
     ] = None,
-    listed: Annotated[
-        str | None,
-        typer.Option("--list", metavar="FILE", help="Show what an export holds.", show_default=False),
-    ] = None,
+    listed: Annotated[str | None, typer.Option("--list", metavar="FILE", help="Show what an export holds.")] = None,
     verified: Annotated[
-        str | None,
-        typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.", show_default=False),
+        str | None, typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.")
     ] = None,
     as_headers: Annotated[
         bool, typer.Option("--headers", help="FILE is a folder: write header files of the old layout there.")
@@ -69,56 +63,39 @@ def export(
     deep: Annotated[
         bool, typer.Option("--deep", help="With --verify: read every chunk and compare checksums.")
     ] = False,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Asking,
 ) -> None:
     """Write the metadata of everything, or of some segments, into a file, under a pin that keeps its chunks.
 
     With --headers: header files of the old layout. With --list or --verify: look at such a file. Exit code 1: something is missing or
     damaged.
     """
-    if _look_at(listed, verified, root, file, deep=deep, cache_dir=cache_dir, as_json=as_json):
+    if _look_at(here, listed, verified, root, file, deep=deep):
         return
     if replaces and not as_headers:
         raise InvalidArgument("--replace is about --headers", argument="--replace")
     if as_headers and root is not None and file is not None:
-        if topic is not None or no_pin or expires_s is not None or ask:
+        if topic is not None or no_pin or expires_s is not None or here.ask:
             raise InvalidArgument("--headers makes no pin ('pins add' does), and is of segments", argument="--headers")
-        export_headers(root, file, segments or (), replaces, container, take_over, accept_rollback, cache_dir, as_json)
+        export_headers(here, root, file, segments or (), replaces=replaces)
         return
     if root is None or file is None:
         raise InvalidArgument("say ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
     check_choice(segments or (), topic)
     check_pin("", expires_s, None)
     backups.check_path(file)
-    with _opened(
-        root, container, cache_dir, no_pin=no_pin, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as (store, pins):  # fmt: skip
+    with _opened(here, root, no_pin=no_pin) as (store, pins):
         report = backups.export(
             store, file, segments or (), topic=topic, pin=not no_pin, expires_s=expires_s, pins=pins
         )
-    if as_json:
-        print_json(report)
-        return
     size = f"{report.chunks} chunks of {human_bytes(report.chunk_bytes)}, which stay where they are"
     pin = "none: what it names may be collected" if report.pin is None else report.pin.name
     facts = {"segments": report.segments, "names": size, "lsn": report.lsn, "pin": pin}
-    print_facts({"file": report.path, **facts, "size": human_bytes(report.file_bytes)})
+    here.show(report, {"file": report.path, **facts, "size": human_bytes(report.file_bytes)})
 
 
 def _look_at(
-    listed: str | None,
-    verified: str | None,
-    root: str | None,
-    file: str | None,
-    *,
-    deep: bool,
-    cache_dir: str | None,
-    as_json: bool,
+    here: access.Reading, listed: str | None, verified: str | None, root: str | None, file: str | None, *, deep: bool
 ) -> bool:
     """``--list`` and ``--verify``; whether that was asked for."""
     if deep and verified is None:
@@ -127,36 +104,26 @@ def _look_at(
         return False
     if file is not None or (listed is not None and (root is not None or verified is not None)):
         raise InvalidArgument("--list and --verify take the place of FILE", argument="FILE")
-    _list(listed, as_json=as_json) if listed is not None else _verify(str(verified), root, deep, cache_dir, as_json)
+    _list(here, listed) if listed is not None else _verify(here, str(verified), root, deep=deep)
     return True
 
 
 @contextmanager
 def _opened(
-    root: str,
-    container: str,
-    cache_dir: str | None,
-    *,
-    no_pin: bool,
-    ask: bool,
-    take_over: bool,
-    accept_rollback: bool,
-    quiet: bool,
+    here: access.Asking, root: str, *, no_pin: bool
 ) -> Iterator[tuple[chunkstore.ChunkedSegmentStorage | chunkstore.Replica, backups.Pins | None]]:
     """What is read, and who makes its pin: a replica and nobody, the owner that we are, or a replica beside the owner that is asked."""
     if no_pin:
-        if ask or take_over:
+        if here.ask or here.take_over:
             raise InvalidArgument("--no-pin claims nothing, and asks nobody for anything", argument="--no-pin")
-        with access.replica(root, container, cache_dir) as replica:
+        with here.replica(root) as replica:
             yield replica, None
         return
-    with access.owner_or_asker(
-        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=quiet
-    ) as opened:
+    with here.owner_or_asker(root) as opened:
         yield (opened.replica, opened) if isinstance(opened, chunkstore.Asker) else (opened, None)
 
 
-def _list(path: str, *, as_json: bool) -> None:
+def _list(here: access.Reading, path: str) -> None:
     found = backups.read_export(path)
     header = found.header
     facts = {
@@ -171,7 +138,7 @@ def _list(path: str, *, as_json: bool) -> None:
         "topic": header.choice.topic,
         "pin": header.pin,
     }
-    if as_json:
+    if here.as_json:
         print_json(facts)
         for info in backups.read_segments(found):
             print_json(info)
@@ -186,11 +153,10 @@ def _list(path: str, *, as_json: bool) -> None:
     print_table(columns, rows, right=("start", "length", "chunks"))
 
 
-def _verify(path: str, root: str | None, deep: bool, cache_dir: str | None, as_json: bool) -> None:
-    with meter("verifying", None, as_json=as_json) as bar:
-        settings = access.settings_for(cache_dir)
-        found = backups.verify(path, root, deep=deep, settings=settings, progress=bar.advance)
-    if as_json:
+def _verify(here: access.Reading, path: str, root: str | None, *, deep: bool) -> None:
+    with meter("verifying", None, as_json=here.as_json) as bar:
+        found = backups.verify(path, root, deep=deep, settings=here.settings, progress=bar.advance)
+    if here.as_json:
         print_json({"ok": found.ok, **found._asdict()})
     else:
         if found.findings:
@@ -202,22 +168,15 @@ def _verify(path: str, root: str | None, deep: bool, cache_dir: str | None, as_j
 
 
 def backup(
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT|ls|rm", help="As everywhere; 'ls' lists, 'rm' drops one.", show_default=False)
-    ],
-    backup_root: Annotated[
-        str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.", show_default=False)
-    ],
-    dropped: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.", show_default=False)
-    ] = None,
+    root: Annotated[str, typer.Argument(metavar="ROOT|ls|rm", help="As everywhere; 'ls' lists, 'rm' drops one.")],
+    backup_root: Annotated[str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.")],
+    dropped: Annotated[str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.")] = None,
     *,
     keep: Annotated[
         int | None, typer.Option(metavar="N", help="Afterwards keep the newest N.", show_default="all")
     ] = None,
     keep_days: Annotated[
-        float | None,
-        typer.Option(metavar="D", help="Afterwards keep those of the last D days.", show_default="all"),
+        float | None, typer.Option(metavar="D", help="Afterwards keep those of the last D days.", show_default="all")
     ] = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="Copy anew what was lost there; then compare all copies with what is named.")
@@ -230,12 +189,7 @@ def backup(
     metrics: Annotated[
         bool, typer.Option("--metrics", help="With ls: age and number of backups, as Prometheus reads them.")
     ] = False,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Asking,
 ) -> None:
     """Back a container up into another root: what is new is copied. 'backup ls BACKUPROOT' lists what is there.
 
@@ -247,26 +201,24 @@ def backup(
     if metrics and root != "ls":
         raise InvalidArgument("--metrics is about 'backup ls'", argument="--metrics")
     if root == "rm":
-        _remove(backup_root, str(dropped), container, cache_dir, dry_run=dry_run, as_json=as_json)
+        _remove(here, backup_root, str(dropped), dry_run=dry_run)
         return
     if root == "ls":
-        (_tell_age if metrics else partial(_list_backups, as_json=as_json))(backup_root, container, cache_dir)
+        (_tell_age if metrics else _list_backups)(here, backup_root)
         return
     backups.check_keep(keep, keep_days)
-    settings = access.settings_for(cache_dir)
-    backups.check_roots(root, backup_root, container=container, settings=settings)
+    settings = here.settings
+    backups.check_roots(root, backup_root, container=here.container, settings=settings)
     with (
-        _opened(
-            root, container, cache_dir, no_pin=no_pin, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-        ) as (store, pins),
-        _progress(as_json=as_json) as (before, progress),
-    ):  # fmt: skip
+        _opened(here, root, no_pin=no_pin) as (store, pins),
+        _progress(as_json=here.as_json) as (before, progress),
+    ):
         report = backups.backup(
             store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, verify=not no_verify, audit=audit,
             before=before, progress=progress,
         )  # fmt: skip
-    found = backups.audit(backup_root, container=container, settings=settings) if audit else None
-    if as_json:
+    found = backups.audit(backup_root, container=here.container, settings=settings) if audit else None
+    if here.as_json:
         print_json({**_info(report.backup), "given_up": report.given_up, "audit": found})
     else:
         _print_backup(report, found)
@@ -329,43 +281,36 @@ def _given(given: Given) -> dict[str, object]:
     return facts
 
 
-def _remove(backup_root: str, run: str, container: str, cache_dir: str | None, *, dry_run: bool, as_json: bool) -> None:
-    settings = access.settings_for(cache_dir)
-    done = backups.remove(backup_root, run, container=container, settings=settings, dry_run=dry_run)
-    if as_json:
-        print_json(done)
-        return
+def _remove(here: access.Reading, backup_root: str, run: str, *, dry_run: bool) -> None:
+    done = backups.remove(backup_root, run, container=here.container, settings=here.settings, dry_run=dry_run)
     state = "its metadata can be read" if done.readable else "it CANNOT be read"
-    print_facts(
-        {"would drop" if dry_run else "dropped": f"{run}; {state}", **({} if dry_run else _given(done.given_up))}
+    facts = {"would drop" if dry_run else "dropped": f"{run}; {state}"}
+    here.show(done, facts if dry_run else {**facts, **_given(done.given_up)})
+
+
+def _tell_age(here: access.Reading, backup_root: str) -> None:
+    figures = partial(backups.backup_figures, backup_root, container=here.container, settings=here.settings)
+    typer.echo(exposition([backup_collector(here.container, figures)]), nl=False)
+
+
+def _list_backups(here: access.Reading, backup_root: str) -> None:
+    here.show_each(
+        backups.list_backups(backup_root, container=here.container, settings=here.settings),
+        ("time", "lsn", "segments", "chunks", "bytes", "copied", "complete", "backup"),
+        lambda listed: _backup_row(*listed),
+        right=("lsn", "segments", "chunks", "bytes", "copied"),
+        document=lambda listed: {**_info(listed[0]), "complete": listed[1]},
     )
 
 
-def _tell_age(backup_root: str, container: str, cache_dir: str | None) -> None:
-    settings = access.settings_for(cache_dir)
-    figures = partial(backups.backup_figures, backup_root, container=container, settings=settings)
-    typer.echo(exposition([backup_collector(container, figures)]), nl=False)
-
-
-def _list_backups(backup_root: str, container: str, cache_dir: str | None, *, as_json: bool) -> None:
-    settings = access.settings_for(cache_dir)
-    listed = backups.list_backups(backup_root, container=container, settings=settings)
-    if as_json:
-        for item, complete in listed:
-            print_json({**_info(item), "complete": complete})
-        return
-    columns = ("time", "lsn", "segments", "chunks", "bytes", "copied", "complete", "backup")
-    rows = (
-        (
-            human_time(item.time_ms),
-            item.lsn,
-            item.segments,
-            item.chunks,
-            human_bytes(item.chunk_bytes),
-            human_bytes(item.copied_bytes),
-            "yes" if complete else "NO",
-            item.run,
-        )
-        for item, complete in listed
+def _backup_row(item: backups.BackupInfo, complete: bool) -> tuple[object, ...]:
+    sizes = (human_bytes(item.chunk_bytes), human_bytes(item.copied_bytes))
+    return (
+        human_time(item.time_ms),
+        item.lsn,
+        item.segments,
+        item.chunks,
+        *sizes,
+        "yes" if complete else "NO",
+        item.run,
     )
-    print_table(columns, rows, right=("lsn", "segments", "chunks", "bytes", "copied"))

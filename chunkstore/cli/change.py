@@ -12,29 +12,25 @@ from typing import Annotated
 import typer
 
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, print_facts, print_json
+from chunkstore.cli.output import human_bytes
 from chunkstore.errors import BadOffset, InvalidArgument
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 __all__ = ["concat", "rm", "seal", "truncate", "unseal"]
 
 
-def _print_segment(info: SegmentInfo, *, as_json: bool) -> None:
-    if as_json:
-        print_json(info)
-        return
+def _show_segment(here: access.Reading, info: SegmentInfo) -> None:
     state = "sealed" if info.sealed else "open"
-    print_facts({"segment": info.name, "start": info.start_offset, "length": info.length, "state": state})
+    here.show(info, {"segment": info.name, "start": info.start_offset, "length": info.length, "state": state})
 
 
-def _print_plan(action: str, segment: str, freed_bytes: int, chunks: int, *, as_json: bool) -> None:
+def _show_plan(here: access.Reading, action: str, segment: str, freed_bytes: int, chunks: int) -> None:
     """What a destructive verb would do; ``requests`` are the deletions that collection needs afterwards."""
-    if as_json:
-        plan = {"action": action, "segment": segment, "chunks": chunks, "bytes": freed_bytes}
-        print_json({"actions": [plan], "bytes": freed_bytes, "requests": chunks})
-        return
+    plan = {"action": action, "segment": segment, "chunks": chunks, "bytes": freed_bytes}
     text = f"{human_bytes(freed_bytes)} become unreadable, {chunks} chunks become garbage"
-    print_facts({"would": f"{action} {segment}", "then": text})
+    here.show(
+        {"actions": [plan], "bytes": freed_bytes, "requests": chunks}, {"would": f"{action} {segment}", "then": text}
+    )
 
 
 def _whole_chunks(chunks: Iterable[LayoutChunk], below: int) -> int:
@@ -49,116 +45,68 @@ def _whole_chunks(chunks: Iterable[LayoutChunk], below: int) -> int:
 def truncate(
     root: options.Root,
     segment: options.Segment,
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="New first readable offset.", show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="New first readable offset.")],
     *,
     dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Cut a segment's head off: everything below OFFSET becomes unreadable for ever."""
     if offset < 0:
         raise InvalidArgument("OFFSET must not be negative", argument="OFFSET")
     if dry_run:
-        with access.replica(root, container, cache_dir) as store:
+        with here.replica(root) as store:
             info = store.info(segment)
             if offset > info.length:
                 raise BadOffset(segment, expected=info.length, given=offset)
             freed_bytes = max(0, offset - info.start_offset)
             chunks = _whole_chunks(store.layout(segment), offset) if freed_bytes else 0
-        _print_plan("truncate", segment, freed_bytes, chunks, as_json=as_json)
+        _show_plan(here, "truncate", segment, freed_bytes, chunks)
         return
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as changed:
+    with here.owner(root) as changed:
         changed.truncate(segment, offset)
         info = changed.info(segment)
-    _print_segment(info, as_json=as_json)
+    _show_segment(here, info)
 
 
-def seal(
-    root: options.Root,
-    segment: options.Segment,
-    *,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def seal(root: options.Root, segment: options.Segment, *, here: access.Owning) -> None:
     """Seal a segment: it takes no more bytes."""
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner(root) as store:
         store.seal(segment)
         info = store.info(segment)
-    _print_segment(info, as_json=as_json)
+    _show_segment(here, info)
 
 
-def unseal(
-    root: options.Root,
-    segment: options.Segment,
-    *,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def unseal(root: options.Root, segment: options.Segment, *, here: access.Owning) -> None:
     """Let a sealed segment take bytes again."""
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner(root) as store:
         store.unseal(segment)
         info = store.info(segment)
-    _print_segment(info, as_json=as_json)
+    _show_segment(here, info)
 
 
-def rm(
-    root: options.Root,
-    segment: options.Segment,
-    *,
-    dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def rm(root: options.Root, segment: options.Segment, *, dry_run: options.DryRun = False, here: access.Owning) -> None:
     """Delete a segment. Its name may be used again at once."""
     if dry_run:
-        with access.replica(root, container, cache_dir) as store:
+        with here.replica(root) as store:
             info = store.info(segment)
-        _print_plan("rm", segment, info.length - info.start_offset, info.chunk_count, as_json=as_json)
+        _show_plan(here, "rm", segment, info.length - info.start_offset, info.chunk_count)
         return
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as changed:
+    with here.owner(root) as changed:
         info = changed.info(segment)
         changed.delete(segment)
-    if as_json:
-        print_json({"segment": segment, "deleted": True, "bytes": info.length - info.start_offset})
-    else:
-        print_facts({"deleted": segment, "bytes": info.length - info.start_offset})
+    size_bytes = info.length - info.start_offset
+    here.show({"segment": segment, "deleted": True, "bytes": size_bytes}, {"deleted": segment, "bytes": size_bytes})
 
 
 def concat(
     root: options.Root,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Segment that grows.", show_default=False)],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Sealed segment that ends.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Segment that grows.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Sealed segment that ends.")],
     *,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Move SOURCE's bytes behind TARGET's, without copying; SOURCE disappears."""
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner(root) as store:
         store.concat(target, store.info(target).length, source)
         info = store.info(target)
-    _print_segment(info, as_json=as_json)
+    _show_segment(here, info)

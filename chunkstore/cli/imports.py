@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -16,7 +17,7 @@ import typer
 from chunkstore import ChunkedSegmentStorage, Replica
 from chunkstore import backup as backups
 from chunkstore.cli import access, options
-from chunkstore.cli.output import meter, print_facts, print_json, print_table
+from chunkstore.cli.output import meter
 from chunkstore.cli.restore import show_report
 from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
 
@@ -28,13 +29,9 @@ Source = Annotated[
     typer.Argument(
         metavar="DATA|ls|drop",
         help="An export file, or a root of backups or of a container; 'ls' lists imports that have not ended, 'drop' ends one.",
-        show_default=False,
     ),
 ]
-Into = Annotated[
-    str,
-    typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.", show_default=False),
-]
+Into = Annotated[str, typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.")]
 Segments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
@@ -45,21 +42,15 @@ SourceRoot = Annotated[
         "--from", metavar="SOURCEROOT", help="Of an export: where its container lies.", show_default="as it says"
     ),
 ]
-Renames = Annotated[
-    list[str] | None,
-    typer.Option("--rename", metavar="OLD=NEW", help="Another name; again for more.", show_default=False),
-]
-Prefix = Annotated[str, typer.Option("--prefix", metavar="P", help="In front of all other names.", show_default=False)]
+Renames = Annotated[list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="Another name; again for more.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="P", help="In front of all other names.")]
 Lsn = Annotated[
     int | None, typer.Option("--lsn", metavar="N", help="Of a root: as of this record.", show_default="newest")
 ]
 Time = Annotated[
     str | None,
     typer.Option(
-        "--time",
-        metavar="T",
-        help="Of a root: as it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
-        show_default=False,
+        "--time", metavar="T", help="Of a root: as it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970."
     ),
 ]
 Adopt = Annotated[
@@ -71,8 +62,7 @@ NoPin = Annotated[
 Merge = Annotated[bool, typer.Option("--merge", help="Only into a container that is there.")]
 New = Annotated[bool, typer.Option("--new", help="Only as a new container.")]
 Name = Annotated[
-    str | None,
-    typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container"),
+    str | None, typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container")
 ]
 
 
@@ -92,56 +82,48 @@ def import_(
     adopt: Adopt = False,
     no_pin: NoPin = False,
     dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Copy segments from an export, a backup or a container: into the container at INTO, or, where there is none, as a new one.
 
     Interrupted, the same command goes on.
     """
-    target = container if name is None else name
-    looked_at = partial(access.replica, root, target, cache_dir)
-    owned = partial(
-        access.owner, root, target, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    )
+    target = here.container if name is None else name
+    there = replace(here, container=target)
+    looked_at, owned = partial(there.replica, root), partial(there.owner, root)
     if source == "ls":
         with looked_at() as replica:
-            _show_pending(backups.pending_imports(replica), as_json=as_json)
+            _show_pending(here, backups.pending_imports(replica))
         return
     if source == "drop":
-        _drop(owned, segments or [], as_json=as_json)
+        _drop(here, owned, segments or [])
         return
     if merge and new:
         raise InvalidArgument("--merge and --new say different things: say one of them", argument="--merge")
     if no_pin and not adopt:
         raise InvalidArgument("--no-pin is about what --adopt leaves where it is", argument="--no-pin")
     names, moment = _renames(renames or ()), options.moment_of(time, "--time")
-    settings = access.settings_for(cache_dir)
     if merge or (not new and _is_whole(looked_at)):
         do = partial(backups.merge_file, looked_at if dry_run else owned)
     else:
-        waits_s = 0.0 if take_over else access.wait_s(settings)
-        do = partial(backups.import_file, root, container=target, wait_s=waits_s)
-    with meter(f"import {source}", None, as_json=as_json) as progress:
+        do = partial(backups.import_file, root, container=target, wait_s=here.wait_s)
+    with meter(f"import {source}", None, as_json=here.as_json) as progress:
         report = do(
             source,
             segments or (),
             rename=names,
             prefix=prefix,
             source_root=source_root,
-            source_container=container,
+            source_container=here.container,
             lsn=lsn,
             time=moment,
-            settings=settings,
+            settings=here.settings,
             adopt=adopt,
             no_pin=no_pin,
             dry_run=dry_run,
             progress=progress.advance,
         )
-    show_report(report, "imported", as_json=as_json)
+    show_report(here, report, "imported")
 
 
 def _renames(given: Sequence[str]) -> dict[str, str]:
@@ -167,21 +149,21 @@ def _is_whole(looked_at: Callable[[], AbstractContextManager[Replica]]) -> bool:
         return False
 
 
-def _drop(owned: Callable[[], AbstractContextManager[ChunkedSegmentStorage]], ids: list[str], *, as_json: bool) -> None:
+def _drop(
+    here: access.Owning, owned: Callable[[], AbstractContextManager[ChunkedSegmentStorage]], ids: list[str]
+) -> None:
     if len(ids) != 1:
         raise InvalidArgument("say which import, as 'import ls INTO' does: import drop INTO ID", argument="ID")
     with owned() as store:
         backups.drop_import(store, ids[0])
-    if as_json:
-        print_json({"id": ids[0], "dropped": True})
-    else:
-        print_facts({"dropped": ids[0]})
+    here.show({"id": ids[0], "dropped": True}, {"dropped": ids[0]})
 
 
-def _show_pending(found: list[backups.PendingImport], *, as_json: bool) -> None:
-    if as_json:
-        for item in found:
-            print_json({**item._asdict(), "container": item.container.hex()})
-        return
-    rows = ((item.id, item.container.hex(), item.lsn, item.phase) for item in found)
-    print_table(("import", "of container", "lsn", "phase"), rows, right=("lsn",))
+def _show_pending(here: access.Reading, found: list[backups.PendingImport]) -> None:
+    here.show_each(
+        found,
+        ("import", "of container", "lsn", "phase"),
+        lambda item: (item.id, item.container.hex(), item.lsn, item.phase),
+        right=("lsn",),
+        document=lambda item: {**item._asdict(), "container": item.container.hex()},
+    )

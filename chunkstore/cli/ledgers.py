@@ -12,7 +12,6 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, BinaryIO, Literal, Protocol
@@ -21,7 +20,8 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, human_bytes, meter, print_facts, print_json, print_table
+from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_json, print_table
+from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.pip76 import ENTRY_BYTES_MAX, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
@@ -30,8 +30,8 @@ from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsuppo
 __all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
 
 Framing = Literal["lines", "length-prefixed"]
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.", show_default=False)]
-Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.", show_default=False)]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.")]
+Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.")]
 _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
 _DECODED = ("ledger", "entry", "length", "sha256")
@@ -79,29 +79,23 @@ def _need_offload() -> None:
 
 def offload(
     root: options.Root,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="File with the entries; - is standard input.", show_default=False)
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File with the entries; - is standard input.")],
     *,
     topic: Topic,
     ledger: Ledger,
     entries: Annotated[
-        Framing, typer.Option("--entries", help="A line each, or 4 bytes of length (big-endian) before each.")
+        Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
     resume: Annotated[
         bool, typer.Option("--resume", help="The ledger holds the file's beginning: pass it over, go on behind it.")
     ] = False,
     block_size: Annotated[
-        int, typer.Option("--block-size", metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
+        int, typer.Option(metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
     ] = 1 * MIB,
     segment_size: Annotated[
-        int, typer.Option("--segment-size", metavar="BYTES", help="An offload segment is completed at this size.")
+        int, typer.Option(metavar="BYTES", help="An offload segment is completed at this size.")
     ] = 64 * MIB,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments.
 
@@ -110,26 +104,15 @@ def offload(
     _need_offload()
     from chunkstore.pulsar import OffloadWriter
 
-    with _open_file(file) as source:
+    with opened_input(file) as source:
         size = os.fstat(source.fileno()).st_size if file != "-" else None
         with (
-            access.owner(
-                root,
-                container,
-                cache_dir,
-                take_over=take_over,
-                accept_rollback=accept_rollback,
-                create=True,
-                quiet=as_json,
-            ) as store,
-            meter(f"offload {topic}", size, as_json=as_json) as progress,
+            here.owner(root, create=True) as store,
+            meter(f"offload {topic}", size, as_json=here.as_json) as progress,
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):
             result = _copy(writer, ledger, source, file, entries, resume, progress, store.epoch)
-    if as_json:
-        print_json(result)
-    else:
-        print_facts({name: getattr(result, name) for name in OffloadResult.__dataclass_fields__})
+    here.show(result, fields_of(result))
 
 
 def _copy(
@@ -169,19 +152,6 @@ def _copy(
         segments=writer.segments_completed - completed,
         epoch=epoch,
     )
-
-
-@contextmanager
-def _open_file(name: str) -> Iterator[BinaryIO]:
-    if name == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        file = open(name, "rb")  # noqa: SIM115  (closed below; only the opening is misuse)
-    except OSError as error:
-        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
-    with file:
-        yield file
 
 
 def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
@@ -227,27 +197,23 @@ def _read_whole(source: BinaryIO, length: int) -> bytes:
 def ls(
     root: options.Root,
     *,
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="T", help="Only this topic.", show_default=False)
-    ] = None,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")] = None,
+    here: access.Reading,
 ) -> None:
     """List ledgers, by topic."""
     _need_offload()
     from chunkstore.pulsar import LedgerReader
 
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         reader = LedgerReader(store)
         found = (item for name in (reader.topics() if topic is None else [topic]) for item in reader.ledgers(name))
-        if as_json:
-            for item in found:
-                print_json(item)
-            return
         columns = ("topic", "ledger", "first", "last", "segments", "bytes", "state")
-        rows = ((*item[:5], human_bytes(item.size_bytes), "complete" if item.complete else "growing") for item in found)
-        print_table(columns, rows, right=("ledger", "first", "last", "segments", "bytes"))
+        here.show_each(
+            found,
+            columns,
+            lambda item: (*item[:5], human_bytes(item.size_bytes), "complete" if item.complete else "growing"),
+            right=columns[1:-1],
+        )
 
 
 def read(
@@ -255,49 +221,33 @@ def read(
     *,
     topic: Topic,
     ledger: Ledger,
-    first: Annotated[int, typer.Option("--first", metavar="N", help="First entry.")] = 0,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", help="Last entry; default: all.", show_default=False)
-    ] = None,
-    entries: Annotated[
-        Framing, typer.Option("--entries", help="How entries are written: see offload. Not with --json.")
-    ] = "lines",
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    first: Annotated[int, typer.Option(metavar="N", help="First entry.")] = 0,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Last entry; default: all.")] = None,
+    entries: Annotated[Framing, typer.Option(help="How entries are written: see offload. Not with --json.")] = "lines",
+    here: access.Reading,
 ) -> None:
     """Write a ledger's entries to standard output."""
     _need_offload()
     from chunkstore.pulsar import LedgerReader
 
     out = sys.stdout.buffer
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         for entry in LedgerReader(store).read(topic, ledger, first, last):
-            if as_json:
+            if here.as_json:
                 payload = b64encode(entry.payload).decode()
                 print_json(
                     {"ledger": ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}
                 )
             elif entries == "lines":
-                _write_all(out, entry.payload + b"\n")
+                write_all(out, entry.payload + b"\n")
             else:
-                _write_all(out, len(entry.payload).to_bytes(_PREFIX_BYTES, "big") + entry.payload)
+                write_all(out, len(entry.payload).to_bytes(_PREFIX_BYTES, "big") + entry.payload)
     out.flush()
 
 
-def _write_all(out: BinaryIO, data: bytes) -> None:
-    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
-    view = memoryview(data)
-    while view:
-        view = view[out.write(view) :]
-
-
 def decode(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file.", show_default=False)],
-    index: Annotated[
-        str | None,
-        typer.Argument(metavar="INDEX", help="Its index; --salvage does without.", show_default=False),
-    ] = None,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file.")],
+    index: Annotated[str | None, typer.Argument(metavar="INDEX", help="Its index; --salvage does without.")] = None,
     *,
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Find entries by scanning; for lost or wrong indexes.")
@@ -308,7 +258,7 @@ def decode(
     _need_offload()
     if index is None and not salvage:
         raise InvalidArgument("name the index object, too, or use --salvage", argument="INDEX")
-    with _open_file(_local(data)) as file:
+    with opened_input(_local(data)) as file:
         source = _source(file, data)
         entries = _salvaged(source) if salvage else _indexed(source, str(index))
         if as_json:
@@ -351,7 +301,7 @@ def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
     from chunkstore.codec.pulsar.pip76_index import INDEX_BYTES_MAX, read_index
     from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
 
-    with _open_file(_local(index_name)) as file:
+    with opened_input(_local(index_name)) as file:
         raw = _read_whole(file, INDEX_BYTES_MAX + 1)
     if raw[:4] == _INDEX_MAGIC_V1:
         raise Unsupported(f"{index_name} is an index of PIP-17 (v1); only PIP-76 (v2) is decoded", feature="pip17")

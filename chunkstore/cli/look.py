@@ -48,18 +48,12 @@ def ls(
     *,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """List segments, in name order."""
-    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
-        if as_json:
-            for info in store.segments(prefix=prefix):
-                print_json(info)
-            return
+    with here.replica(root, at_lsn, at_time) as store:
         columns = ("segment", "start", "length", "state", "chunks", "epoch", "modified")
-        print_table(columns, map(_ls_row, store.segments(prefix=prefix)), right=("start", "length", "chunks", "epoch"))
+        here.show_each(store.segments(prefix=prefix), columns, _ls_row, right=("start", "length", "chunks", "epoch"))
 
 
 def _ls_row(info: SegmentInfo) -> tuple[object, ...]:
@@ -74,22 +68,17 @@ def stat(
     *,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Show one segment."""
-    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
+    with here.replica(root, at_lsn, at_time) as store:
         info = store.info(segment)
-    if as_json:
-        print_json(info)
-        return
     facts = fields_of(info)
     facts["stored"] = human_bytes(info.length - info.start_offset)
     facts["created_at"] = human_time(info.created_at)
     facts["modified_at"] = human_time(info.modified_at)
     facts["attributes"] = ", ".join(f"{key}={value!r}" for key, value in info.attributes.items()) or "none"
-    print_facts(facts)
+    here.show(info, facts)
 
 
 def layout(
@@ -100,15 +89,13 @@ def layout(
     draw: Annotated[
         bool, typer.Option("--draw", help="Only a drawing of the chunks, to scale; also in a pipe.")
     ] = False,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Show the chunks a segment is stitched together from, in order."""
-    with access.replica(root, container, cache_dir) as store:
-        if svg is not None and not write_picture(svg, layout_svg(_picture(store, segment)), as_json=as_json):
+    with here.replica(root) as store:
+        if svg is not None and not write_picture(svg, layout_svg(_picture(store, segment)), as_json=here.as_json):
             return
-        if as_json:
+        if here.as_json:
             for chunk in store.layout(segment):
                 print_json(chunk)
             return

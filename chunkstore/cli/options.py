@@ -31,20 +31,15 @@ __all__ = [
 Root = Annotated[
     str,
     typer.Argument(
-        metavar="ROOT",
-        help="file:///PATH, s3://BUCKET/PREFIX, hdfs://HOST:HTTPPORT/PATH or memory://NAME.",
-        show_default=False,
+        metavar="ROOT", help="file:///PATH, s3://BUCKET/PREFIX, hdfs://HOST:HTTPPORT/PATH or memory://NAME."
     ),
 ]
-Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.", show_default=False)]
+Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.")]
 Container = Annotated[str, typer.Option("--container", metavar="NAME", help="Container under the root.")]
 CacheDir = Annotated[
     str | None,
     typer.Option(
-        "--cache-dir",
-        metavar="DIR",
-        help="Local directory of the metadata cache; deleting it is always safe.",
-        show_default=False,
+        "--cache-dir", metavar="DIR", help="Local directory of the metadata cache; deleting it is always safe."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Results and errors as JSON, nothing else on stdout.")]
@@ -61,25 +56,17 @@ AcceptRollback = Annotated[
         help="Go on with a restored backup, or with a journal that lost its end. Only where no former owner runs any more.",
     ),
 ]
-AtLsn = Annotated[
-    int | None,
-    typer.Option("--at-lsn", metavar="N", help="As it was behind the record of this number.", show_default=False),
-]
+AtLsn = Annotated[int | None, typer.Option("--at-lsn", metavar="N", help="As it was behind the record of this number.")]
 AtTime = Annotated[
     str | None,
     typer.Option(
-        "--at-time",
-        metavar="T",
-        help="As it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
-        show_default=False,
+        "--at-time", metavar="T", help="As it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970."
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change and claim nothing.")]
 Svg = Annotated[
     str | None,
-    typer.Option(
-        "--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG; - is standard output.", show_default=False
-    ),
+    typer.Option("--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG; - is standard output."),
 ]
 
 

@@ -12,14 +12,14 @@ import typer
 
 from chunkstore.arguments import check_pin
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_time, print_facts, print_json, print_table
+from chunkstore.cli.output import human_time
 from chunkstore.errors import ChunkstoreError
 from chunkstore.names import check_segment_name
 from chunkstore.records import Pin
 
 __all__ = ["add", "ls", "rm"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.")]
 
 
 class NoSuchPin(ChunkstoreError):
@@ -32,21 +32,11 @@ class NoSuchPin(ChunkstoreError):
         self.pin = pin
 
 
-def ls(
-    root: options.Root,
-    *,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def ls(root: options.Root, *, here: access.Reading) -> None:
     """List what is pinned, by name."""
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         pins = store.pins()
-    if as_json:
-        for pin in pins:
-            print_json(pin)
-        return
-    print_table(("pin", "lsn", "created", "expires", "holder", "note"), map(_row, pins), right=("lsn",))
+    here.show_each(pins, ("pin", "lsn", "created", "expires", "holder", "note"), _row, right=("lsn",))
 
 
 def _row(pin: Pin) -> tuple[object, ...]:
@@ -58,49 +48,23 @@ def add(
     root: options.Root,
     name: _Name,
     *,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     expires_s: Annotated[
-        float | None,
-        typer.Option("--expires-s", metavar="N", help="It lasts at least N seconds.", show_default="until pins rm"),
+        float | None, typer.Option(metavar="N", help="It lasts at least N seconds.", show_default="until pins rm")
     ] = None,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Asking,
 ) -> None:
     """Keep the present state restorable: no collection deletes what it needs."""
     check_segment_name(name, "name")
     check_pin(note, expires_s, None)  # before anybody is fenced for it
-    with access.owner_or_asker(
-        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner_or_asker(root) as store:
         pin = store.pin(name, note, expires_s)
-    if as_json:
-        print_json(pin)
-    else:
-        print_facts({"pin": pin.name, "lsn": pin.lsn, "expires": _row(pin)[3] or "never"})
+    here.show(pin, {"pin": pin.name, "lsn": pin.lsn, "expires": _row(pin)[3] or "never"})
 
 
-def rm(
-    root: options.Root,
-    name: _Name,
-    *,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def rm(root: options.Root, name: _Name, *, here: access.Asking) -> None:
     """Give up a pin: what only it kept goes with the next collection."""
-    with access.owner_or_asker(
-        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner_or_asker(root) as store:
         if not store.unpin(name):
             raise NoSuchPin(name)
-    if as_json:
-        print_json({"pin": name, "removed": True})
-    else:
-        print_facts({"removed": name})
+    here.show({"pin": name, "removed": True}, {"removed": name})

@@ -21,74 +21,59 @@ __all__ = ["restore", "show_report"]
 
 def restore(
     root: options.Root,
-    new_root: Annotated[
-        str | None, typer.Argument(metavar="[NEWROOT]", help="Root of the new container.", show_default=False)
-    ] = None,
+    new_root: Annotated[str | None, typer.Argument(metavar="[NEWROOT]", help="Root of the new container.")] = None,
     *,
     in_place: Annotated[
-        bool,
-        typer.Option("--in-place", help="Make the moment the present again: what came later is lost. No NEWROOT."),
+        bool, typer.Option("--in-place", help="Make the moment the present again: what came later is lost. No NEWROOT.")
     ] = False,
-    lsn: Annotated[
-        int | None, typer.Option("--lsn", metavar="N", help="What the record of this number left.", show_default=False)
-    ] = None,
+    lsn: Annotated[int | None, typer.Option(metavar="N", help="What the record of this number left.")] = None,
     time: Annotated[
         str | None,
         typer.Option(
-            "--time",
             metavar="T",
             help="What the newest record up to then left: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
-            show_default=False,
         ),
     ] = None,
-    snapshot: Annotated[
-        str | None, typer.Option("--snapshot", metavar="NAME", help="What this pin keeps.", show_default=False)
-    ] = None,
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="What this pin keeps.")] = None,
     new_container: Annotated[
-        str | None,
-        typer.Option("--new-container", metavar="NAME", help="Name of the new container.", show_default="the same"),
+        str | None, typer.Option(metavar="NAME", help="Name of the new container.", show_default="the same")
     ] = None,
     dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Claiming,
 ) -> None:
     """Copy a container as it was (or as it is) into a new one; interrupted, the same command goes on. Or let it go back itself."""
-    settings = access.settings_for(cache_dir)
     common: dict[str, Any] = {
         "lsn": lsn,
         "time": options.moment_of(time, "--time"),
         "snapshot": snapshot,
-        "container": container,
-        "settings": settings,
-        "wait_s": 0.0 if take_over else access.wait_s(settings),
+        "container": here.container,
+        "settings": here.settings,
+        "wait_s": here.wait_s,
         "dry_run": dry_run,
     }
     if in_place == (new_root is not None) or (in_place and new_container is not None):
         raise InvalidArgument("name the root of the new container, or say --in-place, not both", argument="new_root")
-    with meter(f"restore {container}", None, as_json=as_json) as progress:
+    with meter(f"restore {here.container}", None, as_json=here.as_json) as progress:
         if new_root is None:
-            _answer_in_place(restore_in_place(root, **common, progress=progress.advance), as_json=as_json)
+            _answer_in_place(here, restore_in_place(root, **common, progress=progress.advance))
             return
         report = restore_container(root, new_root, **common, new_container=new_container, progress=progress.advance)
-    show_report(report, "restored", as_json=as_json)
+    show_report(here, report, "restored")
 
 
-def show_report(report: RestoreReport, done: str, *, as_json: bool) -> None:
+def show_report(here: access.Reading, report: RestoreReport, done: str) -> None:
     """Print what was done, or would be; exit code 1 where chunks are missing."""
-    if as_json:
-        print_json({**report._asdict(), "missing": [item._asdict() for item in report.missing]})
+    if here.as_json:
+        print_json(report)
     else:
         _show(report, done)
     if report.missing:
         raise typer.Exit(1)
 
 
-def _answer_in_place(report: InPlaceReport, *, as_json: bool) -> None:
-    if as_json:
-        named = ("segments", "writers", "missing")
-        print_json({**report._asdict(), **{name: [item._asdict() for item in getattr(report, name)] for name in named}})
+def _answer_in_place(here: access.Reading, report: InPlaceReport) -> None:
+    if here.as_json:
+        print_json(report)
     else:
         _show_in_place(report)
     if report.missing:

@@ -19,12 +19,7 @@ from chunkstore.upkeep.retention import RetentionReport
 
 __all__ = ["apply", "ls", "rm", "set_"]
 
-_Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).", show_default=False
-    ),
-]
+_Name = Annotated[str, typer.Argument(metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).")]
 
 
 class NoSuchPolicy(ChunkstoreError):
@@ -37,26 +32,17 @@ class NoSuchPolicy(ChunkstoreError):
         self.name = name
 
 
-def ls(
-    root: options.Root,
-    *,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def ls(root: options.Root, *, here: access.Reading) -> None:
     """List the policies."""
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         policies = store.retention()
-    if as_json:
-        for name, policy in policies.items():
-            _print_policy(name, policy)
-        return
     rows = [(name, policy.size_bytes_max, policy.age_s_max) for name, policy in policies.items()]
-    print_table(("of", "size_bytes_max", "age_s_max"), rows, right=("size_bytes_max", "age_s_max"))
+    columns = ("of", "size_bytes_max", "age_s_max")
+    here.show_each(rows, columns, tuple, right=columns[1:], document=lambda row: _document(*row))
 
 
-def _print_policy(name: str, policy: RetentionPolicy) -> None:
-    print_json({"name": name, "size_bytes_max": policy.size_bytes_max, "age_s_max": policy.age_s_max})
+def _document(name: str, size_bytes_max: int | None, age_s_max: float | None) -> dict[str, object]:
+    return {"name": name, "size_bytes_max": size_bytes_max, "age_s_max": age_s_max}
 
 
 def set_(
@@ -64,81 +50,51 @@ def set_(
     name: _Name,
     *,
     size: Annotated[
-        int | None,
-        typer.Option("--size-bytes-max", metavar="BYTES", help="Keep no more, in whole chunks.", show_default=False),
+        int | None, typer.Option("--size-bytes-max", metavar="BYTES", help="Keep no more, in whole chunks.")
     ] = None,
     age: Annotated[
-        float | None,
-        typer.Option("--age-s-max", metavar="SECONDS", help="Keep nothing older, in whole chunks.", show_default=False),
+        float | None, typer.Option("--age-s-max", metavar="SECONDS", help="Keep nothing older, in whole chunks.")
     ] = None,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Set the policy of a segment or of a prefix. Deletes nothing."""
     policy = RetentionPolicy(size_bytes_max=size, age_s_max=age)
     pattern_key(name)
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner(root) as store:
         store.set_retention(name, policy)
-    if as_json:
-        _print_policy(name, policy)
+    if here.as_json:
+        print_json(_document(name, size, age))
     else:
         typer.echo(f"{shown(name)}: set")
 
 
-def rm(
-    root: options.Root,
-    name: _Name,
-    *,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def rm(root: options.Root, name: _Name, *, here: access.Owning) -> None:
     """Remove the policy of a segment or of a prefix."""
     pattern_key(name)
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner(root) as store:
         if not store.set_retention(name, None):
             raise NoSuchPolicy(name)
-    if as_json:
+    if here.as_json:
         print_json({"name": name, "removed": True})
     else:
         typer.echo(f"{shown(name)}: removed")
 
 
-def apply(
-    root: options.Root,
-    *,
-    dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def apply(root: options.Root, *, dry_run: options.DryRun = False, here: access.Owning) -> None:
     """Truncate what the policies give up."""
     if dry_run:
-        with access.replica(root, container, cache_dir) as looked_at:
+        with here.replica(root) as looked_at:
             report = looked_at.due_retention()
     else:
-        with access.owner(
-            root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-        ) as store:
+        with here.owner(root) as store:
             report = store.apply_retention()
-    _print_report(report, dry_run=dry_run, as_json=as_json)
+    _show_report(here, report, dry_run=dry_run)
     if report.refused:
         raise typer.Exit(1)
 
 
-def _print_report(report: RetentionReport, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
+def _show_report(here: access.Reading, report: RetentionReport, *, dry_run: bool) -> None:
+    if here.as_json:
         actions = [{"action": "truncate", **cut._asdict()} for cut in report.cuts]
         document = {"actions": actions, "bytes": report.size_bytes, "requests": report.chunks}
         print_json({**document, "segments": report.segments, "refused": report.refused})

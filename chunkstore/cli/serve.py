@@ -53,32 +53,18 @@ def serve(
     root: options.Root,
     *,
     idle_s: Annotated[
-        float | None,
-        typer.Option(
-            "--idle-s", metavar="N", help="End when there was nothing to do for N seconds.", show_default=False
-        ),
+        float | None, typer.Option(metavar="N", help="End when there was nothing to do for N seconds.")
     ] = None,
     while_pid: Annotated[
         int | None,
-        typer.Option(
-            "--while-pid",
-            metavar="PID",
-            help="Not idle, for --idle-s, as long as this process of this machine lives.",
-            show_default=False,
-        ),
+        typer.Option(metavar="PID", help="Not idle, for --idle-s, as long as this process of this machine lives."),
     ] = None,
     stand_by: Annotated[
         bool,
         typer.Option("--stand-by", help="Wait while somebody else owns it, and claim when that one's lease stops."),
     ] = False,
     metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="P",
-            help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.",
-            show_default=False,
-        ),
+        int | None, typer.Option(metavar="P", help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.")
     ] = None,
     defrag: Annotated[bool, typer.Option("--defrag", help="Also merge small chunks.")] = False,
     scrub_bytes_s: Annotated[
@@ -87,21 +73,16 @@ def serve(
             "--scrub",
             metavar="N",
             help="Also read what is stored, once a day, N bytes a second, and say what is damaged.",
-            show_default=False,
         ),
     ] = None,
     import_headers: Annotated[
         bool,
         typer.Option("--import-headers", help="Also import every segment of the old layout that lies at the root."),
     ] = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Own a container without using it: collect what is due, apply retention policies, and what else is asked for, until told to end."""
-    settings = access.settings_for(cache_dir)
+    settings = here.settings
     if scrub_bytes_s is not None and scrub_bytes_s < 1:
         raise InvalidArgument(f"--scrub must be bytes a second above 0, not {scrub_bytes_s}", argument="--scrub")
     merging = DefragPolicy() if defrag else None
@@ -114,10 +95,12 @@ def serve(
         # Whoever waits for nothing to do has looked at least once.
         settings = replace(settings, collect_s=min(settings.collect_s, idle_s / 2))
         policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))
-    server = _Serving(root, container, settings, policy, idle_s, accept_rollback=accept_rollback, quiet=as_json)
+    server = _Serving(
+        root, here.container, settings, policy, idle_s, accept_rollback=here.accept_rollback, quiet=here.as_json
+    )
     server.watch(while_pid)
     with _told_to_end(server), _metrics(metrics_port, server) as server.port:
-        reason = server.claim_and_serve(stand_by=stand_by, take_over=take_over)
+        reason = server.claim_and_serve(stand_by=stand_by, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
 
 
@@ -253,7 +236,7 @@ class _Serving:
 
     def _watch_s(self) -> float:
         """How long to watch the owner. Who stands by has the time to wait for a lease that rests: ringing each time would keep it awake."""
-        usual_s = access.wait_s(self._settings)
+        usual_s = access.watch_s(self._settings)
         if self._warm is not None:
             with suppress(ChunkstoreError):
                 lease = assembly.describe_owner(self._root, self.container)["lease"]

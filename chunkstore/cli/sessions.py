@@ -14,7 +14,7 @@ import typer
 from chunkstore import runtime
 from chunkstore.attaching import end_session
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_time, print_facts, print_json, print_table, shown
+from chunkstore.cli.output import human_time, print_json, shown
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.records import OpenSession
 from chunkstore.sessions import check_session_id
@@ -23,9 +23,7 @@ __all__ = ["end", "ls"]
 
 _OlderThan = Annotated[
     float | None,
-    typer.Option(
-        "--older-than", metavar="S", help="Those that were opened at least S seconds ago.", show_default=False, min=0
-    ),
+    typer.Option("--older-than", metavar="S", help="Those that were opened at least S seconds ago.", min=0),
 ]
 
 
@@ -43,57 +41,44 @@ def ls(
     root: options.Root,
     *,
     older_than: _OlderThan = None,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """List open sessions, in the order in which they were opened. The sweep keeps all that was written in them."""
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         found = _older(store.sessions(), older_than)
-    if as_json:
-        for item in found:
-            print_json(item)
-        return
-    rows = ((item.id, human_time(item.opened_at), human_time(item.expires_at), item.holder) for item in found)
-    print_table(("session", "opened", "expires", "holder"), rows, right=("session",))
+    here.show_each(
+        found,
+        ("session", "opened", "expires", "holder"),
+        lambda item: (item.id, human_time(item.opened_at), human_time(item.expires_at), item.holder),
+        right=("session",),
+    )
 
 
 def end(
     root: options.Root,
-    session_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.", show_default=False)
-    ] = None,
+    session_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.")] = None,
     *,
     older_than: _OlderThan = None,
     dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Asking,
 ) -> None:
     """End sessions whose writers will not come back. What they have not attached they never will, and the sweep takes it.
 
     A writer that lives after all loses what it was about to attach, and is told.
     """
     _check(session_ids or (), older_than)
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         chosen = _chosen(store.sessions(), session_ids or (), older_than)
     if dry_run:
-        _print_plan(chosen, as_json=as_json)
+        _show_plan(here, chosen)
         return
     if not chosen:
         return  # nobody is fenced for nothing
-    with access.owner_or_asker(
-        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as opened:
+    with here.owner_or_asker(root) as opened:
         for item in chosen:
             ended = end_session(opened, item.id)
-            if as_json:
-                print_json({"id": item.id, "holder": item.holder, "ended": ended})
-            else:
-                print_facts({"ended" if ended else "had ended": f"{item.id}, {item.holder}"})
+            document = {"id": item.id, "holder": item.holder, "ended": ended}
+            here.show(document, {"ended" if ended else "had ended": f"{item.id}, {item.holder}"})
 
 
 def _check(session_ids: Sequence[int], older_than: float | None) -> None:
@@ -122,8 +107,8 @@ def _chosen(sessions: Sequence[OpenSession], session_ids: Sequence[int], older_t
     return [there[session_id] for session_id in dict.fromkeys(session_ids)]
 
 
-def _print_plan(chosen: Sequence[OpenSession], *, as_json: bool) -> None:
-    if as_json:
+def _show_plan(here: access.Reading, chosen: Sequence[OpenSession]) -> None:
+    if here.as_json:
         actions = [{"action": "end", "id": item.id, "holder": item.holder} for item in chosen]
         print_json({"actions": actions, "bytes": 0, "requests": 0})
         return

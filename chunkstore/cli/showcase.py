@@ -12,17 +12,10 @@ __all__ = ["demo"]
 
 
 def demo(
-    root: Annotated[
-        str | None, typer.Argument(metavar="[ROOT]", help="Default: a new temporary directory.", show_default=False)
-    ] = None,
+    root: Annotated[str | None, typer.Argument(metavar="[ROOT]", help="Default: a new temporary directory.")] = None,
     *,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Decides when the writer is killed.", show_default=False)
-    ] = None,
-    rows: Annotated[
-        int | None,
-        typer.Option("--rows", metavar="N", help="Only the first N flights, 2000 or more.", show_default=False),
-    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Decides when the writer is killed.")] = None,
+    rows: Annotated[int | None, typer.Option(metavar="N", help="Only the first N flights, 2000 or more.")] = None,
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Let Spark SQL count the events, too, where it can run.")
     ] = True,

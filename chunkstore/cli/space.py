@@ -32,67 +32,47 @@ def gc(
     keep_in: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER",
-            help="With --delete: first copy them into this folder of the container, such as 'lost'.",
-            show_default=False,
+            metavar="FOLDER", help="With --delete: first copy them into this folder of the container, such as 'lost'."
         ),
     ] = None,
     age_s: Annotated[
-        float, typer.Option("--age-s", metavar="N", help="With --orphans: only what is at least N seconds old.")
+        float, typer.Option(metavar="N", help="With --orphans: only what is at least N seconds old.")
     ] = _DAY_S,
     grace_s: Annotated[
         float | None,
         typer.Option(
-            "--grace-s",
             metavar="N",
             help="How long removed chunks stay for readers, from the removal, or from this claim if that is later. "
             "Default 3600; 0 deletes them now.",
-            show_default=False,
         ),
     ] = None,
     dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Asking,
 ) -> None:
     """Delete what was removed once its grace is over, and journal and snapshots that are not needed.
 
     With --orphans --delete also chunks that crashes have left behind.
     """
-    _check_options(orphans=orphans, delete=delete, keep_in=keep_in, ask=ask, grace_s=grace_s)
+    _check_options(orphans=orphans, delete=delete, keep_in=keep_in, ask=here.ask, grace_s=grace_s)
     if dry_run:
-        with access.replica(root, container, cache_dir) as replica:
+        with here.replica(root) as replica:
             garbage = replica.garbage()
             lost = replica.orphans(age_s_min=age_s) if orphans else None
-        _print_plan(garbage, lost, as_json=as_json)
+        _show_plan(here, garbage, lost)
         return
-    with access.owner_or_asker(
-        root,
-        container,
-        cache_dir,
-        ask=ask,
-        take_over=take_over,
-        accept_rollback=accept_rollback,
-        quiet=as_json,
-        gc_grace_s=grace_s,
-    ) as store:
+    with here.owner_or_asker(root, gc_grace_s=grace_s) as store:
         collected = store.collect()
         swept = None
         if orphans and isinstance(store, ChunkedSegmentStorage):
             swept = store.sweep(delete=delete, keep_in=keep_in, age_s_min=age_s)
-    if as_json:
-        print_json({**collected._asdict(), "orphans": swept})
-        return
     facts: dict[str, object] = {
         "collected": f"{collected.chunks} chunks, {human_bytes(collected.chunk_bytes)}",
         "in their grace": f"{collected.waiting} chunks",
         "refused": f"{collected.refused} rows" if collected.refused else "",
         "journal": f"{collected.journal_objects} objects, {human_bytes(collected.journal_bytes)}",
     }
-    print_facts({name: value for name, value in {**facts, **_facts_of(swept)}.items() if value})
+    shown_facts = {name: value for name, value in {**facts, **_facts_of(swept)}.items() if value}
+    here.show({**collected._asdict(), "orphans": swept}, shown_facts)
 
 
 def _check_options(*, orphans: bool, delete: bool, keep_in: str | None, ask: bool, grace_s: float | None) -> None:
@@ -117,61 +97,51 @@ def _facts_of(swept: SweepReport | None) -> dict[str, object]:
     }
 
 
-def _print_plan(garbage: SweptKind, lost: SweepReport | None, *, as_json: bool) -> None:
+def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | None) -> None:
     """What it would do; ``requests`` are deletions. Garbage counts whether its grace is over or not."""
     parts = {"collect": garbage}
     if lost is not None:
         parts["sweep"] = SweptKind(lost.orphans, lost.orphan_bytes)
-    if as_json:
-        actions = [{"action": what, "chunks": part.objects, "bytes": part.size_bytes} for what, part in parts.items()]
-        size = sum(part.size_bytes for part in parts.values())
-        print_json({"actions": actions, "bytes": size, "requests": sum(part.objects for part in parts.values())})
-        return
-    print_facts(
-        {f"would {what}": f"{part.objects} chunks, {human_bytes(part.size_bytes)}" for what, part in parts.items()}
+    actions = [{"action": what, "chunks": part.objects, "bytes": part.size_bytes} for what, part in parts.items()]
+    size = sum(part.size_bytes for part in parts.values())
+    here.show(
+        {"actions": actions, "bytes": size, "requests": sum(part.objects for part in parts.values())},
+        {f"would {what}": f"{part.objects} chunks, {human_bytes(part.size_bytes)}" for what, part in parts.items()},
     )
 
 
 def defrag(
     root: options.Root,
     segment: Annotated[
-        str | None,
-        typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.", show_default=False),
+        str | None, typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.")
     ] = None,
     *,
     dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Asking,
 ) -> None:
     """Merge small neighbouring chunks into large ones. Needs space for both until 'gc' deletes the old ones.
 
     Exit code 1: a segment is damaged, and stays as it is.
     """
     if dry_run:
-        with access.replica(root, container, cache_dir) as replica:
+        with here.replica(root) as replica:
             report = replica.due_defrag(segment)
     else:
         with (
-            access.owner_or_asker(
-                root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-            ) as store,
-            meter(f"merging {container}", None, as_json=as_json) as bar,
+            here.owner_or_asker(root) as store,
+            meter(f"merging {here.container}", None, as_json=here.as_json) as bar,
         ):
             if isinstance(store, Asker):
                 report = store.defrag(segment)
             else:
                 report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
-    _print_defrag(report, dry_run=dry_run, as_json=as_json)
+    _show_defrag(here, report, dry_run=dry_run)
     if report.refused:
         raise typer.Exit(1)
 
 
-def _print_defrag(report: DefragReport, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
+def _show_defrag(here: access.Reading, report: DefragReport, *, dry_run: bool) -> None:
+    if here.as_json:
         facts = {
             "actions": [{**action._asdict(), "bytes": action.size_bytes} for action in report.actions],
             "bytes": report.bytes_moved,

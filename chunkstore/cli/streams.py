@@ -1,4 +1,5 @@
-"""Standard output and standard error while a command runs: one place that knows what it means when they cannot be written.
+"""Standard output and standard error while a command runs: one place that knows what it means when they cannot be written; and the
+file, or standard input, that a verb reads.
 
 Promises: a failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whoever writes,
 also ``rich`` and ``typer``; a failed write to standard error raises nothing, because nobody can be told. After a failure the
@@ -13,11 +14,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
-from chunkstore.errors import ChunkstoreError
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 
-__all__ = ["OutputFailed", "watched_streams"]
+__all__ = ["OutputFailed", "opened_input", "watched_streams", "write_all"]
 
 
 class OutputFailed(ChunkstoreError):
@@ -28,6 +29,27 @@ class OutputFailed(ChunkstoreError):
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(f"cannot write to standard output: {reason}")
         self.errno = number
+
+
+@contextmanager
+def opened_input(name: str, buffering: int = -1) -> Iterator[BinaryIO]:
+    """A file to read, or standard input (``-``). Raises ``InvalidArgument``: it cannot be opened."""
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(name, "rb", buffering=buffering)  # noqa: SIM115  (closed below; only the opening is misuse)
+    except OSError as error:
+        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
+    with file:
+        yield file
+
+
+def write_all(out: BinaryIO, data: bytes | memoryview) -> None:
+    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) :]
 
 
 @contextmanager

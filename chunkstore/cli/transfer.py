@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
 
@@ -21,7 +21,8 @@ import typer
 import chunkstore
 from chunkstore.changes import Append, Create
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, meter, print_error, print_facts, print_json
+from chunkstore.cli.output import Meter, fields_of, meter, print_error
+from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.config import MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
@@ -114,25 +115,10 @@ class _Source:
         return self._buffer[:have]
 
 
-@contextmanager
-def _open_source(name: str) -> Iterator[_Source]:
-    if name == "-":
-        yield _Source(name, sys.stdin.buffer)
-        return
-    try:
-        file = open(name, "rb", buffering=0)  # noqa: SIM115  (closed below; only the opening is misuse)
-    except OSError as error:
-        raise InvalidArgument(f"cannot open {name}: {error.strerror}", argument="FILE") from error
-    with file:
-        yield _Source(name, file)
-
-
 def put(
     root: options.Root,
     segment: options.Segment,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="File to store; - is standard input.", show_default=False)
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File to store; - is standard input.")],
     *,
     append: Annotated[bool, typer.Option("--append", help="Append to the segment if it exists.")] = False,
     resume: Annotated[
@@ -140,16 +126,9 @@ def put(
     ] = False,
     seal: Annotated[bool, typer.Option("--seal", help="Seal the segment when everything is stored.")] = False,
     chunk_size: Annotated[
-        int | None,
-        typer.Option(
-            "--chunk-size", metavar="BYTES", help="A new segment's chunks grow to this size.", show_default=False
-        ),
+        int | None, typer.Option(metavar="BYTES", help="A new segment's chunks grow to this size.")
     ] = None,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Store a file as a segment, durably.
 
@@ -159,25 +138,22 @@ def put(
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
     check_segment_name(segment)
     rolling = RollingPolicy(chunk_size_bytes_max=chunk_size) if chunk_size is not None else None
-    with _open_source(file) as source, meter(f"put {segment}", source.size_bytes, as_json=as_json) as progress:
+    with ExitStack() as stack:
+        source = _Source(file, stack.enter_context(opened_input(file, buffering=0)))
+        progress = stack.enter_context(meter(f"put {segment}", source.size_bytes, as_json=here.as_json))
         if rolling is not None and source.size_bytes is not None:
             check_chunk_count(min(source.size_bytes, PIECE_BYTES), rolling.chunk_size_bytes_max)
         copy = _Copy(segment, source, append, resume, rolling, progress)
         try:
-            with access.replica(root, container, cache_dir) as seen:
+            with here.replica(root) as seen:
                 copy.look(seen)
         except ContainerNotFound:
             pass  # it will be created
-        with access.owner(
-            root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, create=True, quiet=as_json
-        ) as store:
+        with here.owner(root, create=True) as store:
             result = copy.run(store)
             if seal and not store.info(segment).sealed:
                 store.seal(segment)
-    if as_json:
-        print_json(result)
-    else:
-        print_facts({"segment": segment, "offset": result.offset, "length": result.length, "epoch": result.epoch})
+    here.show(result, fields_of(result))
 
 
 @dataclass(slots=True)
@@ -264,13 +240,8 @@ def cat(
     root: options.Root,
     segment: options.Segment,
     *,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", help="First byte; default: the start.", show_default=False)
-    ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option("--length", metavar="N", help="At most so many bytes; default: all.", show_default=False),
-    ] = None,
+    offset: Annotated[int | None, typer.Option(metavar="N", help="First byte; default: the start.")] = None,
+    length: Annotated[int | None, typer.Option(metavar="N", help="At most so many bytes; default: all.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
     ] = False,
@@ -292,7 +263,8 @@ def cat(
             "--follow waits for what comes, and nothing comes to a state of the past", argument="--follow"
         )
     out = sys.stdout.buffer
-    with access.replica(root, container, cache_dir, at_lsn, at_time) as store:
+    here = access.Reading(container=container, cache_dir=cache_dir)
+    with here.replica(root, at_lsn, at_time) as store:
         info = store.info(segment)
         start = info.start_offset if offset is None else offset
         stop = None if length is None else start + length
@@ -313,7 +285,7 @@ def cat(
             try:
                 for data in reader:
                     reported = _report_skipped(segment, reader.skipped, reported, as_json=as_json)
-                    _write_all(out, memoryview(data))
+                    write_all(out, data)
                     if follow:
                         out.flush()
                     progress.advance(len(data))
@@ -330,9 +302,3 @@ def _report_skipped(segment: str, skipped: Sequence[SkippedRange], reported: int
     for item in skipped[reported:]:
         print_error(BytesSkipped(segment, item), as_json=as_json)
     return len(skipped)
-
-
-def _write_all(out: BinaryIO, data: memoryview) -> None:
-    """Write everything: an unbuffered stdout (``python -u``) may take less than it is given."""
-    while data:
-        data = data[out.write(data) :]

@@ -45,27 +45,25 @@ def check(
     quick: Annotated[bool, typer.Option("--quick", help="Metadata only (the default).")] = False,
     exists: Annotated[bool, typer.Option("--exists", help="Also: is every chunk there, and long enough.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Also: read every chunk and compare checksums.")] = False,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
     if quick + exists + deep > 1:
         raise InvalidArgument("--quick, --exists and --deep exclude each other", argument="--deep")
     level: CheckLevel = "deep" if deep else "exists" if exists else "quick"
     try:
-        with access.replica(root, container, cache_dir) as store:
+        with here.replica(root) as store:
             findings = store.check(level)
     except Damaged as error:
         findings = [_unreadable(error)]
     ok = not any(finding.severity == "damage" for finding in findings)
-    if as_json:
+    if here.as_json:
         print_json({"ok": ok, "level": level, "findings": findings})
     else:
         if findings:
             print_table(Finding._fields, findings)
         count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
-        typer.echo(f"{container}: {'sound' if ok else 'DAMAGED'} ({level}, {count})")
+        typer.echo(f"{here.container}: {'sound' if ok else 'DAMAGED'} ({level}, {count})")
     if not ok:
         raise typer.Exit(1)
 
@@ -83,37 +81,27 @@ def scrub(
         typer.Option(
             metavar="ROOT2",
             help="A copy of the root: what is damaged here and sound there is put back. Begins at the beginning.",
-            show_default=False,
         ),
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="Read at most N bytes a second.", show_default=False)
-    ] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Read at most N bytes a second.")] = None,
     bytes_max: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Stop behind N bytes; the next one goes on there.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Stop behind N bytes; the next one goes on there.")
     ] = None,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Owning,
 ) -> None:
     """Read every chunk and compare its checksums, from where the last scrub stood. Exit code 1: something is, and stays, damaged."""
     # Before anybody is fenced for it.
     check_limits(rate, bytes_max, "--rate", "--bytes-max")
     if repair_from is not None:
-        settings = access.settings_for(cache_dir)
+        settings = here.settings
         with parts.storage_of(root, settings) as storage:
-            open_copy(repair_from, of=storage, container=container, settings=settings).close()
-    with access.owner(
-        root, container, cache_dir, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+            open_copy(repair_from, of=storage, container=here.container, settings=settings).close()
+    with here.owner(root) as store:
         live_bytes = store.usage().live_bytes
         most = live_bytes if bytes_max is None else min(live_bytes, bytes_max)
-        with meter(f"scrubbing {container}", most, as_json=as_json) as bar:
+        with meter(f"scrubbing {here.container}", most, as_json=here.as_json) as bar:
             report = store.scrub(rate_bytes_s=rate, repair_from=repair_from, bytes_max=bytes_max, progress=bar.advance)
-    if as_json:
+    if here.as_json:
         print_json({"ok": report.ok, **report._asdict()})
     else:
         if report.findings:
@@ -126,7 +114,9 @@ def scrub(
         read = f"{report.chunks} chunks, {human_bytes(report.size_bytes)}"
         where = "" if report.position is None else f", up to byte {report.position.offset} of {report.position.segment}"
         typer.echo(
-            shown(f"{container}: {'sound' if report.ok else 'DAMAGED'} ({read}, {report.repaired} repaired{where})")
+            shown(
+                f"{here.container}: {'sound' if report.ok else 'DAMAGED'} ({read}, {report.repaired} repaired{where})"
+            )
         )
     if not report.ok:
         raise typer.Exit(1)
@@ -135,19 +125,14 @@ def scrub(
 def journal(
     root: options.Root,
     *,
-    epoch: Annotated[
-        int | None, typer.Option("--epoch", metavar="E", help="Only this epoch's stream.", show_default=False)
-    ] = None,
+    epoch: Annotated[int | None, typer.Option(metavar="E", help="Only this epoch's stream.")] = None,
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
     """Show the journal's records, oldest first."""
     records = map(_plain, _records(root, container, epoch))
-    if as_json:
-        for record in records:
-            print_json(record)
-        return
-    print_table(_RECORD_COLUMNS, map(_record_row, records), right=("lsn", "epoch", "index", "ops", "rows", "size"))
+    here = access.Reading(as_json=as_json)
+    here.show_each(records, _RECORD_COLUMNS, _record_row, right=("lsn", "epoch", "index", "ops", "rows", "size"))
 
 
 def _records(root: str, container: str, epoch: int | None) -> Iterator[Mapping[str, object]]:
@@ -178,23 +163,13 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Pin this state: pins rm gives it up.", show_default=False),
-    ] = None,
-    container: options.Container = "default",
-    ask: options.Ask = False,
-    take_over: options.TakeOver = False,
-    accept_rollback: options.AcceptRollback = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Pin this state: pins rm gives it up.")] = None,
+    here: access.Asking,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""
     if name is not None:
         check_segment_name(name, "name")
-    with access.owner_or_asker(
-        root, container, cache_dir, ask=ask, take_over=take_over, accept_rollback=accept_rollback, quiet=as_json
-    ) as store:
+    with here.owner_or_asker(root) as store:
         report = store.snapshot()
         # Behind it: the nearest snapshot that is not behind the pin is this one.
         pinned = {} if name is None else {"pin": name, "pin_lsn": store.pin(name).lsn}
@@ -207,32 +182,21 @@ def snapshot(
         "rows": report.rows,
         "size_bytes": report.size_bytes,
     }
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts({**facts, "size_bytes": human_bytes(report.size_bytes)})
+    here.show(facts, {**facts, "size_bytes": human_bytes(report.size_bytes)})
 
 
-def repair(
-    root: options.Root,
-    *,
-    dry_run: options.DryRun = False,
-    container: options.Container = "default",
-    take_over: options.TakeOver = False,
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
-) -> None:
+def repair(root: options.Root, *, dry_run: options.DryRun = False, here: access.Claiming) -> None:
     """Go on behind the last good record where nothing opens the container any more. Stop all who work on it first.
 
     What lies behind that record stays stored and is history no more; bytes that lie in chunks as their records say are kept.
     """
-    settings = access.settings_for(cache_dir)
-    watched_s = 0.0 if take_over else access.wait_s(settings)
-    report = repair_container(root, container=container, settings=settings, dry_run=dry_run, wait_s=watched_s)
-    if as_json:
+    report = repair_container(
+        root, container=here.container, settings=here.settings, dry_run=dry_run, wait_s=here.wait_s
+    )
+    if here.as_json:
         print_json(report)
     elif report.sound:
-        typer.echo(f"{container}: history is sound up to lsn {report.last_lsn}; nothing to repair")
+        typer.echo(f"{here.container}: history is sound up to lsn {report.last_lsn}; nothing to repair")
     else:
         _print_repair(report)
     if report.findings:

@@ -33,27 +33,23 @@ _BAR_CELLS = 40
 
 def usage(
     root: options.Root,
-    segment: Annotated[
-        str | None, typer.Argument(metavar="[SEGMENT]", help="Only this segment.", show_default=False)
-    ] = None,
+    segment: Annotated[str | None, typer.Argument(metavar="[SEGMENT]", help="Only this segment.")] = None,
     *,
     histogram: Annotated[
         bool, typer.Option("--histogram", help="Also how many chunks there are of which size; looks at all of them.")
     ] = False,
     svg: options.Svg = None,
-    container: options.Container = "default",
-    cache_dir: options.CacheDir = None,
-    as_json: options.AsJson = False,
+    here: access.Reading,
 ) -> None:
     """Show how much space is taken up, and by what."""
-    with access.replica(root, container, cache_dir) as store:
+    with here.replica(root) as store:
         used = store.usage(segment)
         buckets = _sizes(store, segment) if histogram or svg is not None else None
     if buckets is not None and svg is not None:
-        picture = histogram_svg(f"Chunks of {segment or container}", buckets)
-        if not write_picture(svg, picture, as_json=as_json):
+        picture = histogram_svg(f"Chunks of {segment or here.container}", buckets)
+        if not write_picture(svg, picture, as_json=here.as_json):
             return
-    if as_json:
+    if here.as_json:
         print_json(used if buckets is None else {**used._asdict(), "histogram": buckets})
         return
     facts: dict[str, object] = {}

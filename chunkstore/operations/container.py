@@ -7,14 +7,12 @@ Leaves out: take-overs (``recovery``), the background (``maintenance``), the ver
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeVar
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.changes import ADDS_NOTHING
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
@@ -126,7 +124,7 @@ class OwnedContainer:
         self._space_checked_s = -1.0
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Stores of ended epochs, and when they ended."""
-        _containers.add(self)
+        processes.tell_in_child(self)
 
     def begin_epoch(self, ownership: Ownership) -> None:
         """Serve with a fresh ownership."""
@@ -140,6 +138,10 @@ class OwnedContainer:
         )
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
         self.observer.took_over(ownership.report)
+
+    def _leave_to_parent(self) -> None:
+        """Two processes with one claim would write to the same places of the same stream: no fence tells them apart."""
+        self.closed = self.inherited = True
 
     def _committed(self, lsn: int) -> None:
         self.changed(lsn)
@@ -337,15 +339,3 @@ def unexpected(error: BaseException) -> ChunkstoreError:
     wrapped = StorageUnavailable(f"unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
-
-
-_containers: weakref.WeakSet[OwnedContainer] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # Two processes with one claim would write to the same places of the same stream: no fence tells them apart.
-    for container in _containers:
-        container.closed = container.inherited = True
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -157,24 +157,8 @@ class Recovery:
         if not self._container.remote:
             self._mend(deadline)
             return
-        # In the background: a caller inside a call that hangs could not keep its deadline.
-        failures: list[Exception] = []
-
-        def mend() -> None:
-            try:
-                self._mend(deadline)
-            except Exception as error:  # noqa: BLE001  (handed to the waiting thread)
-                failures.append(error)
-
-        task = runtime.spawn_if_possible(mend, "chunkstore-mend")
-        if task is None:
-            self._mend(deadline)  # perhaps it does not hang
-            return
-        task.join(deadline.left_s())
-        if task.is_alive():
+        if not runtime.run_beside(lambda: self._mend(deadline), "chunkstore-mend", deadline.left_s()):
             deadline.fail("waiting for recovery")
-        if failures:
-            raise failures[0]
 
     def _mend(self, deadline: Deadline, *, even_if_closed: bool = False) -> None:
         container = self._container

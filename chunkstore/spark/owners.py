@@ -26,6 +26,8 @@ from chunkstore.logs import without_credentials
 from chunkstore.operations.tables import TableEntry
 from chunkstore.processes import is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.records import Pin
+from chunkstore.replica import Replica
 from chunkstore.spark.write_options import WriteOptions
 
 __all__ = ["AskerDoor", "driver_pid"]
@@ -71,8 +73,17 @@ class AskerDoor(AskedDoor):
         able = self._asker.replica.storage.capabilities
         return able.sync_repeatable or not able.append or entry.version < self._asker.replica.lsn
 
+    @property
+    def replica(self) -> Replica:
+        """Where the container is followed, up to the last ``row``."""
+        return self._asker.replica
+
     def exists(self, segment: str) -> bool:
         return self._asker.replica.exists(segment)
+
+    def put(self, once: TablePut) -> int:
+        """As ``Asker.commit`` of this row alone, which see; somebody is waited for who answers, or started."""
+        return self._asked(lambda wait_s: self._asker.commit((), once, wait_s=wait_s))
 
     def find_session(self, holder: str, ttl_s: float) -> int:
         return self._asked(lambda wait_s: find_session(self._asker, holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
@@ -95,6 +106,14 @@ class AskerDoor(AskedDoor):
             )
 
         self._asked(call)
+
+    def pin(self, name: str, note: str, expires_s: float) -> Pin:
+        """Keep the present state restorable. Raises as ``Asker.pin``. Retry: safe."""
+        return self._asked(lambda wait_s: self._asker.pin(name, note, expires_s, wait_s=wait_s))
+
+    def unpin(self, name: str) -> bool:
+        """Give it up. Raises as ``Asker.unpin``. Retry: safe."""
+        return self._asked(lambda wait_s: self._asker.unpin(name, wait_s=wait_s))
 
     def depose(self) -> None:
         """Have a server of ours own the container, unless one does. Raises ``StorageUnavailable`` where it does not come to serve."""

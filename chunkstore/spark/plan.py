@@ -28,6 +28,7 @@ from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.replica import Replica
+from chunkstore.spark.chunk_times import ChunkTimes, TimesOfTasks
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
 
@@ -125,6 +126,8 @@ class ReadTask(NamedTuple):
     """Where foreign chunks of these runs lie."""
     uuid: bytes = b""
     """The container's: what lies under ``root`` on the task's machine must be the same one."""
+    times: tuple[ChunkTimes, ...] = ()
+    """Of the segments of these runs, if column ``timestamp`` is wanted."""
 
 
 def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
@@ -169,10 +172,27 @@ def _tasks(
         for number, root in replica.look(lambda view: list(scan_roots(view)))
         if isinstance(root, RootRecord)
     }
+    times = TimesOfTasks(replica) if "timestamp" in options.columns else None
     return [
-        ReadTask(options.path, options.container, lsn, tuple(group), _roots_of(group, roots), replica.uuid)
+        ReadTask(
+            options.path,
+            options.container,
+            lsn,
+            tuple(group),
+            _roots_of(group, roots),
+            replica.uuid,
+            tuple(times.of(run.segment, *_extent(run)) for run in group) if times is not None else (),
+        )
         for group in groups
     ]
+
+
+def _extent(run: SegmentRun | LedgerRun) -> tuple[int, int]:
+    """The bytes of a segment that a run is about."""
+    if isinstance(run, LedgerRun):
+        return run.blocks[0].start, run.blocks[-1].stop
+    last = run.pieces[-1]
+    return run.pieces[0].offset, last.offset + last.stop - last.start
 
 
 def _roots_of(
@@ -239,7 +259,7 @@ def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: Rea
                 low = group.pop()[1]
             group.append((item, low, high))
         groups.append(group)
-    limit = options.record_bytes_max if options.lines else 0
+    limit = options.line_bytes_max
 
     def planned(view: MetadataView) -> list[list[SegmentRun]]:
         return [[_cut_run(replica, view, *cell, limit) for cell in group] for group in groups]

@@ -8,6 +8,7 @@ applies them to the rows), writing (``sink``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -36,7 +38,7 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import LedgerPlanner, plan_read
-from chunkstore.spark.tasks import Partition, read_partition
+from chunkstore.spark.tasks import Partition, Step, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +47,7 @@ __all__ = ["DefaultSource", "Reader"]
 
 _TYPES: dict[str, DataType] = {
     "STRING": StringType(),
+    "INT": IntegerType(),
     "LONG": LongType(),
     "BINARY": BinaryType(),
     "BOOLEAN": BooleanType(),
@@ -65,28 +68,57 @@ class DefaultSource(DataSource):
         """The columns that the options ask for. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
             options = parse_options(self.options, stream=None)
-        return StructType([StructField(name, _TYPES[options.known_columns[name]]) for name in options.columns])
+            known = _known_columns(options)
+            declared = _declared(options)
+            if options.json and declared is None:
+                raise InvalidArgument(
+                    "valueFormat=json needs a schema: .schema(...) or option 'valueSchema'", argument="schema"
+                )
+            names = options.columns or (declared.names if declared is not None else ())
+            for name in names:
+                if name not in known.names:
+                    raise options.no_column(name, "columns")
+            return StructType([known[name] for name in names])
 
     def reader(self, schema: StructType) -> Reader:
         """A reader of the columns in ``schema``, which may be the user's own. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
             options = parse_options(self.options)
-            if options.function is not None:
-                columns = [(name, True) for name in options.columns]
-                return Reader(options, columns, Mapped(options.function, schema))
-            return Reader(options, self._columns(options, schema))
+            if options.function is None:
+                return Reader(*self._wanted(options, schema))
+            options, columns, steps = self._wanted(options, self.schema())
+            return Reader(options, columns, (*steps, Mapped(options.function or "", schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """As ``reader``, for a stream."""
         from chunkstore.spark.stream_source import stream_reader
 
         with annotated():
-            options = parse_options(self.options, stream=True)
-            return stream_reader(options, self._columns(options, schema))
+            return stream_reader(*self._wanted(parse_options(self.options, stream=True), schema))
 
-    def _columns(self, options: ReadOptions, schema: StructType) -> list[tuple[str, bool]]:
-        _check_schema(schema, options, chosen="columns" in {key.lower() for key in self.options})
-        return [(field.name, field.nullable) for field in schema.fields]
+    def _wanted(
+        self, options: ReadOptions, schema: StructType
+    ) -> tuple[ReadOptions, list[tuple[str, bool]], tuple[Step, ...]]:
+        """The raw columns that tasks read for this schema (the options name them, too), and what makes the schema's of them."""
+        names = tuple(schema.names)
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgument("a schema names at least one column, and none twice", argument="schema")
+        if "columns" in {key.lower() for key in self.options} and names != options.columns:
+            raise InvalidArgument(
+                f"option 'columns' asks for {', '.join(options.columns)}, the schema for {', '.join(names)}",
+                argument="columns",
+            )
+        known = _known_columns(options)
+        if not options.json or options.value_schema is not None:
+            _check_schema(schema, known, options)
+        columns = [(field.name, field.nullable) for field in schema.fields]
+        steps: tuple[Step, ...] = ()
+        if options.json:
+            from chunkstore.spark.json_schema import json_rows
+
+            rows = json_rows(schema, _declared(options), options, known)
+            columns, steps = rows.needed, (rows,)
+        return replace(options, columns=tuple(name for name, _ in columns)), columns, steps
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a batch. Raises ``InvalidArgument``, ``Unsupported`` and what asking the owner raises."""
@@ -101,37 +133,52 @@ class DefaultSource(DataSource):
         return StreamWriter(dict(self.options), schema, overwrite=overwrite)
 
 
-def _check_schema(schema: StructType, options: ReadOptions, *, chosen: bool) -> None:
-    known = options.known_columns
+def _declared(options: ReadOptions) -> StructType | None:
+    """The fields that ``valueSchema`` gives."""
+    if options.value_schema is None:
+        return None
+    from chunkstore.spark.json_schema import value_fields
+
+    return value_fields(options.value_schema)
+
+
+def _known_columns(options: ReadOptions) -> StructType:
+    """What a read can give, as far as the options know; fields of records that they declare hide columns of the same name."""
+    declared = _declared(options) or StructType()
+    own = [
+        StructField(name, _TYPES[kind]) for name, kind in options.known_columns.items() if name not in declared.names
+    ]
+    return StructType([*declared.fields, *own])
+
+
+def _check_schema(schema: StructType, known: StructType, options: ReadOptions) -> None:
     for field in schema.fields:
-        if field.name not in known or field.dataType != _TYPES[known[field.name]]:
-            columns = ", ".join(f"{name} {kind}" for name, kind in known.items())
+        if field.name not in known.names:
+            raise options.no_column(field.name, "schema")
+        if field.dataType != known[field.name].dataType:
+            columns = ", ".join(f"{item.name} {item.dataType.simpleString()}" for item in known.fields)
             raise InvalidArgument(
                 f"no column {field.name} of type {field.dataType.simpleString()} here; the columns are {columns}",
                 argument="schema",
             )
-    names = tuple(field.name for field in schema.fields)
-    if not names or len(set(names)) < len(names):
-        raise InvalidArgument("a schema names at least one column, and none twice", argument="schema")
-    if chosen and names != options.columns:
-        raise InvalidArgument(
-            f"option 'columns' asks for {', '.join(options.columns)}, the schema for {', '.join(names)}",
-            argument="columns",
-        )
 
 
 class Reader(DataSourceReader):
     """Plans in the driver, reads on executors; plain data, so that it can be pickled."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], mapped: Mapped | None = None) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._mapped = mapped
+        self._steps = tuple(steps)
 
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
+            if options.lake_offsets is not None:
+                from chunkstore.spark.stream import tasks_between  # others do not pay for it
+
+                return [Partition(task) for task in tasks_between(options, options.lake_offsets)]
             planner = self.ledger_planner() if options.reads_topics else None
             lsn, time_ms = options.as_of_lsn, options.as_of_ms
             with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
@@ -151,4 +198,4 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""
-        return read_partition(partition, self._columns, self._mapped)
+        return read_partition(partition, self._columns, self._steps)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup
+from chunkstore import backup, parts
 from chunkstore.assembly import open_replica_on, open_store_on
-from chunkstore.backup import keeping, rounds
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage, iter_listing
@@ -73,8 +72,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     def opened(url: str, chosen: chunkstore.Settings = settings) -> ChunkStorage:
         return MemoryChunkStorage(url, append=False) if request.param == "no-append" else open_storage(url, chosen)
 
-    for module in (rounds, keeping):
-        monkeypatch.setattr(module, "open_storage", opened)
+    monkeypatch.setattr(parts, "open_storage", opened)
 
     def owned() -> Any:
         return open_store_on(opened(urls[0]), settings=settings, close_storage=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup, errors
+from chunkstore import backup, errors, parts
 from chunkstore.backup import exporting, files, rounds
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
@@ -81,7 +81,7 @@ def test_an_unchanged_container_costs_no_listing(place: Place, monkeypatch: pyte
     def watched(url: str, settings: Any) -> ChunkStorage:
         return hooked(place.target(), lambda operation, names: calls.append(operation))
 
-    monkeypatch.setattr(rounds, "open_storage", watched)
+    monkeypatch.setattr(parts, "open_storage", watched)
     assert place.backup().backup.copied_bytes == 0
     assert "list" not in calls and len(calls) < 40, calls
 
@@ -112,7 +112,7 @@ def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytes
     place.backup()
     source = Hooked(place.store.read_context.storage)
     monkeypatch.setattr(source, "close", lambda: None)
-    monkeypatch.setattr(rounds, "open_storage", lambda url, settings: source)
+    monkeypatch.setattr(parts, "open_storage", lambda url, settings: source)
     with pytest.raises(errors.InvalidArgument, match="a container 'default' lies at"):
         place.backup()
     monkeypatch.undo()

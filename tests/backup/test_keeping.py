@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup, errors, runtime
+from chunkstore import backup, errors, parts, runtime
 from chunkstore.backup import copies, files, keeping, rounds, runs
 from chunkstore.names import BackupNames
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, iter_listing
@@ -214,7 +214,7 @@ def test_what_cannot_be_deleted_is_told_and_tried_again(place: Place, monkeypatc
         if locked and operation == "delete" and "/d/" in names[0]:
             raise errors.AccessDenied("object lock", object=names[0], until_ms=len(names[0]))
 
-    monkeypatch.setattr(rounds, "open_storage", lambda url, settings: hooked(place.target(), hook))
+    monkeypatch.setattr(parts, "open_storage", lambda url, settings: hooked(place.target(), hook))
     given = place.backup(keep=1).given_up
     assert given is not None and given.refused > 0 and given.locked_until_ms
     locked = False

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup
+from chunkstore import backup, parts
 from chunkstore.backup import rounds
 from chunkstore.storage import ChunkStorage
 from tests.backup.conftest import Place
@@ -59,12 +59,12 @@ class Mortal(Hooked):
 
 def test_what_was_copied_is_not_copied_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "linker", lambda source, target: None)
-    opened = vars(rounds)["open_storage"]
+    opened = vars(parts)["open_storage"]
     mortal = Mortal(place.target(), 6, behind=True)
-    monkeypatch.setattr(rounds, "open_storage", lambda url, settings: mortal)
+    monkeypatch.setattr(parts, "open_storage", lambda url, settings: mortal)
     with pytest.raises(Killed):
         place.backup()
-    monkeypatch.setattr(rounds, "open_storage", opened)
+    monkeypatch.setattr(parts, "open_storage", opened)
     there = sum(name.startswith(("d/", "o/")) for name in place.names())
     made = place.backup().backup
     assert there > 0 and made.copied_chunks == made.chunks - there

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup.in_place import InPlaceReport, restore_in_place_on
+from chunkstore.backup.in_place import InPlaceReport, restore_in_place
 from chunkstore.storage import ChunkStorage
 from tests.support.worlds import ShelfCache, World
 
@@ -24,12 +24,12 @@ def rewound(world: World, wrap: Callable[[ChunkStorage], ChunkStorage] | None = 
     storage = world.storage(wrap)
     settings = world.settings(rolling=given.pop("rolling", None))
     if world._uses_lmdb(None):
-        return restore_in_place_on(storage, settings=settings, **given)
+        return restore_in_place(storage, settings=settings, **given)
 
     def caches(role: str) -> ShelfCache:
         return ShelfCache(storage, given.get("container", "default"), role, world._shelf)
 
-    return restore_in_place_on(storage, settings=settings, caches=caches, **given)
+    return restore_in_place(storage, settings=settings, caches=caches, **given)
 
 
 def described(store: Any) -> dict[str, Any]:

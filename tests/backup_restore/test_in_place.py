@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup.restore import restore_on
+from chunkstore.backup.restore import restore
 from chunkstore.changes import Attach
 from chunkstore.config import LIMITS, DefragPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -328,7 +328,7 @@ def test_to_the_state_that_history_begins_with(world: World, tmp_path: Path) -> 
             storage, of = sides[role]
             return ShelfCache(storage, "default", role, of._shelf)
 
-        restore_on(old, new, settings=target.settings(), caches=None if world._uses_lmdb(None) else cache)
+        restore(old, new, settings=target.settings(), caches=None if world._uses_lmdb(None) else cache)
         with target.open() as made:
             made.delete("a")
         rewound(target, lsn=1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chunkstore.backup import founding, spool, survey
-from chunkstore.backup.restore import RestoreReport, restore_on
+from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -48,7 +48,7 @@ def restored(
     old, new = world.storage(), target.storage(wrap)
     settings = target.settings(rolling=given.pop("rolling", None))
     if world.kind == "filesystem":
-        return restore_on(old, new, settings=settings, **given)
+        return restore(old, new, settings=settings, **given)
     sides = {"owner": (new, target), "past": (old, world), "replica": (old, world)}
 
     def caches(role: str) -> ShelfCache:
@@ -56,7 +56,7 @@ def restored(
         container = given.get("new_container") or given.get("container", "default")
         return ShelfCache(storage, container if role == "owner" else given.get("container", "default"), role, of._shelf)
 
-    return restore_on(old, new, settings=settings, caches=caches, **given)
+    return restore(old, new, settings=settings, caches=caches, **given)
 
 
 def described(store: Any) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def test_between_storages_that_append_and_that_do_not(world: World, tmp_path: Pa
             storage, of = (new, other) if role == "owner" else (old, world)
             return ShelfCache(storage, "default", role, of._shelf)
 
-        restore_on(old, new, settings=other.settings(), caches=caches)
+        restore(old, new, settings=other.settings(), caches=caches)
         assert described(other.open()) == expected
     finally:
         other.close()

@@ -9,7 +9,6 @@ import pytest
 
 from chunkstore import backup, runtime
 from chunkstore.assembly import open_replica_on
-from chunkstore.backup.rounds import backup_on
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ContainerNotFound
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -56,7 +55,7 @@ class BackupRun(Interrupted):
         return self.ground.world.raw_storage()
 
     def _backup(self, target: ChunkStorage) -> None:
-        backup_on(self.store, target, keep=self.keep)
+        backup.backup(self.store, target, keep=self.keep)
 
     def trace(self) -> tuple[list[Call], None]:
         trace = self.record(self._backup)
@@ -74,9 +73,9 @@ class BackupRun(Interrupted):
         with pytest.MonkeyPatch.context() as patch:
             now_ms = runtime.now_ms() + _DAYS_MS
             patch.setattr(runtime, "now_ms", lambda: now_ms)
-            backup_on(self.store, self._target(), keep=1)
+            backup.backup(self.store, self._target(), keep=1)
             self._judge([_content(self.store)])
-            backup_on(self.store, self._target(), keep=1)
+            backup.backup(self.store, self._target(), keep=1)
         self._judge([_content(self.store)])
         left = [info.name for info in iter_listing(self._target(), "default/running/")]
         assert left == [], left

@@ -9,9 +9,9 @@ import pytest
 
 from chunkstore.backup import pending_imports
 from chunkstore.backup.imports import merge_source
-from chunkstore.backup.in_place import InPlaceReport, restore_in_place_on
+from chunkstore.backup.in_place import InPlaceReport, restore_in_place
 from chunkstore.backup.renaming import plan_names
-from chunkstore.backup.restore import restore_on
+from chunkstore.backup.restore import restore
 from chunkstore.backup.sources import Moment, open_past
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -96,7 +96,7 @@ class RestoreRun(Interrupted):
             return ShelfCache(new if of_new else old, "default", role, (ground if of_new else self.source)._shelf)
 
         lmdb = ground._uses_lmdb(None)
-        restore_on(old, new, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
+        restore(old, new, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
 
     def trace(self) -> tuple[list[Call], State]:
         return self.record(self.restore), self.expected
@@ -162,7 +162,7 @@ class InPlaceRun(Interrupted):
             return ShelfCache(storage, "default", role, ground._shelf)
 
         lmdb = ground._uses_lmdb(None)
-        return restore_in_place_on(storage, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
+        return restore_in_place(storage, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
 
     def trace(self) -> tuple[list[Call], State]:
         def restore(wire: ChunkStorage) -> None:

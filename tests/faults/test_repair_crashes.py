@@ -15,7 +15,7 @@ from chunkstore.config import Settings
 from chunkstore.errors import Damaged
 from chunkstore.metadata.port import GENESIS
 from chunkstore.names import ContainerNames
-from chunkstore.repair import repair_on
+from chunkstore.repair import repair
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.lease import write_lease
@@ -67,7 +67,7 @@ def killed_at(folder: Path, number: int, *, after: bool) -> bool:
                 if not after and seen == number:
                     os._exit(9)
 
-        repair_on(hooked(folder, count), settings=settings(folder, "cache"))
+        repair(hooked(folder, count), settings=settings(folder, "cache"))
         os._exit(0)
     finally:
         os._exit(7)
@@ -80,7 +80,7 @@ def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
     unpack(GOLDEN / f"{wreck}.tar.gz", fresh / "root")
     whole = tmp_path / "whole"
     shutil.copytree(fresh, whole)
-    done = repair_on(FilesystemChunkStorage(str(whole / "root")), settings=settings(whole, "cache"))
+    done = repair(FilesystemChunkStorage(str(whole / "root")), settings=settings(whole, "cache"))
     expected = contents(whole)
     number, continued = 0, 0
     while True:
@@ -90,12 +90,12 @@ def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
         if not killed_at(folder, number, after=number % 2 == 0):
             break
         cache = "cache" if number % 3 else "another machine"
-        report = repair_on(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, cache))
+        report = repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, cache))
         if not report.sound:
             assert report.last_lsn == done.last_lsn and report.segments == done.segments, number
             continued += report.continued
         assert contents(folder) == expected, number
-        assert repair_on(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
+        assert repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
         shutil.rmtree(folder)
     assert number > 10 and continued > 2
 
@@ -110,7 +110,7 @@ def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> Non
 
     if os.fork() == 0:
         try:
-            repair_on(hooked(tmp_path, dies_behind_open), settings=settings(tmp_path, "cache"))
+            repair(hooked(tmp_path, dies_behind_open), settings=settings(tmp_path, "cache"))
         finally:
             os._exit(9)
     os.wait()
@@ -119,7 +119,7 @@ def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> Non
         assert [item.message for item in store.check("quick")] == ["a repair was interrupted: run it again"]
         length = store.info("plain").length
         store.append("plain", b"by its owner")
-    report = repair_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "cache"))
+    report = repair(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "cache"))
     assert report.continued
     [lost] = [item for item in report.segments if item.lost]
     assert (lost.segment, lost.kept, lost.lost) == ("plain", (), ((length, length + 36),))
@@ -142,18 +142,18 @@ def test_a_lease_of_an_epoch_that_was_lost_says_nothing_of_the_repair(tmp_path: 
 
     if os.fork() == 0:
         try:
-            repair_on(hooked(tmp_path, dies_behind_open), settings=settings(tmp_path, "cache"))
+            repair(hooked(tmp_path, dies_behind_open), settings=settings(tmp_path, "cache"))
         finally:
             os._exit(9)
     os.wait()
     assert open_streams(storage, names).opened(lost)
-    report = repair_on(storage, settings=settings(tmp_path, "another machine"))
+    report = repair(storage, settings=settings(tmp_path, "another machine"))
     assert report.continued
     assert contents(tmp_path)["later"] == b"fourth epoch;"
 
 
 def test_a_wreck_stays_one_until_a_person_says_so(tmp_path: Path) -> None:
     unpack(GOLDEN / "slot-flipped-crc.tar.gz", tmp_path / "root")
-    repair_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "a"), dry_run=True)
+    repair(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "a"), dry_run=True)
     with pytest.raises(Damaged):
         open_store_on(FilesystemChunkStorage(str(tmp_path / "root")), settings=settings(tmp_path, "b"))

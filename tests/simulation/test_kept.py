@@ -11,8 +11,8 @@ import pytest
 from chunkstore.assembly import open_replica_on, open_store_on
 from chunkstore.backup import adopting
 from chunkstore.backup.adopting import Adoption, adopt
-from chunkstore.backup.restore import restore_on
-from chunkstore.backup.rounds import backup_on
+from chunkstore.backup.restore import restore as restore_container
+from chunkstore.backup.rounds import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.records import RootRecord
@@ -38,9 +38,9 @@ def test_a_backup_that_was_given_up_is_not_brought_back_by_a_power_cut(seed: int
         keeping = Keeping(world)
         owner = world.process("owner")
         store = _filled(owner)
-        owner.run(lambda: backup_on(store, owner.at(BACKUPS), keep=1))
+        owner.run(lambda: backup(store, owner.at(BACKUPS), keep=1))
         owner.run(lambda: store.delete("goes"))
-        owner.run(lambda: backup_on(store, owner.at(BACKUPS), keep=1))
+        owner.run(lambda: backup(store, owner.at(BACKUPS), keep=1))
         owner.crash()
         world.power_cut()
         keeping.close()
@@ -55,10 +55,10 @@ def test_a_copy_that_was_seen_is_made_durable_before_it_is_relied_on(seed: int) 
         owner, first = world.process("owner"), world.process("first")
         store = _filled(owner)
         replica = first.replica()
-        first.start(lambda: backup_on(replica, first.at(BACKUPS), pin=False))
+        first.start(lambda: backup(replica, first.at(BACKUPS), pin=False))
         first.until(op="create_if_absent", step="fsync-folder", name=f"{BACKUPS}c/[do]/*")
         first.crash()
-        owner.run(lambda: backup_on(store, owner.at(BACKUPS)))
+        owner.run(lambda: backup(store, owner.at(BACKUPS)))
         owner.crash()
         world.power_cut()
         keeping.close()
@@ -75,7 +75,7 @@ def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: Stor
         def restore(process: Process) -> None:
             old, new = process.storage, process.at("n/")
             caches = lambda role: fresh_cache(new if role == "owner" else old, role)  # noqa: E731
-            restore_on(old, new, container="c", settings=world.settings, caches=caches)
+            restore_container(old, new, container="c", settings=world.settings, caches=caches)
 
         restorer.start(lambda: restore(restorer))
         restorer.until(op="create_if_absent", name="n/c/epoch/*")
@@ -129,15 +129,15 @@ def test_a_replica_that_cannot_believe_the_last_record_yet_was_not_rolled_back()
     with World(1, "posix") as world:
         owner, reader, heir = world.process("owner"), world.process("reader"), world.process("heir")
         store = _filled(owner)
-        owner.run(lambda: backup_on(store, owner.at(BACKUPS), pin=False))
+        owner.run(lambda: backup(store, owner.at(BACKUPS), pin=False))
         heir.start(heir.opening())
         held = heir.until(op="create_if_absent", name="*/j/*", stage="send")
         replica = reader.replica()
         with pytest.raises(StorageUnavailable, match="run it again"):
-            reader.run(lambda: backup_on(replica, reader.at(BACKUPS), pin=False))
+            reader.run(lambda: backup(replica, reader.at(BACKUPS), pin=False))
         held.release()
         world.advance(5)
-        reader.run(lambda: backup_on(replica, reader.at(BACKUPS), pin=False))
+        reader.run(lambda: backup(replica, reader.at(BACKUPS), pin=False))
 
 
 def test_a_run_that_was_taken_for_dead_is_told_to_run_again_and_not_that_its_base_is_damaged() -> None:
@@ -145,15 +145,15 @@ def test_a_run_that_was_taken_for_dead_is_told_to_run_again_and_not_that_its_bas
     with World(1, "s3") as world:
         owner, first, other = world.process("owner"), world.process("first"), world.process("other")
         store = _filled(owner)
-        owner.run(lambda: backup_on(store, owner.at(BACKUPS)))
+        owner.run(lambda: backup(store, owner.at(BACKUPS)))
         owner.run(lambda: store.append("stays", b"more"))
         replica = first.replica()
-        job = first.start(lambda: backup_on(replica, first.at(BACKUPS), pin=False))
+        job = first.start(lambda: backup(replica, first.at(BACKUPS), pin=False))
         held = first.until(op="read", name=f"{BACKUPS}c/backups/*", stage="apply")
         other.wall_offset_ns += 2 * 86_400 * 10**9
         owner.run(lambda: store.append("stays", b"again"))
         there = other.replica()
-        other.run(lambda: backup_on(there, other.at(BACKUPS), pin=False, keep=1))
+        other.run(lambda: backup(there, other.at(BACKUPS), pin=False, keep=1))
         held.release()
         with pytest.raises(Conflict, match="run it again"):
             job.result()

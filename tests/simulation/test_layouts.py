@@ -10,7 +10,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.backup.adopting import adopt
 from chunkstore.backup.header_keeper import HeaderKeeper
 from chunkstore.backup.imports import merge_file
-from chunkstore.backup.restore import restore_on
+from chunkstore.backup.restore import restore as restore_container
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, InvalidArgument, SegmentNotFound, Unsupported
 from tests.judges.header_files import HeaderFiles
@@ -46,7 +46,9 @@ def test_what_is_about_to_be_restored_is_not_opened_empty_by_a_choice_of_layout(
 
         def restore() -> None:
             caches = lambda role: fresh_cache(restorer.at("n/") if role == "owner" else restorer.storage, role)  # noqa: E731
-            restore_on(restorer.storage, restorer.at("n/"), container="c", settings=world.settings, caches=caches)
+            restore_container(
+                restorer.storage, restorer.at("n/"), container="c", settings=world.settings, caches=caches
+            )
 
         restorer.start(restore)
         restorer.until(op="exists", name="n/c/epoch/*")

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from chunkstore.assembly import open_store_on
 from chunkstore.backup.exporting import ExportReport, Pins, export
 from chunkstore.backup.imports import import_file
-from chunkstore.backup.restore import restore_on
-from chunkstore.backup.rounds import backup_on
+from chunkstore.backup.restore import restore
+from chunkstore.backup.rounds import backup
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -79,7 +79,7 @@ class Target:
         if self.plan == AS_IT_IS and not self.adopts:
             old, new = process.at(source) if source else process.storage, process.at(self.folder)
             caches = lambda role: fresh_cache(new if role == "owner" else old, role)  # noqa: E731
-            restore_on(old, new, lsn=self.lsn, container=container, settings=settings, caches=caches)
+            restore(old, new, lsn=self.lsn, container=container, settings=settings, caches=caches)
             return
         import_file(
             f"{process.root_url}/{self.folder}",
@@ -205,7 +205,7 @@ class Keeping:
         """One more backup. Raises as ``backup``."""
         target, keep = self.world.present().at(BACKUPS), random.choice((None, 1, 1, 2))
         # What is kept rests on LISTs that show what there is.
-        backup_on(store, target, keep=None if self._stale else keep, pin=pin, pins=pins)
+        backup(store, target, keep=None if self._stale else keep, pin=pin, pins=pins)
 
     def export(self, store: ChunkedSegmentStorage, random: Random, segment: str) -> None:
         """One more export, of everything or of some, under a pin. Raises as ``export``."""

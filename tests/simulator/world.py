@@ -27,7 +27,7 @@ from greenlet import GreenletExit
 
 from chunkstore import runtime
 from chunkstore.assembly import open_replica_on, open_store_on
-from chunkstore.backup.in_place import InPlaceReport, restore_in_place_on
+from chunkstore.backup.in_place import InPlaceReport, restore_in_place
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
@@ -197,7 +197,7 @@ class Process(WiredProcess):
     def going_back(self, lsn: int, **changes: Any) -> Callable[[], InPlaceReport]:
         """The call that makes the state at an lsn the present again, for ``start``."""
         settings = self.world.settings_with(changes)
-        return lambda: restore_in_place_on(
+        return lambda: restore_in_place(
             self.storage, lsn=lsn, container=self.world.container, settings=settings, caches=self.cache
         )
 

@@ -36,8 +36,10 @@ _WHO = frozenset(
 _NOT_A_FOLDER = "(is not a directory)"
 
 
-def is_absent(refused: Refused) -> bool:
-    """Whether the refusal says that there is no such file (also: that one of its folders is a file)."""
+def is_absent(refused: Refused | Lost) -> bool:
+    """Whether a refusal says that there is no such file (also: that one of its folders is a file)."""
+    if isinstance(refused, Lost):
+        return False
     if refused.kind == "AccessControlException":
         return _NOT_A_FOLDER in refused.message
     return refused.kind in ("FileNotFoundException", "ParentNotDirectoryException")

@@ -42,12 +42,10 @@ class Files:
             found = self._rest.question("GET", path or self.path(name, deadline), "GETFILESTATUS", deadline).get(
                 "FileStatus"
             )
-        except Refused as refused:
-            if is_absent(refused):
+        except (Refused, Lost) as error:
+            if is_absent(error):
                 return None
-            self.fail(refused, name, "looking for")
-        except Lost as lost:
-            self.fail(lost, name, "looking for")
+            self.fail(error, name, "looking for")
         if isinstance(found, dict) and found.get("type") == "DIRECTORY":
             return None
         if not isinstance(found, dict) or found.get("type") != "FILE" or not _is_size(found.get("length")):

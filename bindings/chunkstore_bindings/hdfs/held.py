@@ -190,10 +190,8 @@ class HeldFolders:
             )
         try:
             self._rest.question("PUT", f"{self._root}/{first}", "MKDIRS", deadline)
-        except Refused as refused:
-            raise translate(refused, name, "creating") from refused
-        except Lost as lost:
-            raise translate(lost, name, "creating") from lost
+        except (Refused, Lost) as error:
+            raise translate(error, name, "creating") from error
 
     def _make_ready(self, first: str, prefix: str, name: str, deadline: Deadline) -> None:
         """Make the folder of temporaries. Looked at first, because MKDIRS by path, or by the number of a folder that only a
@@ -201,22 +199,18 @@ class HeldFolders:
         self._check(first, name, deadline)
         try:
             self._rest.question("PUT", f"{prefix}/{TEMPORARY_FOLDER}", "MKDIRS", deadline)
-        except Refused as refused:
-            raise translate(refused, name, "creating") from refused
-        except Lost as lost:
-            raise translate(lost, name, "creating") from lost
+        except (Refused, Lost) as error:
+            raise translate(error, name, "creating") from error
         self._ready.add(first)
 
     def _status(self, path: str, name: str, deadline: Deadline) -> dict[str, Any] | None:
         """What the name node says of a path; None where there is nothing."""
         try:
             found = self._rest.question("GET", path, "GETFILESTATUS", deadline).get("FileStatus")
-        except Refused as refused:
-            if is_absent(refused):
+        except (Refused, Lost) as error:
+            if is_absent(error):
                 return None
-            raise translate(refused, name, "looking for") from refused
-        except Lost as lost:
-            raise translate(lost, name, "looking for") from lost
+            raise translate(error, name, "looking for") from error
         if not isinstance(found, dict) or found.get("type") not in ("DIRECTORY", "FILE"):
             # Taken for an absent one, it would be made anew.
             raise StorageUnavailable(f"the name node's answer about {path!r} makes no sense", object=name)

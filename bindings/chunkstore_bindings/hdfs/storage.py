@@ -160,10 +160,8 @@ class HdfsChunkStorage(BaseChunkStorage):
                 _info(entry.name, entry.status)
                 for entry in islice(walk(partial(self._files.page, deadline), prefix=prefix, after=after), limit + 1)
             ]
-        except Refused as refused:
-            self._files.fail(refused, prefix, "listing")
-        except Lost as lost:
-            self._files.fail(lost, prefix, "listing")
+        except (Refused, Lost) as error:
+            self._files.fail(error, prefix, "listing")
         more = len(found) > limit
         return ListPage(tuple(found[:limit]), found[limit - 1].name if more else None)
 
@@ -308,10 +306,8 @@ class HdfsChunkStorage(BaseChunkStorage):
     ) -> dict[str, Any]:
         try:
             return self._rest.command(method, self._files.path(name, deadline), op, deadline, **params)
-        except Refused as refused:
-            self._files.fail(refused, name, doing)
-        except Lost as lost:
-            self._files.fail(lost, name, doing)
+        except (Refused, Lost) as error:
+            self._files.fail(error, name, doing)
 
     def do_set_read_only(self, name: str, read_only: bool) -> None:
         deadline = self._deadline()

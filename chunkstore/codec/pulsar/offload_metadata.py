@@ -10,8 +10,7 @@ in FORMAT.md are skipped when decoding, so encode again only what was made here;
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
@@ -91,9 +90,9 @@ def _describe() -> dict[str, type[Message]]:
         "string": FieldDescriptorProto.TYPE_STRING,
     }
     file = FileDescriptorProto(name="chunkstore/offload_metadata.proto", package=_PACKAGE, syntax="proto2")
-    for message, fields in MESSAGES.items():
+    for message, described_fields in MESSAGES.items():
         described = DescriptorProto(name=message)
-        for number, label, kind, name in fields:
+        for number, label, kind, name in described_fields:
             field = described.field.add(name=name, number=number, label=labels[label])
             if kind in scalars:
                 field.type = scalars[kind]
@@ -160,102 +159,75 @@ class LedgerInfo:
     properties: Pairs = ()
 
 
+_RECORDS: Final[dict[str, type]] = {
+    "OffloadDriverMetadata": DriverMetadata,
+    "OffloadSegment": OffloadSegment,
+    "OffloadContext": OffloadContext,
+    "LedgerInfo": LedgerInfo,
+}
+"""Message -> record, whose fields are those of ``MESSAGES`` in the same order. A ``KeyValue`` is a pair."""
+_NAMES: Final = {record: name for name, record in _RECORDS.items()}
+
+
 def encode_ledger_info(info: LedgerInfo) -> bytes:
     """The raw protobuf bytes of ``info``. ``InvalidArgument`` where a value does not fit its field."""
-    return _encode(_ledger_message, info)
+    return _encode(info)
 
 
 def decode_ledger_info(data: BytesLike, *, object: str, position: int = 0) -> LedgerInfo:
     """The ledger info in ``data``; ``Damaged`` (of ``object`` at ``position``) where it is not one."""
-    return _decode("LedgerInfo", _ledger_of, data, object, position)
+    return _decode(LedgerInfo, data, object, position)
 
 
 def encode_offload_context(context: OffloadContext) -> bytes:
     """The raw protobuf bytes of ``context``. ``InvalidArgument`` where a value does not fit its field."""
-    return _encode(_context_message, context)
+    return _encode(context)
 
 
 def decode_offload_context(data: BytesLike, *, object: str, position: int = 0) -> OffloadContext:
     """The offload context in ``data``; ``Damaged`` (of ``object`` at ``position``) where it is not one."""
-    return _decode("OffloadContext", _context_of, data, object, position)
+    return _decode(OffloadContext, data, object, position)
 
 
-def _decode(name: str, convert: Callable[[Any], _Decoded], data: BytesLike, object: str, position: int) -> _Decoded:
+def _decode(record: type[_Decoded], data: BytesLike, object: str, position: int) -> _Decoded:
     if len(data) > METADATA_BYTES_MAX:
         raise Damaged(
             f"{len(data)} bytes of metadata; at most {METADATA_BYTES_MAX} are read", object=object, position=position
         )
+    name = _NAMES[record]
     message = _CLASSES[name]()
     try:
         message.ParseFromString(bytes(data))
         missing = message.FindInitializationErrors()
         if missing:
             raise DecodeError(f"lacks {', '.join(missing)}")
-        return convert(message)
+        found: _Decoded = _value_of(name, message)
+        return found
     except (DecodeError, ValueError) as error:
         raise Damaged(f"not a protobuf {name}: {error}", object=object, position=position) from error
 
 
-def _optional(message: Any, field: str) -> Any:
-    return getattr(message, field) if message.HasField(field) else None
-
-
-def _text(value: object) -> str:
-    """Text that is no UTF-8 comes as bytes from some implementations of protobuf, and as an error from others."""
-    if not isinstance(value, str):
+def _value_of(kind: str, value: Any) -> Any:
+    """What a field of this type holds; of a message the record."""
+    if kind == "string" and not isinstance(value, str):
+        # Text that is no UTF-8 comes as bytes from some implementations of protobuf, and as an error from others.
         raise DecodeError(f"{value!r} is no UTF-8")
-    return value
+    if kind not in MESSAGES:
+        return value
+    values: list[Any] = []
+    for _, label, inner, name in MESSAGES[kind]:
+        if label == "repeated":
+            values.append(tuple(_value_of(inner, item) for item in getattr(value, name)))
+        else:
+            there = label == "required" or value.HasField(name)
+            values.append(_value_of(inner, getattr(value, name)) if there else None)
+    record = _RECORDS.get(kind)
+    return tuple(values) if record is None else record(**dict(zip(_fields(record), values, strict=True)))
 
 
-def _pairs_of(repeated: Any) -> Pairs:
-    return tuple((_text(pair.key), _text(pair.value)) for pair in repeated)
-
-
-def _ledger_of(message: Any) -> LedgerInfo:
-    return LedgerInfo(
-        ledger=message.ledgerId,
-        entries=_optional(message, "entries"),
-        size=_optional(message, "size"),
-        timestamp_ms=_optional(message, "timestamp"),
-        offload=_context_of(message.offloadContext) if message.HasField("offloadContext") else None,
-        properties=_pairs_of(message.properties),
-    )
-
-
-def _driver_of(message: Any) -> DriverMetadata | None:
-    if not message.HasField("driverMetadata"):
-        return None
-    driver = message.driverMetadata
-    return DriverMetadata(name=_text(driver.name), properties=_pairs_of(driver.properties))
-
-
-def _segment_of(message: Any) -> OffloadSegment:
-    return OffloadSegment(
-        uid_msb=_optional(message, "uidMsb"),
-        uid_lsb=_optional(message, "uidLsb"),
-        complete=_optional(message, "complete"),
-        assigned_ms=_optional(message, "assignedTimestamp"),
-        offloaded_ms=_optional(message, "offloadedTimestamp"),
-        end_entry=_optional(message, "endEntryId"),
-        driver=_driver_of(message),
-    )
-
-
-def _context_of(message: Any) -> OffloadContext:
-    return OffloadContext(
-        uid_msb=_optional(message, "uidMsb"),
-        uid_lsb=_optional(message, "uidLsb"),
-        complete=_optional(message, "complete"),
-        bookkeeper_deleted=_optional(message, "bookkeeperDeleted"),
-        timestamp_ms=_optional(message, "timestamp"),
-        driver=_driver_of(message),
-        segments=tuple(_segment_of(segment) for segment in message.offloadSegment),
-    )
-
-
-def _encode(convert: Any, value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
-        data: bytes = convert(value).SerializeToString(deterministic=True)
+        data: bytes = _message_of(_NAMES[type(value)], value).SerializeToString(deterministic=True)
     except (EncodeError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{type(value).__name__} cannot be written: {error}", argument="metadata") from error
     if len(data) > METADATA_BYTES_MAX:
@@ -263,46 +235,18 @@ def _encode(convert: Any, value: object) -> bytes:
     return data
 
 
-def _pair_messages(pairs: Pairs) -> list[Any]:
-    return [_CLASSES["KeyValue"](key=key, value=value) for key, value in pairs]
+def _message_of(kind: str, value: Any) -> Any:
+    """Inverse of ``_value_of``."""
+    if kind not in MESSAGES or value is None:
+        return value
+    record = _RECORDS.get(kind)
+    values = value if record is None else [getattr(value, name) for name in _fields(record)]
+    given = {
+        name: [_message_of(inner, each) for each in item] if label == "repeated" else _message_of(inner, item)
+        for (_, label, inner, name), item in zip(MESSAGES[kind], values, strict=True)
+    }
+    return _CLASSES[kind](**given)
 
 
-def _driver_message(driver: DriverMetadata | None) -> Any:
-    if driver is None:
-        return None
-    return _CLASSES["OffloadDriverMetadata"](name=driver.name, properties=_pair_messages(driver.properties))
-
-
-def _segment_message(segment: OffloadSegment) -> Any:
-    return _CLASSES["OffloadSegment"](
-        uidMsb=segment.uid_msb,
-        uidLsb=segment.uid_lsb,
-        complete=segment.complete,
-        assignedTimestamp=segment.assigned_ms,
-        offloadedTimestamp=segment.offloaded_ms,
-        endEntryId=segment.end_entry,
-        driverMetadata=_driver_message(segment.driver),
-    )
-
-
-def _context_message(context: OffloadContext) -> Any:
-    return _CLASSES["OffloadContext"](
-        uidMsb=context.uid_msb,
-        uidLsb=context.uid_lsb,
-        complete=context.complete,
-        bookkeeperDeleted=context.bookkeeper_deleted,
-        timestamp=context.timestamp_ms,
-        driverMetadata=_driver_message(context.driver),
-        offloadSegment=[_segment_message(segment) for segment in context.segments],
-    )
-
-
-def _ledger_message(info: LedgerInfo) -> Any:
-    return _CLASSES["LedgerInfo"](
-        ledgerId=info.ledger,
-        entries=info.entries,
-        size=info.size,
-        timestamp=info.timestamp_ms,
-        offloadContext=None if info.offload is None else _context_message(info.offload),
-        properties=_pair_messages(info.properties),
-    )
+def _fields(record: type) -> list[str]:
+    return [item.name for item in fields(record)]

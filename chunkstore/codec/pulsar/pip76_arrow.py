@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.pip76 import ENTRY_HEADER_BYTES, WINDOW_BYTES, check_entry
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, Window, id_order_error
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader, Window, ascending
 from chunkstore.errors import InvalidArgument, Unsupported
 
 __all__ = ["SCHEMA", "append_batch", "read_batches"]
@@ -143,11 +143,8 @@ def _ids_of(window: Window, headers: pa.Array, count: int) -> pa.Array:
     # The reader looked at the first and the last id already; most ledgers have no gaps, which one comparison shows.
     if first >= window.floor and pc.add(_ordinals_of(count), ids[0]).equals(ids):
         return ids
-    previous = window.floor - 1
-    for number, entry in enumerate(ids.to_pylist()):
-        if entry <= previous:
-            raise id_order_error(window, number, entry, previous)
-        previous = entry
+    for _ in ascending(window, ids.to_pylist()):
+        pass
     return ids
 
 

@@ -9,7 +9,7 @@ whose positions leave out each block's first entry, are recognised by name. Leav
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, NoReturn
 
 from chunkstore.checksum import BytesLike
@@ -33,7 +33,7 @@ from chunkstore.codec.pulsar.pip76_index import BlockSpan, SegmentIndex
 from chunkstore.config import KIB
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 
-__all__ = ["SegmentReader", "Window", "id_order_error", "iter_entries"]
+__all__ = ["SegmentReader", "Window", "ascending", "iter_entries"]
 
 _WINDOW_BYTES_MIN = 4 * KIB
 _MANY_ENTRIES = 256
@@ -45,7 +45,7 @@ class Window(NamedTuple):
     """Some whole entries of one block, as they lie in ``data`` (valid until the next window is asked for).
 
     Entry i is ``data[marks[i]:marks[i + 1]]``, its header's 12 bytes included. ``floor`` is the least id the first one may
-    have; that ids ascend inside the window is for its user to check (``id_order_error`` makes the error).
+    have; that ids ascend inside the window is for its user to check (``ascending``).
     ``position`` is where ``data`` begins in the object ``name``.
     """
 
@@ -279,23 +279,27 @@ class SegmentReader:
 
 def _trim(window: Window, first: int, stop: int) -> Window:
     """The entries ``first`` to ``stop`` of the window. All ids are looked at, so that disorder cannot hide any of these."""
-    ids = [entry_id_at(window.data, mark) for mark in window.marks[:-1]]
-    previous = window.floor - 1
-    for number, entry in enumerate(ids):
-        if entry <= previous:
-            raise id_order_error(window, number, entry, previous)
-        previous = entry
+    ids = list(_ids(window))
     low, high = bisect_left(ids, first), bisect_right(ids, stop)
     return window._replace(marks=window.marks[low : high + 1], floor=max(window.floor, first))
 
 
-def id_order_error(window: Window, number: int, entry: int, previous: int) -> Damaged:
-    """The error for entry ``number`` of ``window``, whose id does not follow ``previous``."""
-    return Damaged(
-        f"entry id {entry} of ledger {window.ledger} follows {previous}: ids ascend",
-        object=window.name,
-        position=window.position + window.marks[number] + 4,
-    )
+def ascending(window: Window, ids: Iterable[int]) -> Iterator[int]:
+    """These ids of the window's entries, one by one. Raises ``Damaged`` where they do not ascend from its floor."""
+    previous = window.floor - 1
+    for number, entry in enumerate(ids):
+        if entry <= previous:
+            raise Damaged(
+                f"entry id {entry} of ledger {window.ledger} follows {previous}: ids ascend",
+                object=window.name,
+                position=window.position + window.marks[number] + 4,
+            )
+        previous = entry
+        yield entry
+
+
+def _ids(window: Window) -> Iterator[int]:
+    return ascending(window, (entry_id_at(window.data, mark) for mark in window.marks[:-1]))
 
 
 def iter_entries(reader: SegmentReader, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Entry]:
@@ -305,10 +309,5 @@ def iter_entries(reader: SegmentReader, ledger: int, first: int = 0, last: int |
     """
     for window in reader.windows(ledger, first, last):
         data = memoryview(window.data)
-        previous = window.floor - 1
-        for number, (mark, end) in enumerate(zip(window.marks, window.marks[1:], strict=False)):
-            entry = entry_id_at(data, mark)
-            if entry <= previous:
-                raise id_order_error(window, number, entry, previous)
-            previous = entry
+        for entry, mark, end in zip(_ids(window), window.marks, window.marks[1:], strict=False):
             yield Entry(ledger, entry, bytes(data[mark + ENTRY_HEADER_BYTES : end]))
