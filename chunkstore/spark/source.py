@@ -139,16 +139,11 @@ class DefaultSource(DataSource):
         return replace(options, columns=tuple(name for name, _ in columns)), columns, steps
 
     def _native(self, options: ReadOptions, schema: StructType) -> list[str]:
-        """The columns of a schema that are not fields of records."""
-        declared = _declared(options)
-        own = options.known_columns
-        return [
-            field.name
-            for field in schema.fields
-            if field.name in own
-            and field.dataType == _TYPES[own[field.name]]
-            and (declared is None or field.name not in declared.names)
-        ]
+        """The container's columns that no field of records hides."""
+        fields = {field.name: field.dataType for field in schema.fields}
+        hidden = (_declared(options) or StructType()).names
+        known = options.known_columns.items()
+        return [name for name, kind in known if name not in hidden and fields.get(name, _TYPES[kind]) == _TYPES[kind]]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a batch. Raises ``InvalidArgument``, ``Unsupported`` and what asking the owner raises."""

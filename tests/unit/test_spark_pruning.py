@@ -227,7 +227,7 @@ def test_intervals_are_the_numbers_of_which_it_is_true(filters: list[Any]) -> No
         ds.EqualTo(("y",), 1),
         ds.StringStartsWith(("x",), "1"),
         ds.Not(ds.Not(ds.EqualTo(("x",), 1))),
-        object(),
+        "a filter of another kind",
     ],
     ids=str,
 )
