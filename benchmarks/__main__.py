@@ -8,12 +8,15 @@ from benchmarks import (
     bench_backup,
     bench_codec,
     bench_compose,
+    bench_cost,
     bench_defrag,
     bench_hdfs,
     bench_read,
     bench_recovery,
     bench_s3,
     bench_spark,
+    bench_spark_jobs,
+    bench_spark_lake,
     bench_spark_write,
     bench_upkeep,
 )
@@ -26,11 +29,14 @@ if __name__ == "__main__":
     bench_backup.main()
     bench_codec.main()
     bench_compose.main()
+    bench_cost.main()
     bench_defrag.main()
     bench_hdfs.main()
     bench_read.main()
     bench_recovery.main()
     bench_s3.main()
     bench_spark.main()
+    bench_spark_jobs.main()
     bench_spark_write.main()
+    bench_spark_lake.main()
     bench_upkeep.main()

@@ -1,7 +1,7 @@
-"""Spark reading a container, against uncompressed parquet of the very same rows in the same run.
+"""Spark reading a container, against uncompressed parquet of the very same rows in the same run; and JSON, against Spark's own readers.
 
-``python -m benchmarks.bench_spark [--dir DIR] [--quick]``; needs Java 17 or newer and the extra ``spark``. Every round runs
-every case once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round, by the
+``python -m benchmarks.bench_spark [--dir DIR] [--quick] [--part PART]``; needs Java 17 or newer and the extra ``spark``. Every
+round runs every case once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round, by the
 clock, and by the processor time of the JVM and all Python processes together: on a busy machine only the latter means much,
 since a task of ours is two processes where parquet's is one. The session is ``local[2]`` with 1 GiB for the JVM.
 """
@@ -9,6 +9,7 @@ since a task of ours is two processes where parquet's is one. The session is ``l
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -21,10 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import chunkstore
-from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.harness import Report, median, processor_s, scratch, time_s
 from chunkstore.config import KIB, MIB
 from chunkstore.pulsar import OffloadWriter, plan
+from chunkstore.pulsar.contexts import NAMESPACE, EntryRange, encode_context, key_of, new_context
 from chunkstore.spark import map_batches
+from chunkstore.spark.source import DefaultSource
 from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
@@ -37,6 +40,9 @@ BLOCK_BYTES = 8 * MIB
 TARGET = 0.5
 MAPPED_TARGETS = {100: 0.75, KIB: 1.0, 10 * KIB: 1.05}
 """Of ``map_batches``, by the length of entries."""
+IDS_ENTRY_BYTES = 64 * KIB
+COUNTED, COUNTED_EACH = 100_000_000, 50_000
+PARTS = ["counted", "ids", "speed", "json"]
 
 
 def _payloads(pool: bytes, count: int, entry_bytes: int) -> pa.Array:
@@ -68,28 +74,6 @@ def build(path: Path, total: int, entry_bytes: int) -> tuple[str, list[str], Pat
             pq.write_table(table, parquet / f"{number}.parquet", compression="none", use_dictionary=["topic", "ledger"])
         segments = [part.segment for part in plan(store, TOPIC)]
     return root, segments, parquet
-
-
-def _processor_s() -> float:
-    """Processor time of this process and all its descendants, those that ended included, in seconds (Linux)."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                text = Path("/proc", name, "stat").read_text(encoding="ascii", errors="replace")
-            except OSError:
-                continue
-            fields = text.rpartition(")")[2].split()
-            parents[int(name)] = int(fields[1])
-            ticks[int(name)] = sum(map(int, fields[11:15]))
-    total = 0
-    for process, used in ticks.items():
-        ancestor = process
-        while ancestor in parents and ancestor != os.getpid():
-            ancestor = parents[ancestor]
-        total += used if ancestor == os.getpid() else 0
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 class Taken(NamedTuple):
@@ -147,10 +131,10 @@ def measure(
     times: dict[str, list[Taken]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(cases), len(cases)):
-            began, used = time_s(), _processor_s()
+            began, used = time_s(), processor_s()
             found = cases[name]()
             if number:  # the first round warms the JVM up
-                times[name].append(Taken(time_s() - began, _processor_s() - used))
+                times[name].append(Taken(time_s() - began, processor_s() - used))
             assert name == "segments" or found[0] == count, f"{name}: {found} rows of {count}"
     mapped_case = f"ledgers by map_batches, {entry_bytes} B entries"
     _ratio(report, mapped_case, times["parquet"], times["map_batches"], total, MAPPED_TARGETS[entry_bytes])
@@ -161,23 +145,168 @@ def measure(
     _ratio(report, "ledgers, entry ids only", times["parquet, entry ids"], times["ledgers, entry ids"], total, None)
 
 
-def _ratio(report: Report, name: str, peer: list[Taken], own: list[Taken], total: int, target: float | None) -> None:
+FLIGHT = (
+    *(
+        "year",
+        "month",
+        "day",
+        "dep_time",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_time",
+        "sched_arr_time",
+        "arr_delay",
+        "carrier",
+    ),
+    *("flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour"),
+)
+"""Nineteen columns, as those of the flights of 2013."""
+WANTED = "carrier STRING, dep_delay LONG, distance LONG"
+ALL = ", ".join(
+    f"{name} {'STRING' if name in ('carrier', 'tailnum', 'origin', 'dest', 'time_hour') else 'LONG'}" for name in FLIGHT
+)
+
+
+def build_lines(path: Path, total: int) -> tuple[str, str, int]:
+    """A container with one segment of JSON lines in chunks of 64 MiB, a file for each of the same lines, and how many these are."""
+    chance = random.Random(1)
+    texts = {
+        "carrier": ("UA", "DL", "B6"),
+        "tailnum": ("N14228", "N24211"),
+        "origin": ("EWR", "JFK"),
+        "dest": ("IAH", "MIA"),
+        "time_hour": ("2013-01-01T05:00:00Z", "2013-06-01T15:00:00Z"),
+    }
+    lines = b""
+    while len(lines) < 4 * MIB:
+        row = {name: chance.choice(texts[name]) if name in texts else chance.randrange(-20, 2400) for name in FLIGHT}
+        lines += json.dumps(row).encode() + b"\n"
+    files = path / "lines"
+    files.mkdir(parents=True)
+    root = f"file://{path}/root"
+    repeats = total // len(lines)
+    per_file = max(1, FILE_BYTES // len(lines))
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)) as store:
+        store.create("flights", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=FILE_BYTES))
+        for number in range(repeats):
+            store.append("flights", lines)
+            with (files / f"{number // per_file}.json").open("ab") as file:
+                file.write(lines)
+    return root, str(files), repeats * lines.count(b"\n")
+
+
+def measure_json(report: Report, spark: Any, path: Path, total: int, rounds: int) -> None:
+    """Three of nineteen columns of JSON lines: parsed in the task, by ``from_json`` over ``value``, and by ``spark.read.json``."""
+    root, files, count = build_lines(path, total)
+    answer = ("count(carrier)", "sum(dep_delay)", "sum(distance)")
+
+    def lines() -> Any:
+        return spark.read.format("chunkstore").options(segments="flights", framing="lines")
+
+    def by_from_json() -> Any:
+        values = lines().options(columns="value").load(root).selectExpr("CAST(value AS STRING) AS value")
+        return values.selectExpr(f"from_json(value, '{WANTED}') AS row").select("row.*").selectExpr(*answer).first()
+
+    def by_segment() -> Any:
+        return lines().options(valueFormat="json").schema(WANTED).load(root).selectExpr(*answer).first()
+
+    cases: dict[str, Callable[[], Any]] = {
+        "valueFormat=json": by_segment,
+        "from_json": by_from_json,
+        "spark.read.json": lambda: spark.read.schema(WANTED).json(files).selectExpr(*answer).first(),
+        "spark.read.json, all columns": lambda: spark.read.schema(ALL).json(files).selectExpr(*answer).first(),
+    }
+    times: dict[str, list[Taken]] = {name: [] for name in cases}
+    answers = set()
+    for number in range(rounds + 1):
+        for name in random.Random(number).sample(list(cases), len(cases)):
+            began, used = time_s(), processor_s()
+            answers.add(tuple(cases[name]()))
+            if number:  # the first round warms the JVM up
+                times[name].append(Taken(time_s() - began, processor_s() - used))
+    assert len(answers) == 1, f"the cases differ: {answers}"
+    assert answers.pop()[0] == count
+    for peer, target in (("from_json", 2.0), ("spark.read.json", 1.0), ("spark.read.json, all columns", None)):
+        case = "three of nineteen columns of JSON"
+        _ratio(report, case, times[peer], times["valueFormat=json"], total, target, peer)
+
+
+def measure_ids(report: Report, spark: Any, path: Path, total: int, rounds: int) -> None:
+    """Entry ids of a dense ledger of 64 KiB entries, against all that is in it."""
+    root, per_segment = f"file://{path}/ids", FILE_BYTES // IDS_ENTRY_BYTES
+    payloads = _payloads(os.urandom(8 * MIB), per_segment, IDS_ENTRY_BYTES)
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache-ids"), lease_s=0)) as store:
+        writer = OffloadWriter(store, TOPIC, segment_bytes_max=2 * FILE_BYTES, block_bytes=BLOCK_BYTES)
+        for number in range(total // FILE_BYTES):
+            writer.append_batch(1, number * per_segment, payloads)
+            writer.complete()
+    count = total // IDS_ENTRY_BYTES
+    taken: dict[str, list[float]] = {"entry": [], "topic,ledger,entry,payload": []}
+    for number in range(rounds + 1):
+        for columns, times in taken.items():
+            began = time_s()
+            frame = spark.read.format("chunkstore").options(topic=TOPIC, columns=columns).load(root)
+            wanted = "sum(entry)" if columns == "entry" else "sum(length(payload))"
+            found = frame.selectExpr("count(entry)", wanted).first()
+            if number:  # the first round warms the JVM up
+                times.append(time_s() - began)
+            assert found[0] == count, f"{found} of {count}"
+    ids, everything = (median(times) for times in taken.values())
+    report.add(
+        f"Spark reads entry ids of a dense ledger, {total // MIB} MiB of 64 KiB entries, speed to reading all",
+        everything / ids,
+        "ratio",
+        at_least=20,
+        detail=f"{ids:.3f} s, all {everything:.2f} s",
+    )
+
+
+def measure_counted(report: Report, path: Path, rounds: int) -> None:
+    """100 million entries of ledgers counted by ``metadata=ledgers``: our own time, planning and reading, without the JVM's."""
+    root, ledgers = f"file://{path}/counted", COUNTED // COUNTED_EACH
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache-counted"), lease_s=0)) as store:
+        table = store.table(NAMESPACE)
+        for number in range(ledgers):  # rows alone: nothing else is looked at
+            context = new_context(TOPIC, number)
+            ranges = (EntryRange(number, 0, COUNTED_EACH - 1, COUNTED_EACH),)
+            table.put(key_of(TOPIC, number), encode_context(context.completed(FILE_BYTES, 4 * KIB, ranges)))
+    times: list[float] = []
+    for _ in range(rounds):
+        began, total = time_s(), 0
+        source = DefaultSource({"path": root, "metadata": "ledgers", "columns": "topic,ledger,entries"})
+        reader = source.reader(source.schema())
+        for partition in reader.partitions():
+            total += sum(pc.sum(batch.column("entries")).as_py() for batch in reader.read(partition))
+        times.append(time_s() - began)
+        assert total == COUNTED, f"{total} of {COUNTED}"
+    report.add(f"metadata=ledgers counts {COUNTED:,} entries in {ledgers:,} ledgers", median(times), "s", at_most=1.0)
+
+
+def _ratio(
+    report: Report,
+    name: str,
+    peer: list[Taken],
+    own: list[Taken],
+    total: int,
+    target: float | None,
+    who: str = "parquet",
+) -> None:
     pairs = list(zip(peer, own, strict=True))
     clock, theirs = median([item.clock_s for item in own]), median([item.clock_s for item in peer])
     report.add(
-        f"Spark reads {name}, speed to parquet's",
+        f"Spark reads {name}, speed to {who}'s",
         median([theirs.clock_s / ours.clock_s for theirs, ours in pairs]),
         "ratio",
         at_least=target,
-        detail=f"{total / clock / 1e6:.0f} MB/s, parquet {total / theirs / 1e6:.0f} MB/s",
+        detail=f"{total / clock / 1e6:.0f} MB/s, {who} {total / theirs / 1e6:.0f} MB/s",
     )
     used, used_by_peer = median([item.processor_s for item in own]), median([item.processor_s for item in peer])
     report.add(
-        f"Spark reads {name}, parquet's processor time to ours",
+        f"Spark reads {name}, {who}'s processor time to ours",
         median([theirs.processor_s / ours.processor_s for theirs, ours in pairs]),
         "ratio",
         at_least=target,
-        detail=f"{used:.2f} s for {total // MIB} MiB, parquet {used_by_peer:.2f} s",
+        detail=f"{used:.2f} s for {total // MIB} MiB, {who} {used_by_peer:.2f} s",
     )
 
 
@@ -186,20 +315,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", help="a directory on the disk to measure")
     parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this one, printed, not saved")
     options = parser.parse_args()
+    parts = options.part or PARTS
     if missing():
         print(f"spark: not measured; {missing()}")
         return
     report = Report("spark-quick" if options.quick else "spark")
+    rounds = 3 if options.quick else 7
     total = (128 if options.quick else 1024) * MIB
     with scratch(options.dir) as path:
+        if "counted" in parts:
+            measure_counted(report, path, rounds)
+        if parts == ["counted"]:
+            return
         spark = start_session(path, java_options="-XX:+UseParallelGC")
-        for entry_bytes in MAPPED_TARGETS:
+        if "ids" in parts:
+            measure_ids(report, spark, path, (256 if options.quick else 4096) * MIB, rounds)
+            shutil.rmtree(path / "ids")
+        for entry_bytes in MAPPED_TARGETS if "speed" in parts else ():
             built = build(path / str(entry_bytes), total, entry_bytes)
-            measure(report, spark, built, total, 3 if options.quick else 7, entry_bytes)
+            measure(report, spark, built, total, rounds, entry_bytes)
             shutil.rmtree(path / str(entry_bytes))
+        if "json" in parts:
+            measure_json(report, spark, path, total, rounds)
         spark.stop()
-    report.save()
+    if parts == PARTS:
+        report.save()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 __all__ = [
-    "RESULTS", "Figure", "Report", "anonymous_kib", "in_fresh_process", "median", "peak_resident_kib", "scratch", "time_s",
+    "RESULTS", "Figure", "Report", "anonymous_kib", "in_fresh_process", "median", "peak_resident_kib", "processor_s", "scratch", "time_s",
 ]  # fmt: skip
 
 RESULTS = Path(__file__).parent / "results"
@@ -76,6 +76,28 @@ def anonymous_kib() -> int:
             if line.startswith("Anonymous:"):
                 return int(line.split()[1])
     return 0
+
+
+def processor_s() -> float:
+    """Processor time of this process and all its descendants, those that ended included, in seconds (Linux)."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                text = Path("/proc", name, "stat").read_text(encoding="ascii", errors="replace")
+            except OSError:
+                continue
+            fields = text.rpartition(")")[2].split()
+            parents[int(name)] = int(fields[1])
+            ticks[int(name)] = sum(map(int, fields[11:15]))
+    total = 0
+    for process, used in ticks.items():
+        ancestor = process
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        total += used if ancestor == os.getpid() else 0
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def peak_resident_kib() -> int:

@@ -13,8 +13,10 @@ from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, LAZY, ChunkRecord, SegmentRecord
 
-__all__ = ["ORPHANED", "PINNED", "ROOTS", "Finding", "segment_findings"]
+__all__ = ["ABSENT", "ORPHANED", "PINNED", "ROOTS", "Finding", "segment_findings"]
 
+ABSENT: Final = "absent from the storage"
+"""What is said of a chunk without an object."""
 ORPHANED: Final = 23
 """The number of the invariant that is about chunks without a row."""
 PINNED: Final = 39

@@ -107,6 +107,11 @@ ROOMS = {
         "chunkstore.spark.chunk_buffers",
         "chunkstore.spark.chunks_out",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_lines",
+        "chunkstore.spark.json_rows",
+        "chunkstore.spark.lake_tasks",
+        "chunkstore.spark.jobs.offload",
+        "chunkstore.spark.jobs.running",
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.ledgers_out",
         "chunkstore.spark.mapping",
@@ -119,6 +124,9 @@ ROOMS = {
     "pyspark": (
         "chunkstore.demo.sql",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_schema",
+        "chunkstore.spark.jobs",
+        "chunkstore.spark.lake_frame",
         "chunkstore.spark.mapping",
         "chunkstore.spark.sink",
         "chunkstore.spark.source",
@@ -404,7 +412,7 @@ def test_docstring_and_sorted_exports(name: str) -> None:
 
 
 def project_texts() -> list[Path]:
-    folders = ["chunkstore", "bindings", "journal", "tests", "benchmarks", "docs", "scripts", ".ci"]
+    folders = ["chunkstore", "bindings", "journal", "examples", "tests", "benchmarks", "docs", "scripts", ".ci"]
     suffixes = {".py", ".md", ".toml", ".sh", ".txt", ".cfg", ""}
     found = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in suffixes and path.name != ".git"]
     for folder in folders:

@@ -42,17 +42,17 @@ from chunkstore.metadata.roots import encode_root
 from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment, foreign_object
 from chunkstore.operations.bring_chunks import (
     Brought,
+    ChunkToBring,
     ForeignChunk,
     Place,
-    copy_chunk,
-    find_copied,
+    bring_chunk,
     piece_bytes,
     side_by_side,
 )
 from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, RootRecord, SegmentRecord, TableRecord
 from chunkstore.storage import iter_listing
 
-__all__ = ["Chunks", "State"]
+__all__ = ["Carry", "Chunks", "State", "carry_here"]
 
 Pair: TypeAlias = tuple[bytes, bytes]
 _Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int | None, int]
@@ -62,9 +62,18 @@ _Piece: TypeAlias = tuple[bytes, int, int | None, int, str, Borders | None]
 """Of a chunk here: id, length, CRC, label, ``object``, and borders where there are several blocks."""
 
 _PAGE: Final = 1_024
+_PAGES: Final = 16
+Carry: TypeAlias = Callable[[Source, Place, Sequence[ChunkToBring]], list[Brought]]
+"""Brings chunks from the source to a place; in order. Raises ``Damaged``, ``ChunkNotFound``, and what the storages raise."""
 _FIRST_VERSION: Final = 1
 """Of rows of tables: the OPEN's lsn."""
 _by_key = itemgetter(0)
+
+
+def carry_here(source: Source, place: Place, items: Sequence[ChunkToBring]) -> list[Brought]:
+    """The ``Carry`` of this process."""
+    call = partial(bring_chunk, place, source.storage)
+    return side_by_side(place, call, items, sum(item.chunk.length for item in items))
 
 
 class Chunks:
@@ -105,7 +114,8 @@ class _Run(NamedTuple):
 
 
 class State:
-    """The rows of one claim: ``pairs``, once. ``adopt``: the root where the source's own chunks stay; None: they are copied."""
+    """The rows of one claim: ``pairs``, once. ``adopt``: the root where the source's own chunks stay; None: they are copied, by ``carry``,
+    which is given pages of chunks until they are about ``carry_bytes`` together."""
 
     def __init__(
         self,
@@ -117,8 +127,12 @@ class State:
         goes_on: bool,
         adopt: RootRecord | None = None,
         progress: Callable[[int], object] | None = None,
+        carry: Carry = carry_here,
+        carry_bytes: int = 0,
     ) -> None:
         self._source = source
+        self._carry = carry
+        self._carry_bytes = carry_bytes
         self._chunks = chunks
         self._place = place
         self._epoch = epoch
@@ -181,7 +195,7 @@ class State:
 
     def _rows_as_they_come(self) -> Iterator[list[Pair]]:
         begun: _Begun | None = None
-        for runs in self._pages():
+        for runs in self._loads():
             fence = self._place.names.epoch(self._epoch + 1)
             if self._place.storage.exists(fence):
                 raise NotOwner(epoch=self._epoch, owner=self._epoch + 1)
@@ -228,6 +242,20 @@ class State:
         for key, raw in view.scan(start, stop):
             row = encode_table(TableRecord(_FIRST_VERSION, decode_table(key, raw).value))
             self._writers.add([(writer_key(here, key[len(start) :]), row)])
+
+    def _loads(self) -> Iterator[list[_Run]]:
+        """Pages that are brought together."""
+        load: list[_Run] = []
+        size_bytes = pages = 0
+        for runs in self._pages():
+            load += runs
+            size_bytes += sum(item[1] for run in runs for item in run.chunks)
+            pages += 1
+            if size_bytes >= self._carry_bytes or pages == _PAGES:
+                yield load
+                load, size_bytes, pages = [], 0, 0
+        if load:
+            yield load
 
     def _pages(self) -> Iterator[list[_Run]]:
         """Everything that there is to bring, about so much at a time."""
@@ -284,7 +312,7 @@ class State:
                     jobs.append((run, number, item))
                 number += self._pieces_of(item)
         size_bytes = sum(item[1] for _, _, item in jobs)
-        copies = iter(side_by_side(self._place, self._bring, jobs, size_bytes))
+        copies = iter(self._carry(self._source, self._place, [self._to_bring(job) for job in jobs]))
         for run in runs:
             yield self._mixed(run, copies) if jobs else self._adopted(run)
         if jobs:
@@ -316,7 +344,7 @@ class State:
                 pieces.append((identity, borders.at[-1], borders.crcs[-1], brought.created_ms, "", several))
         return pieces
 
-    def _bring(self, job: tuple[_Run, int, _Kept]) -> Brought:
+    def _to_bring(self, job: tuple[_Run, int, _Kept]) -> ChunkToBring:
         run, number, (name, length, at, crcs, created_ms) = job
         borders = (
             Borders((0, length), (0, crcs))
@@ -325,19 +353,16 @@ class State:
             if at is None
             else Borders(at, crcs or ())
         )
-        chunk = ForeignChunk(name, length, borders, created_ms)
         numbers = range(number, number + self._pieces_of(job[2]))
+        former: tuple[bytes, ...] = ()
         if self._former:
             epochs = {self._former.get(item) for item in numbers}
             epoch = epochs.pop()
             if epoch is not None and not epochs:
                 segment_id = (epoch << 32) + run.id - (self._epoch << 32)
-                ids = [chunk_id(segment_id, epoch, item, self._tail) for item in numbers]
-                found = find_copied(self._place, run.segment.name, ids, chunk)
-                if found is not None:
-                    return found
-        fresh = iter([chunk_id(run.id, self._epoch, item, self._tail) for item in numbers])
-        return copy_chunk(self._place, self._source.storage, run.segment.name, lambda: next(fresh), chunk)
+                former = tuple(chunk_id(segment_id, epoch, item, self._tail) for item in numbers)
+        fresh = tuple(chunk_id(run.id, self._epoch, item, self._tail) for item in numbers)
+        return ChunkToBring(run.segment.name, ForeignChunk(name, length, borders, created_ms), fresh, former)
 
     def _find_former(self) -> dict[int, int]:
         """The epochs of copies that were made by whoever came no further, by their numbers; of several the newest."""

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from chunkstore import parts
 from chunkstore.backup.adopting import adopt as adopt_from
 from chunkstore.backup.adopting import pin_for_new
+from chunkstore.backup.founding import Carry, carry_here
 from chunkstore.backup.importing import drop_merge, merge_into
 from chunkstore.backup.merging import merge_id, require_room
 from chunkstore.backup.renaming import NamePlan, plan_names
@@ -57,6 +58,8 @@ def import_file(
     no_pin: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
+    carry: Carry = carry_here,
+    carry_bytes: int = 0,
 ) -> RestoreReport:
     """Make a new container under ``new_root`` of what ``source`` holds, or of some segments of it. Chunks are copied, or adopted.
 
@@ -69,6 +72,8 @@ def import_file(
     ``adopt``: chunks are not copied, they stay at ``source``, which is a root then, and are pinned there; ``no_pin``: without
     (``chunkstore.backup.adopt``). What is foreign there, too, is copied. A moment has to lie behind the pin, which the first such import of
     ``source`` makes.
+
+    ``carry``: who brings the chunks, about ``carry_bytes`` at a time.
 
     Raises, too: ``SegmentNotFound`` (of ``segments``), ``InvalidArgument`` (names; another container at ``source_root``), ``Damaged`` (the
     file). Retry: safe, and goes on where it was.
@@ -89,6 +94,8 @@ def import_file(
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
+            carry=carry,
+            carry_bytes=carry_bytes,
         )
         if dry_run or not adopt:
             return make(looked_at)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from chunkstore import parts
-from chunkstore.backup.founding import Chunks, State
+from chunkstore.backup.founding import Carry, Chunks, State, carry_here
 from chunkstore.backup.sources import Caches, Moment, open_past
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
 from chunkstore.backup.target import make_container
@@ -106,16 +106,28 @@ def into_new(
     progress: Callable[[int], object] | None = None,
     cache: MetadataCache | None = None,
     adopt: RootRecord | None = None,
+    carry: Carry = carry_here,
+    carry_bytes: int = 0,
 ) -> RestoreReport:
-    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay."""
+    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay.
+    ``carry``, ``carry_bytes``: as of ``State``."""
     with closing(Chunks()) as chunks:
         found = survey(source, None if dry_run else chunks.keep)
         if not dry_run:
             require_complete(found)
 
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
-                state = State(source, chunks, place, epoch=epoch, goes_on=goes_on, adopt=adopt, progress=progress)
-                return state.pages()
+                return State(
+                    source,
+                    chunks,
+                    place,
+                    epoch=epoch,
+                    goes_on=goes_on,
+                    adopt=adopt,
+                    progress=progress,
+                    carry=carry,
+                    carry_bytes=carry_bytes,
+                ).pages()
 
             make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Self
 
 from chunkstore import parts, runtime
 from chunkstore.config import Settings
@@ -20,11 +21,11 @@ from chunkstore.operations.bring_chunks import Place
 from chunkstore.owning import Claim
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["make_container", "open_rewound"]
+__all__ = ["NewPlace", "make_container", "open_rewound"]
 
 
-class _New:
-    """The root where a container is made, as a place for chunks."""
+class NewPlace:
+    """The root where a container is made, as a place for chunks. A context manager that closes its pool; the storage stays the caller's."""
 
     def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
         self.storage = storage
@@ -32,6 +33,12 @@ class _New:
         self.pool = runtime.pool("chunkstore-import", settings.io_workers)
         self.remote = storage.capabilities.remote
         self._deadline_s = settings.op_deadline_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
 
     def deadline(self) -> Deadline:
         """As of an owner."""
@@ -75,7 +82,7 @@ def make_container(
         goes_on = False
     if wait_s > 0:
         wait_politely(storage, names, wait_s, settings.lease_s)
-    place = _New(storage, names, settings)
+    place = NewPlace(storage, names, settings)
 
     def make(epoch: int, token: bytes) -> SnapshotLink:
         pages = rows(place, epoch, goes_on)

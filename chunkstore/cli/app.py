@@ -75,6 +75,13 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", "ledgers", ("ls", "read")),
     ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", "ledgers", ("decode",)),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
+    (
+        "Spark",
+        "spark",
+        "Jobs whose bytes Spark's executors move: offload, scrub, copy.",
+        "jobs",
+        ("offload", "scrub", "copy"),
+    ),
     ("Space", "sessions", "Writers outside the owner: ls, end.", "sessions", ("ls", "end")),
     (
         "Health and history",

@@ -30,11 +30,11 @@ from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
     "Brought",
+    "ChunkToBring",
     "ForeignChunk",
     "Place",
+    "bring_chunk",
     "bring_chunks",
-    "copy_chunk",
-    "find_copied",
     "piece_bytes",
     "side_by_side",
 ]
@@ -64,6 +64,16 @@ class Brought(NamedTuple):
     chunks: list[NewChunk]
     created_ms: int
     stays: AdoptedChunk | None = None
+
+
+class ChunkToBring(NamedTuple):
+    """A chunk for a segment of this name, as plain data: whoever reaches both storages can bring it. ``fresh``: ids for what it becomes,
+    which nobody has; ``former``: under which an earlier try may have left a copy, or none."""
+
+    segment: str
+    chunk: ForeignChunk
+    fresh: tuple[bytes, ...]
+    former: tuple[bytes, ...] = ()
 
 
 class Place(Protocol):
@@ -99,7 +109,7 @@ def bring_chunks(
         if segment in staying and parse_routed(chunk.name) is None:
             stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
             return Brought([NewChunk(fresh(), borders_of(stays))], chunk.created_ms, stays)
-        return copy_chunk(container, source, segment, fresh, chunk)
+        return _copy_chunk(container, source, segment, fresh, chunk)
 
     return iter(side_by_side(container, bring, chunks, sum(chunk.length for _, chunk in chunks)))
 
@@ -149,7 +159,16 @@ def piece_bytes(place: Place) -> int:
     return -(-_HELD_BYTES // _WINDOW_BYTES) * _WINDOW_BYTES
 
 
-def copy_chunk(
+def bring_chunk(place: Place, source: ChunkStorage, item: ChunkToBring) -> Brought:
+    """Copy a chunk, or find it copied: then all of the copy is read and compared. Durable. Raises as ``bring_chunks``, and ``ChunkExists``
+    (somebody brings the same just now, or began to)."""
+    found = _find_copied(place, item.segment, item.former, item.chunk) if item.former else None
+    if found is not None:
+        return found
+    return _copy_chunk(place, source, item.segment, partial(next, iter(item.fresh)), item.chunk)
+
+
+def _copy_chunk(
     place: Place, source: ChunkStorage, segment: str, fresh: Callable[[], bytes], chunk: ForeignChunk
 ) -> Brought:
     """Copy a chunk into one with the id that ``fresh`` gives, or into several of ``piece_bytes``. Raises as ``bring_chunks``."""
@@ -202,7 +221,7 @@ class _Pieces:
         return self._storage.read(ChunkHandle(self._names[number], False), begin, length)
 
 
-def find_copied(place: Place, segment: str, ids: Sequence[bytes], chunk: ForeignChunk) -> Brought | None:
+def _find_copied(place: Place, segment: str, ids: Sequence[bytes], chunk: ForeignChunk) -> Brought | None:
     """The chunks of these ids, if they are a copy of ``chunk`` that somebody made who got no further: all of it is read and compared, and
     made durable. None: they are not, or the CRC of ``chunk`` is not known. Raises what the storage raises."""
     if chunk.borders is None:

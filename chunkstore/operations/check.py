@@ -19,7 +19,7 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RootUnavailable, SegmentNotFound
-from chunkstore.invariants import PINNED, ROOTS, Finding, segment_findings
+from chunkstore.invariants import ABSENT, PINNED, ROOTS, Finding, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
@@ -244,7 +244,7 @@ def chunk_faults(storage: ChunkStorage, name: str, low: int, length: int, border
                 message = f"the block of {stop - first} bytes does not have the recorded CRC32C"
                 yield Fault(first, stop, first, message)
     except ChunkNotFound:
-        yield Fault(low, length, 0, "absent from the storage")
+        yield Fault(low, length, 0, ABSENT)
 
 
 def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[tuple[int, int]]:

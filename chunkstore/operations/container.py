@@ -113,6 +113,7 @@ class OwnedContainer:
             self.inline_bytes = settings.inline_bytes_max
         self.tail = tail
         self.backlog = Backlog()
+        self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()

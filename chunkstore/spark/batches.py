@@ -10,28 +10,33 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage, routed
+from chunkstore.spark.chunk_times import ChunkTimes
+from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
+from chunkstore.spark.framing import Rows, fixed_rows, line_blocks, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span
 from chunkstore.spark.places import check_place
-from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
+from chunkstore.spark.runs import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["BATCH_BYTES", "Column", "read_task"]
+__all__ = ["BATCH_BYTES", "Column", "LineParser", "Lines", "read_task", "segment_column"]
 
 BATCH_BYTES: Final = ROW_BYTES
 """A batch ends when it holds this much: larger ones cost memory in the JVM, smaller ones time."""
 _ROWS_MAX: Final = 4096
 """Rows of a batch where rows are tiny chunks."""
+_IDS_MAX: Final = 1 << 14
+"""Rows of a batch where rows are ids, beside which the name of a topic may stand."""
 
 _TYPES: Final = {
     "segment": pa.string(),
@@ -41,6 +46,8 @@ _TYPES: Final = {
     "ledger": pa.int64(),
     "entry": pa.int64(),
     "payload": pa.binary(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }
 
 
@@ -51,13 +58,26 @@ class Column(NamedTuple):
     nullable: bool = True
 
 
+class Lines(NamedTuple):
+    """Whole lines of a segment, the last one without its newline; the first begins at ``offset``."""
+
+    segment: str
+    offset: int
+    data: bytes
+    times: ChunkTimes | None
+
+
+LineParser: TypeAlias = Callable[[Lines], pa.RecordBatch]
+
+
 def read_task(
     task: ReadTask,
     columns: Sequence[Column],
     *,
+    parse: LineParser | None = None,
     open_root: Callable[[str, Settings], ChunkStorage] = open_storage,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition, in order, with these columns.
+    """The rows of one partition, in order, with these columns; or, of lines, what ``parse`` makes of them.
 
     The storage is opened when the first batch is asked for, and closed at the end; raw segments without their bytes need no
     storage at all. Raises ``Damaged`` (chunk or block), ``ChunkNotFound``, ``RootUnavailable`` (this machine has another container
@@ -65,11 +85,13 @@ def read_task(
     ledger (``chunkstore.spark.errors``).
     """
     schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
-    segments = [run for run in task.runs if isinstance(run, SegmentRun)]
-    has_lines = any(run.cut is not None and run.cut.line_bytes_max for run in segments)
-    if "value" not in schema.names and len(segments) == len(task.runs) and not has_lines:
-        for segment in segments:
-            yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema)
+    times = {item.segment: item for item in task.times}
+    if not any(_needs_bytes(run, schema) for run in task.runs):
+        for run in task.runs:
+            if isinstance(run, LedgerRun):
+                yield from _id_batches(run, schema)
+            else:
+                yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times.get(run.segment))
         return
     with annotated(container=task.container, lsn=task.lsn):
         settings = Settings()
@@ -79,17 +101,39 @@ def read_task(
         try:
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:
-                if isinstance(run, LedgerRun):
+                if not _needs_bytes(run, schema) and isinstance(run, LedgerRun):
+                    yield from _id_batches(run, schema)
+                elif isinstance(run, LedgerRun):
                     from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
 
-                    yield from ledger_batches(run, reader, schema)
+                    yield from ledger_batches(run, reader, schema, times.get(run.segment))
+                elif parse is not None and run.cut is not None:
+                    for at, data in line_blocks(run.segment, run.cut, reader.spans(run.segment, run.pieces)):
+                        yield parse(Lines(run.segment, at, data, times.get(run.segment)))
                 else:
-                    yield from _segment_batches(run.segment, _rows(run, reader), schema)
+                    yield from _segment_batches(run.segment, _rows(run, reader), schema, times.get(run.segment))
         except ChunkNotFound:
             check_place(storage, container=task.container, uuid=task.uuid)
             raise
         finally:
             storage.close()
+
+
+def _needs_bytes(run: SegmentRun | LedgerRun, schema: pa.Schema) -> bool:
+    """Whether the plan does not know the rows already."""
+    if isinstance(run, LedgerRun):
+        return bool(run.blocks)
+    return "value" in schema.names or (run.cut is not None and run.cut.line_bytes_max > 0)
+
+
+def _id_batches(run: LedgerRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The ids of a ledger that has all of them."""
+    for low in range(run.first_entry, run.last_entry + 1, _IDS_MAX):
+        ones = pa.repeat(pa.scalar(1, pa.int64()), min(_IDS_MAX, run.last_entry + 1 - low))
+        ids = pc.cumulative_sum(ones, start=low - 1)
+        constants = {"topic": pa.scalar(run.topic, pa.string()), "ledger": pa.scalar(run.ledger, pa.int64())}
+        columns = [ids if name == "entry" else pa.repeat(constants[name], len(ids)) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _rows_of_plan(run: SegmentRun) -> Iterator[Rows]:
@@ -120,31 +164,40 @@ def _rows_of_chunks(spans: Iterable[Span]) -> Iterator[Rows]:
             begin = end
 
 
-def _segment_batches(segment: str, found: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _segment_batches(
+    segment: str, found: Iterable[Rows], schema: pa.Schema, times: ChunkTimes | None
+) -> Iterator[pa.RecordBatch]:
     held = Rows([], [])
     held_bytes = 0
     for rows in found:
         size = sum(map(len, rows.values))
         if held.offsets and (held_bytes + size > BATCH_BYTES or len(held.offsets) >= _ROWS_MAX):
-            yield _segment_batch(segment, held, schema)
+            yield _segment_batch(segment, held, schema, times)
             held, held_bytes = Rows([], []), 0
         held.offsets.extend(rows.offsets)
         held.values.extend(rows.values)
         held_bytes += size
     if held.offsets:
-        yield _segment_batch(segment, held, schema)
+        yield _segment_batch(segment, held, schema, times)
 
 
-def _segment_batch(segment: str, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    columns: list[pa.Array] = []
-    for name in schema.names:
-        if name == "segment":
-            columns.append(pa.repeat(pa.scalar(segment, pa.string()), len(rows.offsets)))
-        elif name == "offset":
-            columns.append(pa.array(rows.offsets, pa.int64()))
-        else:
-            columns.append(_binary(rows.values))
+def _segment_batch(segment: str, rows: Rows, schema: pa.Schema, times: ChunkTimes | None) -> pa.RecordBatch:
+    columns = [segment_column(field.name, segment, rows, times) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def segment_column(name: str, segment: str, rows: Rows, times: ChunkTimes | None) -> pa.Array:
+    """A column of some rows of a segment; ``rows.values`` are there if it is their bytes, ``times`` if it is these."""
+    topic, partition = split_partition(segment)
+    same = {"segment": segment, "topic": topic, "partition": partition}
+    if name in same:
+        return pa.repeat(pa.scalar(same[name], _TYPES[name]), len(rows.offsets))
+    if name == "offset":
+        return pa.array(rows.offsets, pa.int64())
+    if name == "timestamp":
+        assert times is not None
+        return pa.array(map(times.at, rows.offsets), _TYPES[name])
+    return _binary(rows.values)
 
 
 def _binary(values: Sequence[BytesLike]) -> pa.Array:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from chunkstore.checksum import BytesLike
 from chunkstore.spark.line_ends import NEWLINE, line_too_long
 from chunkstore.spark.pieces import Span
-from chunkstore.spark.plan import ROW_BYTES, Cut
+from chunkstore.spark.runs import ROW_BYTES, Cut
 
-__all__ = ["Rows", "fixed_rows", "line_rows", "offsets_of_rows"]
+__all__ = ["Rows", "fixed_rows", "line_blocks", "line_rows", "offsets_of_rows"]
 
 
 class Rows(NamedTuple):
@@ -47,10 +47,26 @@ def fixed_rows(cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
 
 
 def line_rows(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
-    """Lines without their newlines. Raises ``InvalidArgument``: one is longer than ``cut.line_bytes_max``."""
+    """Lines without their newlines. Raises as ``line_blocks``."""
+    for at, block in line_blocks(segment, cut, spans):
+        lines: list[BytesLike] = list(block.split(NEWLINE))
+        yield Rows(_starts(at, lines), lines)
+
+
+def _starts(at: int, lines: Iterable[BytesLike]) -> list[int]:
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=at))
+    starts.pop()
+    return starts
+
+
+def line_blocks(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
+    """Some whole lines at a time, without the last one's newline, and where they begin.
+
+    Raises ``InvalidArgument``: one is longer than ``cut.line_bytes_max``.
+    """
     limit = cut.line_bytes_max
     skips = cut.joined
-    at, held = cut.start, bytearray()
+    at, parts = cut.start, list[bytes]()
     for data, offset in _slices(spans):
         if skips:
             # What began before belongs to another task.
@@ -65,22 +81,29 @@ def line_rows(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
         is_last = stop >= 0 and cut.stop < cut.end
         if is_last:
             data = data[: stop + 1]
-        lines: list[BytesLike] = list(data.split(NEWLINE))
-        held += lines[0]
-        if len(held) > limit:
-            line_too_long(segment, at, limit)
-        if len(lines) > 1:
-            lines[0], held = bytes(held), bytearray(lines.pop())
-            starts = list(accumulate((len(line) + 1 for line in lines), initial=at))
-            if max(map(len, lines)) > limit:
-                bad = next(number for number, line in enumerate(lines) if len(line) > limit)
-                line_too_long(segment, starts[bad], limit)
-            at = starts.pop()
-            yield Rows(starts, lines)
+        end = data.rfind(NEWLINE)
+        if end < 0:
+            parts.append(data)
+            if sum(map(len, parts)) > limit:
+                line_too_long(segment, at, limit)
+            continue
+        block = b"".join((*parts, data[:end]))
+        if len(block) > limit:
+            _check_lengths(segment, at, block, limit)
+        yield at, block
         if is_last:
             return
-    if held and at < cut.stop:
-        yield Rows([at], [bytes(held)])
+        at, parts = at + len(block) + 1, [data[end + 1 :]]
+    rest = b"".join(parts)
+    if rest and at < cut.stop:
+        yield at, rest
+
+
+def _check_lengths(segment: str, at: int, block: bytes, limit: int) -> None:
+    lines = block.split(NEWLINE)
+    for start, line in zip(_starts(at, lines), lines, strict=True):
+        if len(line) > limit:
+            line_too_long(segment, start, limit)
 
 
 def _slices(spans: Iterable[Span]) -> Iterator[tuple[bytes, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
@@ -30,7 +31,7 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
     ``function``: gets an iterator over the Arrow batches of one task (rows and columns as ``spark.read`` with the same options has
     them, about 1 MiB each) and returns an iterator of record batches of ``schema``, a ``StructType`` or its DDL. It must pickle, as user
     functions of Spark do, and it runs again where a task does. ``options``: of ``spark.read.format("chunkstore")``, ``path`` among
-    them; numbers and booleans may be given as such.
+    them; numbers and booleans may be given as such, and ``valueSchema`` as a ``StructType`` or its DDL, too.
 
     Nothing is read before the frame is used. Raises ``InvalidArgument``: the function is none, or cannot be pickled. When used, what the
     reader raises; and in tasks what the function raises, and ``InvalidArgument`` where it gives something else than batches of ``schema``.
@@ -45,8 +46,19 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
         raise InvalidArgument(f"the function cannot be pickled: {error}", argument="function") from error
     reader = spark.read.format("chunkstore").schema(schema)
     for name, value in options.items():
+        if name.lower() == "valueschema":
+            value = _json_of(spark, value)
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.option("mapFunction", base64.b64encode(pickled).decode("ascii")).load()
+
+
+def _json_of(spark: SparkSession, schema: object) -> object:
+    """A schema as option ``valueSchema`` has it; only a session can read DDL."""
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, str) and not schema.lstrip().startswith("{"):
+        schema = spark.createDataFrame([], schema).schema
+    return schema.json() if isinstance(schema, StructType) else schema
 
 
 class Mapped:
@@ -63,9 +75,8 @@ class Mapped:
         """What the function makes of batches, checked. Raises ``InvalidArgument``, and what the function raises."""
         import pyarrow as pa
         from pyspark import cloudpickle
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        expected = to_arrow_schema(self._schema, timezone="UTC")
+        expected = _expected(self._schema)
         with annotated():
             made: Any = cloudpickle.loads(self._pickled)(found)
             if isinstance(made, pa.RecordBatch) or not hasattr(made, "__iter__"):
@@ -74,6 +85,14 @@ class Mapped:
                 if not isinstance(batch, pa.RecordBatch):
                     raise _wrong(f"the function gave {type(batch).__name__}, not a pyarrow.RecordBatch")
                 yield _checked(batch, expected)
+
+
+def _expected(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Before 4.2 timestamps are of UTC unless told otherwise; since then it has to be said.
+    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **told)
 
 
 def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:

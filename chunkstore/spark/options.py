@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, TypeAlias
@@ -18,14 +18,14 @@ from typing import Final, TypeAlias
 from chunkstore.config import GIB, MIB
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
+from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
 from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.runs import Sizing
 
 __all__ = [
     "EARLIEST",
     "LATEST",
-    "LEDGER_COLUMNS",
     "OPTIONS",
-    "SEGMENT_COLUMNS",
     "STREAM_OPTIONS",
     "Positions",
     "ReadOptions",
@@ -48,21 +48,33 @@ _BOTH: Final = (
     "minPartitions",
     "maxBytesPerPartition",
     "startingOffsets",
+    "startingTimestamp",
     "failOnDataLoss",
+    "valueFormat",
+    "valueSchema",
+    "mode",
 )
-OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
-"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
+OPTIONS: Final = (
+    *_BOTH,
+    "metadata",
+    "endingOffsets",
+    "endingTimestamp",
+    "lsnAsOf",
+    "timestampAsOf",
+    "pushdown",
+    "pinS",
+    "mapFunction",
+    "lakeOffsets",
+)
+"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along, ``lakeOffsets`` what ``lake`` and ``to_parquet`` do."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Kafka's numbers for the two ends."""
 Positions: TypeAlias = int | Mapping[str, int]
 """An offset for all segments, or for each by name; ``EARLIEST`` and ``LATEST`` among them."""
-SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINARY"}
-"""The columns of raw segments and their Spark types, in order."""
-LEDGER_COLUMNS: Final = {"topic": "STRING", "ledger": "LONG", "entry": "LONG", "payload": "BINARY"}
-"""The columns of offloaded ledgers and their Spark types, in order."""
 _PARTITIONS_MAX = 100_000
+_PIN_S_MAX = 30 * 86_400
 _LEDGER_MAX = _BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
@@ -71,7 +83,9 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
-    ``lines``. ``trigger_*``: bytes and rows of a micro-batch, None without a limit."""
+    ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
+    micro-batch, None without a limit. ``json``: a value is an object, of which ``value_schema`` says more (None: the user's schema does);
+    ``columns`` are then as given, or none. ``pin_s``: how long a pin keeps what was planned."""
 
     path: str
     container: str
@@ -87,6 +101,8 @@ class ReadOptions:
     partition_bytes: int | None = None
     starting: Positions = EARLIEST
     ending: Positions = LATEST
+    starting_ms: int | None = None
+    ending_ms: int | None = None
     fail_on_data_loss: bool = True
     as_of_lsn: int | None = None
     as_of_ms: int | None = None
@@ -95,6 +111,22 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
+    lake_offsets: str | None = None
+    json: bool = False
+    value_schema: str | None = None
+    fail_fast: bool = False
+    pushdown: bool = False
+    pin_s: int | None = None
+
+    @property
+    def sizing(self) -> Sizing:
+        """How large partitions are."""
+        return Sizing(self.min_partitions, self.partition_bytes)
+
+    @property
+    def line_bytes_max(self) -> int:
+        """The longest line; 0 where rows are no lines."""
+        return self.record_bytes_max if self.lines else 0
 
     @property
     def reads_topics(self) -> bool:
@@ -106,7 +138,14 @@ class ReadOptions:
         """Every column this read could have, with its Spark type."""
         if self.metadata is not None:
             return TABLES[self.metadata].columns
-        return LEDGER_COLUMNS if self.reads_topics else SEGMENT_COLUMNS
+        return {**LEDGER_COLUMNS, **LEDGER_EXTRAS} if self.reads_topics else {**SEGMENT_COLUMNS, **SEGMENT_EXTRAS}
+
+    def no_column(self, name: str, argument: str) -> InvalidArgument:
+        """What refuses a column: what there is, or why there is none."""
+        why = ABSENT[self.reads_topics].get(name, "") if self.metadata is None else ""
+        kind = "ledgers" if self.reads_topics else "raw segments"
+        text = f"{kind} have no column {name!r}: {why}" if why else f"no column {name!r} here"
+        return InvalidArgument(f"{text}; the columns are {', '.join(self.known_columns)}", argument=argument)
 
 
 def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -167,18 +206,14 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
     metadata = _metadata(values)
     if metadata is None:
         _check_choice(values, stream=stream)
-    reads_topics = not {"topic", "topicsPattern"}.isdisjoint(values)
-    columns: Mapping[str, str] = LEDGER_COLUMNS if reads_topics else SEGMENT_COLUMNS
-    if metadata is not None:
-        columns = TABLES[metadata].columns
     starting = _positions(values, "startingOffsets", LATEST if stream else EARLIEST, segments)
-    return ReadOptions(
+    options = ReadOptions(
         path=path,
         container=container,
         segments=segments,
         topic=values.get("topic"),
         ledgers=_ledgers(values),
-        columns=_columns(values, columns),
+        columns=(),
         min_partitions=_whole(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
@@ -187,15 +222,25 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         partition_bytes=_whole(values, "maxBytesPerPartition", 1, _BYTES_MAX),
         starting=starting,
         ending=_positions(values, "endingOffsets", LATEST, segments),
+        starting_ms=_moment(values, "startingTimestamp"),
+        ending_ms=_moment(values, "endingTimestamp"),
         fail_on_data_loss=_one_of(values, "failOnDataLoss", ("true", "false")) == "true",
         as_of_lsn=_whole(values, "lsnAsOf", 1, _BYTES_MAX),
-        as_of_ms=_moment(values),
+        as_of_ms=_moment(values, "timestampAsOf"),
         function=values.get("mapFunction"),
         trigger_bytes=_whole(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
         trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
+        json=_one_of(values, "valueFormat", ("binary", "json")) == "json",
+        value_schema=values.get("valueSchema"),
+        fail_fast=_one_of(values, "mode", ("permissive", "failfast")) == "failfast",
+        lake_offsets=values.get("lakeOffsets"),
+        pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
+        pin_s=_whole(values, "pinS", 1, _PIN_S_MAX),
     )
+    _check_moments(options)
+    return replace(options, columns=_columns(values, options))
 
 
 _CHOICES: Final = ("segments", "segmentsPattern", "topic", "topicsPattern")
@@ -229,7 +274,15 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     if "ledgers" in values and stream:
         raise InvalidArgument("option 'ledgers' is for batch reads", argument="ledgers")
     if not {"topic", "topicsPattern"}.isdisjoint(values):
-        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
+        for name in ("startingTimestamp", "endingTimestamp"):
+            if name in values:
+                raise InvalidArgument(
+                    f"option {name!r} is for raw segments: a topic is read in the order in which it was offloaded, and by ledgers; "
+                    "choose with option 'ledgers', or by column timestamp",
+                    argument=name,
+                )
+        batch = stream is False and "lakeOffsets" not in values
+        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if batch else ())):
             if name in values:
                 raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
         if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):
@@ -238,6 +291,18 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
             )
     if "maxRecordBytes" in values and values.get("framing", "").lower() != "lines":
         raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
+    if values.get("valueFormat", "").strip().lower() == "json":
+        if not ({"topic", "topicsPattern"} & set(values)) and values.get("framing", "").strip().lower() != "lines":
+            raise InvalidArgument(
+                "option 'valueFormat' json needs framing=lines: a line is an object", argument="framing"
+            )
+    else:
+        for name in ("valueSchema", "mode"):
+            if name in values:
+                raise InvalidArgument(f"option {name!r} needs valueFormat=json", argument=name)
+    for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if one in values and other in values:
+            raise InvalidArgument(f"give option {one!r} or {other!r}, not both", argument=other)
     _check_pairs(values)
 
 
@@ -246,6 +311,13 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument("option 'topic' is empty", argument="topic")
     if "ledgers" in values and "topic" not in values:
         raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
+    for past in ("lsnAsOf", "timestampAsOf"):
+        if "pinS" in values and past in values:
+            text = f"options 'pinS' and {past!r} exclude each other: only the present can be pinned (a pin that is there keeps its past)"
+            raise InvalidArgument(text, argument="pinS")
+    if "mapFunction" in values and values.get("pushdown", "").strip().lower() == "true":
+        text = "option 'pushdown' says nothing about map_batches, whose filters are on what the function makes"
+        raise InvalidArgument(text, argument="pushdown")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 
@@ -312,10 +384,10 @@ def _is_position(value: object, least: int) -> bool:
     return type(value) is int and least <= value <= _BYTES_MAX
 
 
-def _moment(values: Mapping[str, str]) -> int | None:
+def _moment(values: Mapping[str, str], name: str) -> int | None:
     """Milliseconds since 1970: as such, or ISO 8601 with a time zone."""
-    text = values.get("timestampAsOf", "").strip()
-    if "timestampAsOf" not in values:
+    text = values.get(name, "").strip()
+    if name not in values:
         return None
     if _WHOLE.fullmatch(text):
         return int(text)
@@ -326,9 +398,9 @@ def _moment(values: Mapping[str, str]) -> int | None:
     except (ValueError, OverflowError):
         pass
     raise InvalidArgument(
-        "option 'timestampAsOf' is milliseconds since 1970, or a time with its zone such as "
+        f"option {name!r} is milliseconds since 1970, or a time with its zone such as "
         f"2026-11-20T08:00:00+00:00; not {text!r}",
-        argument="timestampAsOf",
+        argument=name,
     )
 
 
@@ -383,14 +455,22 @@ def _ledgers(values: Mapping[str, str]) -> tuple[int, ...] | None:
     return tuple(ledgers)
 
 
-def _columns(values: Mapping[str, str], known: Mapping[str, str]) -> tuple[str, ...]:
+def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]:
     if "columns" not in values:
-        return tuple(known)
+        if options.json or options.metadata is not None:
+            return () if options.json else tuple(options.known_columns)
+        return tuple(LEDGER_COLUMNS if options.reads_topics else SEGMENT_COLUMNS)
     columns: list[str] = []
     for item in _items(values, "columns"):
-        if not isinstance(item, str) or item not in known:
-            raise InvalidArgument(f"no column {item!r} here; the columns are {', '.join(known)}", argument="columns")
+        if not isinstance(item, str) or not (options.json or item in options.known_columns):
+            raise options.no_column(str(item), "columns")
         columns.append(item)
     if not columns:
         raise InvalidArgument("option 'columns' names no column", argument="columns")
     return tuple(columns)
+
+
+def _check_moments(options: ReadOptions) -> None:
+    start, stop = options.starting_ms, options.ending_ms
+    if start is not None and stop is not None and stop < start:
+        raise InvalidArgument("option 'endingTimestamp' lies before 'startingTimestamp'", argument="endingTimestamp")

@@ -13,28 +13,32 @@ Assumes: nobody changes the checkpoint, and history is not cut off between plann
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from chunkstore import runtime
 from chunkstore.asker import Asker
 from chunkstore.assembly import open_asker, open_replica
-from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
+from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, RolledBack
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import ReadTask
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.progress_pins import ProgressPins
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
 
-__all__ = ["Follower", "Stream"]
+__all__ = ["Follower", "Stream", "tasks_between"]
 
 _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
 """Spark asks again at once where there is nothing new; so often is the journal looked at then."""
+_MOVE_S: Final = 45.0
+"""A pin is not moved sooner again: a move is two requests, whose answers stay for a day (protocol 3.19). An owner behind a network
+looks each second for a minute."""
 _MOVE_AGAIN_S: Final = 120.0
 """An owner that did not answer is not waited for again before that."""
 _CONSUMER_BYTES: Final = 8
@@ -84,9 +88,11 @@ class Stream:
         self._latest: StreamOffset | None = None
         self._quiet: tuple[int, dict[str, Any]] | None = None
         """Up to which record of history there was nothing new behind an offset."""
-        self._pinned = self._planned = False
+        self._pinned = self._lasts = self._planned = False
         self._born = ""
         self._moves_at_s = 0.0
+        self._reached: StreamOffset | None = None
+        """Where the pin goes yet."""
 
     # ---- what Spark asks
 
@@ -144,17 +150,25 @@ class Stream:
             return self._follower.tasks(replica, first, last)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All before ``end`` has been dealt with: the pin goes there. Raises ``Damaged`` of what is no offset."""
-        if not self._options.pin_progress or runtime.monotonic_s() < self._moves_at_s:
-            return
+        """All before ``end`` has been dealt with: the pin goes there, by and by. Raises ``Damaged`` of what is no offset."""
+        if self._options.pin_progress:
+            self._reached, self._planned = StreamOffset.from_json(end), True
+            if runtime.monotonic_s() >= self._moves_at_s:
+                self._move(self._reached)
+
+    def _move(self, reached: StreamOffset) -> None:
         with self._working() as replica:
-            reached = StreamOffset.from_json(end)
             replica.refresh()
-            if not self._pins(reached).move(self._follower.pinned(replica, reached)):
-                self._moves_at_s = runtime.monotonic_s() + _MOVE_AGAIN_S
+            moved = self._pins(reached).move(self._follower.pinned(replica, reached))
+        self._reached = None
+        self._moves_at_s = runtime.monotonic_s() + (_MOVE_S if moved else _MOVE_AGAIN_S)
 
     def close(self) -> None:
-        """Release everything; a stream that never planned a batch gives up its pin. Raises nothing. Safe to repeat."""
+        """Release everything. The pin goes where it is to go yet, or is given up by a stream that never planned a batch. Raises nothing.
+        Safe to repeat."""
+        if self._open is not None and self._reached is not None:
+            with suppress(ChunkstoreError):
+                self._move(self._reached)
         if self._born and self._pinned and not self._planned and self._open is not None:
             ProgressPins(self._asker(), self._born).drop()
         self._release()
@@ -214,11 +228,33 @@ class Stream:
         return ProgressPins(self._asker(), offset.consumer or self._born)
 
     def _require_pin(self, replica: Replica, start: StreamOffset) -> None:
-        if self._options.pin_progress and not self._pinned:
-            self._pins(start).require(self._follower.pinned(replica, start))
-            self._pinned = True
+        """A lasting one where the checkpoint has the consumer's name: of a query that goes on, or once Spark plans from an offset."""
+        lasting = self._planned or not self._born
+        if self._options.pin_progress and (not self._pinned or (lasting and not self._lasts)):
+            self._pins(start).require(self._follower.pinned(replica, start), lasting=lasting)
+            self._pinned, self._lasts = True, lasting
 
 
 def _stamped(offset: StreamOffset, replica: Replica) -> StreamOffset:
     """With a point of history that has all of it."""
     return offset._replace(container=replica.uuid.hex(), epoch=replica.epoch, lsn=replica.lsn)
+
+
+def tasks_between(options: ReadOptions, given: str) -> list[ReadTask]:
+    """What a batch reads that a lake has planned: ``given`` is JSON of where it starts, and of where it ends, or null: what is there now.
+
+    Raises ``InvalidArgument`` (it is none) and as ``Stream.latest`` and ``Stream.tasks``."""
+    try:
+        start, end = json.loads(given)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidArgument(
+            "option 'lakeOffsets' is what lake and to_parquet make", argument="lakeOffsets"
+        ) from error
+    stream = Stream(options)
+    try:
+        if end is None:
+            stream.freeze()
+            end = stream.latest(start, Limit())
+        return stream.tasks(start, end)
+    finally:
+        stream.close()

@@ -10,11 +10,13 @@ from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTrunc
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
+from chunkstore.spark.chunk_times import begin_since
 from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_lines
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
-from chunkstore.spark.plan import ROW_BYTES, ReadTask, plan_ranges
+from chunkstore.spark.plan import plan_ranges
 from chunkstore.spark.positions import Reached, StreamOffset
 from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
+from chunkstore.spark.runs import ROW_BYTES, ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
 __all__ = ["SegmentFollower"]
@@ -130,7 +132,12 @@ class SegmentFollower:
         return end, passed
 
     def _first(self, replica: Replica, info: SegmentInfo) -> int:
-        """``startingOffsets`` in this segment. What is latest of lines is behind the last finished one."""
+        """``startingOffsets`` or ``startingTimestamp`` in this segment. What is latest of lines is behind the last finished one."""
+        since_ms = self._options.starting_ms
+        if since_ms is not None:
+            found = begin_since(replica, info, since_ms, self._options.line_bytes_max)
+            if found is not None:
+                return found
         starting, clip = self._options.starting, not self._options.fail_on_data_loss
         at = position_in(info, starting, "startingOffsets", EARLIEST, clip=clip)
         said = starting if isinstance(starting, int) else starting.get(info.name, EARLIEST)

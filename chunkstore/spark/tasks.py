@@ -5,18 +5,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.metadata_tables import TableTask
-from chunkstore.spark.plan import ReadTask
+from chunkstore.spark.runs import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Partition", "read_partition"]
+__all__ = ["Partition", "Step", "read_partition", "settle_process"]
+
+
+class Step(Protocol):
+    """What makes other batches of a task's, on the executor; it travels with the reader."""
+
+    def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Called once for each task."""
 
 
 class Partition(InputPartition):
@@ -28,7 +34,7 @@ class Partition(InputPartition):
 
 
 @cache
-def _settle_process() -> None:
+def settle_process() -> None:
     """Once in an executor's Python process: take what is loaded by now out of the garbage collector's sight.
 
     Spark's workers collect garbage after every task; going through all that pandas, pyarrow and the like keep for good took
@@ -39,19 +45,26 @@ def _settle_process() -> None:
 
 
 def read_partition(
-    partition: InputPartition, columns: Sequence[tuple[str, bool]], mapped: Mapped | None
+    partition: InputPartition, columns: Sequence[tuple[str, bool]], steps: Sequence[Step]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task as Arrow batches, or what a function makes of them. Raises as ``read_task`` and ``Mapped.batches``."""
+    """The rows of one task as Arrow batches, and what the steps make of them, one after the other. Raises as ``read_task`` and their
+    ``batches``."""
     if not isinstance(partition, Partition):
         return iter(())  # Spark asks for one nameless partition where there are none
     from chunkstore.spark.batches import Column, read_task
     from chunkstore.spark.tables import table_batches
 
-    _settle_process()
+    settle_process()
     task = partition.task
-    found = (
-        table_batches(task, columns)
-        if isinstance(task, TableTask)
-        else read_task(task, [Column(*column) for column in columns])
-    )
-    return found if mapped is None else mapped.batches(found)
+    if isinstance(task, TableTask):
+        found = table_batches(task, columns)
+    else:
+        parse = None
+        if steps:
+            from chunkstore.spark.json_rows import JsonRows  # others do not pay for it
+
+            parse = next((step.of_lines for step in steps if isinstance(step, JsonRows)), None)
+        found = read_task(task, [Column(*column) for column in columns], parse=parse)
+    for step in steps:
+        found = step.batches(found)
+    return found

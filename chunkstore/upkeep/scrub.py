@@ -56,13 +56,19 @@ __all__ = [
     "SAVE_S",
     "STEP_BYTES",
     "ScrubFinding",
+    "ScrubPart",
+    "ScrubPlan",
     "ScrubReport",
     "ScrubStep",
     "check_limits",
+    "faults_of",
+    "finding_of",
     "no_copies",
+    "plan_step",
     "save_mark",
     "scrub",
     "scrub_step",
+    "unreachable",
 ]
 
 STEP_BYTES: Final = 8 * MIB
@@ -123,7 +129,7 @@ class ScrubReport(NamedTuple):
         return all(finding.repaired or finding.severity != "damage" for finding in self.findings)
 
 
-class _Part(NamedTuple):
+class ScrubPart(NamedTuple):
     """Bytes ``[low, high)`` of a chunk, whole blocks, whose first byte lies at ``offset`` of the segment."""
 
     segment: SegmentRecord
@@ -136,8 +142,10 @@ class _Part(NamedTuple):
     borders: Borders | None
 
 
-class _Plan(NamedTuple):
-    parts: list[_Part]
+class ScrubPlan(NamedTuple):
+    """What is to be read next, what the rows themselves show, and where it goes on."""
+
+    parts: list[ScrubPart]
     findings: list[ScrubFinding]
     position: ScrubPosition
 
@@ -222,22 +230,21 @@ def scrub_step(
     ``DeadlineExceeded``, ``StorageUnavailable``, and with a ``copy`` the errors of commits. Retry: safe.
     """
     epoch = container.serving(container.deadline()).epoch
-    plan = context.look(partial(_plan, context.names, epoch, position, bytes_max))
-    calls = [partial(_faults_of, context, part) for part in plan.parts]
+    plan = context.look(partial(plan_step, context.names, epoch, position, bytes_max))
+    calls = [partial(faults_of, context.storage, part) for part in plan.parts]
     with container.bounded(container.deadline()):
         found = context.pool.run_all(calls) if container.remote and calls else [call() for call in calls]
     findings, repaired, position = list(plan.findings), 0, plan.position
     for part, faults in zip(plan.parts, found, strict=True):
         if isinstance(faults, RootUnavailable):
             # Nothing is known to be wrong with what lies there, and the rest is looked at.
-            what = Finding(ROOTS, "warning", part.segment.name, part.name, part.name, 0, faults.message)
-            findings.append(ScrubFinding(*what, part.offset + part.low, part.offset + part.high, False))
+            findings.append(unreachable(part, faults))
             continue
         if not faults or not is_still_wanted(context, part.segment, part.identity, part.offset + part.high):
             continue
         refusal = None if copy is None else _repair(container, context, copy, part)
         repaired += refusal == ""
-        findings += (_of_fault(part, fault, refusal) for fault in faults)
+        findings += (finding_of(part, fault, refusal) for fault in faults)
         if faults[-1].high > part.high:
             # The last part, and all to the end of its chunk has been told.
             position = position._replace(offset=part.offset + faults[-1].high)
@@ -246,9 +253,20 @@ def scrub_step(
     return ScrubStep(chunks, size_bytes, tuple(findings), repaired, position)
 
 
-def _plan(names: ContainerNames, epoch: int, position: ScrubPosition, bytes_max: int, view: MetadataView) -> _Plan:
-    """What the next step reads. From one view, which is not needed any more then."""
-    plan = _Plan([], [], BEGINNING)
+def plan_step(
+    names: ContainerNames,
+    epoch: int,
+    position: ScrubPosition,
+    bytes_max: int,
+    view: MetadataView,
+    *,
+    parts_max: int | None = None,
+    takes: Callable[[str], bool] = lambda _: True,
+) -> ScrubPlan:
+    """What the next step reads, of the segments that ``takes`` says. From one view, which is not needed any more then.
+
+    ``epoch``: chunks that it has made may still grow, and are left out. At ``BEGINNING`` the plan's position says that this is all."""
+    plan = ScrubPlan([], [], BEGINNING)
     size_bytes = 0
     start = max(VISIBLE_SEGMENTS, SEGMENT + position.segment.encode())
     for count, (key, raw) in enumerate(view.scan(start, bytes((SEGMENT[0] + 1,)))):
@@ -256,13 +274,15 @@ def _plan(names: ContainerNames, epoch: int, position: ScrubPosition, bytes_max:
         if count == _SEGMENTS_MAX:
             # Its bytes are still to be looked at; those before it have been.
             return plan._replace(position=ScrubPosition(name, 0))
+        if not takes(name):
+            continue
         try:
             segment = decode_segment(name, raw)
             begin = position.offset if name == position.segment else 0
             for part in _parts(view, names, segment, max(begin, segment.start_offset), epoch, bytes_max - size_bytes):
                 plan.parts.append(part)
                 size_bytes += part.high - part.low
-                if size_bytes >= bytes_max or len(plan.parts) == _PARTS_MAX:
+                if size_bytes >= bytes_max or len(plan.parts) == (parts_max or _PARTS_MAX):
                     return plan._replace(position=ScrubPosition(name, part.offset + part.high))
         except Damaged as error:
             view.audit()  # a cache that does not hold what was written is no finding
@@ -272,7 +292,7 @@ def _plan(names: ContainerNames, epoch: int, position: ScrubPosition, bytes_max:
 
 def _parts(
     view: MetadataView, names: ContainerNames, segment: SegmentRecord, offset: int, epoch: int, bytes_max: int
-) -> Iterator[_Part]:
+) -> Iterator[ScrubPart]:
     """The parts of a segment from ``offset`` on, about ``bytes_max`` bytes of them. Raises ``Damaged`` where its list is broken."""
     if offset >= segment.length:
         return
@@ -296,24 +316,24 @@ def _parts(
             view, identity, record, 0, record.length
         )
         low, high = (borders.at[0], borders.at[-1]) if borders is not None else (0, record.length)
-        yield _Part(segment, identity, names.object_of(identity, record), begin, record.length, low, high, borders)
+        yield ScrubPart(segment, identity, names.object_of(identity, record), begin, record.length, low, high, borders)
         bytes_max -= high - low
         begin += record.length
         offset = max(offset, begin)
         identity = record.next
 
 
-def _faults_of(context: ReadContext, part: _Part) -> list[Fault] | RootUnavailable:
+def faults_of(storage: ChunkStorage, part: ScrubPart) -> list[Fault] | RootUnavailable:
     """The faults of a part; what lies side by side is one. An error: its root cannot be read."""
     try:
-        return _joint_faults(context, part)
+        return _joint_faults(storage, part)
     except RootUnavailable as error:
         return error
 
 
-def _joint_faults(context: ReadContext, part: _Part) -> list[Fault]:
+def _joint_faults(storage: ChunkStorage, part: ScrubPart) -> list[Fault]:
     joint = list[Fault]()
-    for fault in chunk_faults(context.storage, part.name, part.low, part.length, part.borders):
+    for fault in chunk_faults(storage, part.name, part.low, part.length, part.borders):
         if joint and joint[-1].high == fault.low:
             joint[-1] = joint[-1]._replace(high=fault.high)
         else:
@@ -321,7 +341,8 @@ def _joint_faults(context: ReadContext, part: _Part) -> list[Fault]:
     return joint
 
 
-def _of_fault(part: _Part, fault: Fault, refusal: str | None) -> ScrubFinding:
+def finding_of(part: ScrubPart, fault: Fault, refusal: str | None = None) -> ScrubFinding:
+    """What a fault says about the segment. ``refusal``: why it was not repaired; empty: it was."""
     name = part.name
     start, stop = max(part.segment.start_offset, part.offset + fault.low), part.offset + fault.high
     message = f"{fault.message}: bytes [{start}, {stop}) of the segment"
@@ -331,6 +352,12 @@ def _of_fault(part: _Part, fault: Fault, refusal: str | None) -> ScrubFinding:
     return ScrubFinding(*found, start, stop, refusal == "")
 
 
+def unreachable(part: ScrubPart, error: RootUnavailable) -> ScrubFinding:
+    """What is said of a part whose root cannot be read."""
+    what = Finding(ROOTS, "warning", part.segment.name, part.name, part.name, 0, error.message)
+    return ScrubFinding(*what, part.offset + part.low, part.offset + part.high, False)
+
+
 # ---- repairing
 
 
@@ -338,7 +365,7 @@ class _NowhereSound(Exception):
     """A block that neither side has."""
 
 
-def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: _Part) -> str:
+def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: ScrubPart) -> str:
     """Replace the part's chunk by new ones with the bytes that its record says; why not, or nothing where that is done."""
     names, storage = context.names, container.storage
     # A backup has copies of foreign chunks, too, under the names that chunks of ours would have.

@@ -249,7 +249,7 @@ def test_a_damaged_list_is_a_finding(world: World) -> None:
                 yield key, (b"\x93\x07" if key == b"Sb" else value)
 
     with store._context.store().view() as view:
-        plan = scrubbing._plan(store._context.names, store.epoch, BEGINNING, 1 << 40, Lying(view))  # type: ignore[arg-type]
+        plan = scrubbing.plan_step(store._context.names, store.epoch, BEGINNING, 1 << 40, Lying(view))  # type: ignore[arg-type]
     assert [(item.invariant, item.segment) for item in plan.findings] == [(14, "b")]
     assert {part.segment.name for part in plan.parts} == {"a", "c"} and plan.position == BEGINNING
 

@@ -143,7 +143,7 @@ BACKUP_MUTANTS: Final = (
         "restore-unread-copies",
         "what a restore that died has copied is believed, whatever is in it",
         Patch(
-            f"{_BRING}:find_copied",
+            f"{_BRING}:_find_copied",
             "_windows(place, _Pieces(place, ids), segment, chunk)",
             "_windows(place, _Pieces(place, ids), segment, chunk._replace(borders=None))",
         ),
@@ -162,7 +162,7 @@ BACKUP_MUTANTS: Final = (
     _mutant(
         "restore-before-chunks",
         "the first record counts before the chunks that it speaks of are durable",
-        Patch(f"{_BRING}:copy_chunk", "storage.sync((handle.name,))", "pass"),
+        Patch(f"{_BRING}:_copy_chunk", "storage.sync((handle.name,))", "pass"),
         kinds=POSIX,
         needs=("power_cut",),
         tests=("tests/backup_restore/test_founding.py",),

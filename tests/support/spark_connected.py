@@ -44,7 +44,17 @@ def _read(spark: Any, root: str) -> dict[str, object]:
             error = original_error(caught)
             told[name] = None if error is None else [type(error).__name__, error.to_fields()]
     told["foreach"] = _refused(spark, root)
+    told["jobs"] = _jobs(spark, root)
     return told
+
+
+def _jobs(spark: Any, root: str) -> object:
+    """What a scrub finds, and how much a copy of what is sound has."""
+    from chunkstore.spark import jobs
+
+    found = jobs.scrub(spark, root).where("state <> 'ok'").collect()
+    copied = jobs.copy(spark, root, f"{root}-copy", segments=["orders"], no_pin=True).collect()
+    return [[row.segment for row in found], [[row.size_bytes, row.tasks > 0] for row in copied]]
 
 
 def _refused(spark: Any, root: str) -> object:

@@ -1,0 +1,110 @@
+"""A lake's frame against parquet alone: the same rows, 95 % of them in files, and the rest in the container behind.
+
+``python -m benchmarks.bench_spark_lake [--dir DIR] [--quick]``; needs Java 17 or newer and the extra ``spark``. Every round runs every case
+once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round. ``parquet`` reads files that
+``to_parquet`` made of all rows, with the options of a lake but for the pages' CRCs. The session is ``local[2]`` with 1 GiB for the JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import chunkstore
+from benchmarks.harness import Report, median, scratch, time_s
+from chunkstore.config import KIB, MIB
+from chunkstore.pulsar import OffloadWriter
+from chunkstore.spark import lake
+from chunkstore.spark.jobs import to_parquet
+from tests.support.spark import missing, start_session
+
+__all__ = ["main"]
+
+TOPIC = "public/default/persistent/bench"
+ENTRY_BYTES = 1 * KIB
+LEDGERS = 20
+"""The last one is not in the files."""
+TARGET = 0.85
+
+
+def append(store: chunkstore.ChunkedSegmentStorage, first: int, stop: int, count: int) -> None:
+    """Ledgers of ``count`` entries."""
+    pool = os.urandom(8 * MIB)
+    at = [number * 7919 % (len(pool) - ENTRY_BYTES) for number in range(count)]
+    payloads = pa.array([pool[begin : begin + ENTRY_BYTES] for begin in at], pa.binary())
+    with OffloadWriter(store, TOPIC, segment_bytes_max=1024 * MIB, block_bytes=8 * MIB) as writer:
+        for ledger in range(first, stop):
+            writer.append_batch(ledger, 0, payloads)
+            writer.complete()
+
+
+def measure(report: Report, spark: Any, path: Path, total: int, rounds: int) -> None:
+    """Build both, and run the cases; every one must see all the rows."""
+    count = total // LEDGERS // ENTRY_BYTES
+    root = f"file://{path}/root"
+    options: dict[str, Any] = {"path": f"file://{path}/lakes", "topic": TOPIC}
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)) as store:
+        append(store, 0, LEDGERS - 1, count)
+        began = time_s()
+        to_parquet(spark, root, name="most", **options)
+        took = time_s() - began
+        report.add("Spark writes a lake's files", total * (LEDGERS - 1) / LEDGERS / MIB / took, "MiB/s")
+        append(store, LEDGERS - 1, LEDGERS, count)
+        to_parquet(spark, root, name="all", **options)
+    files = sorted(str(file) for file in (path / "lakes" / "all").rglob("*.parquet"))
+
+    def asked(frame: Any) -> Any:
+        return frame.selectExpr("count(entry)", "sum(length(payload))").first()
+
+    cases: dict[str, Callable[[], Any]] = {
+        "parquet": lambda: asked(spark.read.schema(schema).parquet(*files)),
+        "95 % in files": lambda: asked(lake(spark, "most", root)),
+        "all in files": lambda: asked(lake(spark, "all", root)),
+        "container": lambda: asked(spark.read.format("chunkstore").option("topic", TOPIC).load(root)),
+    }
+    schema = lake(spark, "all", root).schema
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name in random.Random(number).sample(list(cases), len(cases)):
+            began = time_s()
+            found = tuple(cases[name]())
+            if number:  # the first round warms the JVM up
+                times[name].append(time_s() - began)
+            assert found == (LEDGERS * count, LEDGERS * count * ENTRY_BYTES), f"{name}: {found}"
+    for name in list(cases)[1:]:
+        ratios = [peer / own for peer, own in zip(times["parquet"], times[name], strict=True)]
+        own, peer = median(times[name]), median(times["parquet"])
+        report.add(
+            f"Spark reads a lake, {name}, speed to parquet's",
+            median(ratios),
+            "ratio",
+            at_least=TARGET if name == "95 % in files" else None,
+            detail=f"{total / own / 1e6:.0f} MB/s, parquet {total / peer / 1e6:.0f} MB/s",
+        )
+
+
+def main() -> None:
+    """Run all and save ``results/spark-lake.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", help="a directory on the disk to measure")
+    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
+    options = parser.parse_args()
+    if missing():
+        print(f"spark lake: not measured; {missing()}")
+        return
+    report = Report("spark-lake-quick" if options.quick else "spark-lake")
+    with scratch(options.dir) as path:
+        spark = start_session(path, java_options="-XX:+UseParallelGC")
+        measure(report, spark, path, (160 if options.quick else 1280) * MIB, 3 if options.quick else 7)
+        spark.stop()
+    report.save()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,441 @@
+"""``jobs.offload``: files, or the rows of a frame, as ledgers of a topic (PIP-76 offload segments); executors write them.
+
+Promises: as of the sink with ``as=ledger``, whose tasks and commit these are: bytes are the offload writer's, a part appears whole in one
+commit with the row that says so, and the owner is asked. Files go in parts of some GiB, each a commit: a job that was killed goes on
+behind the last part that is there, and one that is run again does nothing. What nobody committed the sweep takes.
+* ``lines``: each file is a ledger, each of its lines an entry, in the order of the files' names; ``files``: all files are one ledger, each
+  an entry.
+* A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions.
+Executors read the files themselves, by pyarrow: ``file``, ``s3``, ``hdfs`` and ``gs`` URLs, and paths. Leaves out: files that change
+meanwhile (refused by their length), several tasks for one file.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from chunkstore import runtime
+from chunkstore.config import MIB
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.spark.chunks_out import WritePlan, write_task
+from chunkstore.spark.committing import Job, commit_job, give_up, was_done
+from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
+from chunkstore.spark.ledgers_out import Offloaded
+from chunkstore.spark.owners import AskerDoor
+from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SCHEMA", "OffloadedPart", "SourceFile", "find_files", "offload", "offload_files"]
+
+_LOG: Final = logging.getLogger("chunkstore.spark")
+SCHEMA: Final = "part long, state string, files long, first_ledger long, last_ledger long, entries long, size_bytes long, segments long"
+_PART_BYTES: Final = 16 << 30
+_TASK_BYTES: Final = 256 * MIB
+_READ_BYTES: Final = 8 * MIB
+_FILE_BYTES_MAX: Final = 128 * MIB
+"""An entry's limit."""
+_TTL_S: Final = 7 * 86_400.0
+_KINDS: Final = ("lines", "files")
+_NUMBER_MAX: Final = (1 << 63) - 1
+
+
+class SourceFile(NamedTuple):
+    """A file, as pyarrow opens it. ``modified_ns``: a label, 0 where there is none."""
+
+    url: str
+    size_bytes: int
+    modified_ns: int
+
+
+class OffloadedPart(NamedTuple):
+    """What one commit made visible. ``state``: done; before, where an earlier run has; planned, of a dry run, which knows no entries of
+    lines. ``size_bytes``: of the source. ``segments``: offload segments (planned: at least)."""
+
+    part: int
+    state: str
+    files: int
+    first_ledger: int | None
+    last_ledger: int | None
+    entries: int | None
+    size_bytes: int | None
+    segments: int | None
+
+
+class _Item(NamedTuple):
+    """A file, and where its entries go."""
+
+    file: SourceFile
+    ledger: int
+    entry: int
+
+
+class _Task(NamedTuple):
+    plan: WritePlan
+    kind: str
+    items: tuple[_Item, ...]
+
+
+class _Written(NamedTuple):
+    """What a task tells. ``entries``: that it wrote."""
+
+    outputs: tuple[Any, ...]
+    attempt: int
+    entries: int
+
+
+def offload(
+    spark: SparkSession,
+    source: DataFrame | str | Sequence[str],
+    root: str,
+    topic: str,
+    *,
+    container: str = "default",
+    entries: str = "lines",
+    ledger: int = 0,
+    order_by: str | None = None,
+    job: str | None = None,
+    chunk_bytes: int = 64 * MIB,
+    part_bytes: int = _PART_BYTES,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> DataFrame:
+    """Write files, or a frame's rows, to ledgers of ``topic``, from number ``ledger`` on. A frame with a row (``OffloadedPart``) for each
+    commit.
+
+    ``source``: paths and URLs of files and directories (``entries``: what an entry is, ``lines`` or ``files``), or a frame: with columns
+    ``ledger``, ``entry``, ``payload`` as the sink takes them, or with ``value`` (and no other column but ``order_by``), where each
+    partition that has rows becomes a ledger. ``order_by``: sort by that column; then ledgers and entries are in its order. ``chunk_bytes``:
+    of an offload segment; ``part_bytes``: of files that go into one commit. ``job``: the name under which the container remembers what is
+    done; of files it is made of their names, lengths and times, and of how they are to be written, unless it is given; a frame that has
+    none is written once more, or refused because its ledgers are there. ``dry_run``: how much there is; nothing is asked or written.
+
+    Each part is atomic and durable. Raises ``InvalidArgument``, ``Conflict`` (a ledger is there already; a file changed; somebody else
+    writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (nobody answered), ``StorageUnavailable`` (a file,
+    too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on behind the last part, with a ``job`` or files.
+    """
+    run = OnSpark(spark, f"chunkstore offload {topic}", progress)
+    given = {"path": root, "container": container, "as": "ledger", "topic": topic, "chunkBytes": str(chunk_bytes)}
+    options = parse_write_options(given, streaming=False)
+    if not isinstance(source, str | Sequence):
+        parts = [_offload_frame(source, options, ledger, order_by, job, dry_run=dry_run)]
+    else:
+        paths = [source] if isinstance(source, str) else list(source)
+        if order_by is not None:
+            raise InvalidArgument("files come in the order of their names; order_by is for frames", argument="order_by")
+        found = find_files(paths)
+        parts = offload_files(
+            run, found, options, kind=entries, ledger=ledger, job=job, part_bytes=part_bytes, width=run.width, dry_run=dry_run
+        )  # fmt: skip
+    return spark.createDataFrame(parts, SCHEMA)
+
+
+# ---- files
+
+
+def find_files(paths: Sequence[str]) -> list[SourceFile]:
+    """The files that these are, or that lie in them, in the order of their names. Hidden ones (``.`` and ``_`` in front) in directories are
+    left out. Raises ``InvalidArgument`` (there is none), ``StorageUnavailable``."""
+    found: dict[str, SourceFile] = {}
+    for path in paths:
+        with _foreign(path):
+            system, inner = _open_system(path)
+            info = system.get_file_info(inner)
+            several = info.type == pafs.FileType.Directory
+            items = system.get_file_info(pafs.FileSelector(inner, recursive=True)) if several else [info]
+            for item in items:
+                if item.type != pafs.FileType.File or (several and _is_hidden(item.path[len(inner) :])):
+                    continue
+                url = path if not several else path.rstrip("/") + item.path[len(inner.rstrip("/")) :]
+                found[url] = SourceFile(url, item.size, item.mtime_ns or 0)
+    if not found:
+        raise InvalidArgument(f"there is no file at {', '.join(paths) or 'no path'}", argument="source")
+    return [found[url] for url in sorted(found)]
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part[:1] in "._" for part in path.split("/") if part)
+
+
+def _open_system(url: str) -> tuple[pafs.FileSystem, str]:
+    if "://" in url:
+        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
+        return found
+    return pafs.LocalFileSystem(), url
+
+
+class _foreign:  # noqa: N801  (reads as a word)
+    """What pyarrow raises about a file becomes an error of ours."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, (OSError, pa.ArrowException)) and not isinstance(error, ChunkstoreError):
+            if isinstance(error, (FileNotFoundError, pa.ArrowInvalid)):
+                raise InvalidArgument(f"cannot open {self._url}: {error}", argument="source") from error
+            raise StorageUnavailable(f"cannot read {self._url}: {error}", object=self._url) from error
+
+
+def offload_files(
+    run: Runner,
+    files: Sequence[SourceFile],
+    options: WriteOptions,
+    *,
+    kind: str = "lines",
+    ledger: int = 0,
+    job: str | None = None,
+    part_bytes: int = _PART_BYTES,
+    width: int = 1,
+    dry_run: bool = False,
+) -> list[OffloadedPart]:
+    """As ``offload``, of files, by any runner, of which about ``width`` tasks run at one time."""
+    parts = _plan_parts(files, kind, ledger, part_bytes)
+    if dry_run:
+        return [_planned(number, kind, items, options.chunk_bytes) for number, items in enumerate(parts)]
+    application = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
+    done: list[OffloadedPart] = []
+    with AskerDoor(options, stream=False) as door:
+        for number, items in enumerate(parts):
+            if was_done(door, application, number):
+                done.append(_planned(number, kind, items, options.chunk_bytes)._replace(state="before", segments=None))
+                continue
+
+            def write(plan: WritePlan, items: Sequence[_Item] = items) -> list[_Written]:
+                sizes = [item.file.size_bytes for item in items]
+                groups = grouped(items, sizes, width, _TASK_BYTES)
+                tasks = [_Task(plan, kind, tuple(group)) for group, _ in groups]
+                return run(_write_files, tasks, [size for _, size in groups])
+
+            size_bytes = sum(item.file.size_bytes for item in items)
+            written = _commit(door, options, application, number, write)
+            done.append(_done(number, written, len(items), size_bytes))
+    return done
+
+
+def _plan_parts(files: Sequence[SourceFile], kind: str, ledger: int, part_bytes: int) -> list[list[_Item]]:
+    if kind not in _KINDS:
+        raise InvalidArgument(f"entries are lines or files, not {kind!r}", argument="entries")
+    if type(part_bytes) is not int or part_bytes < 1:
+        raise InvalidArgument(
+            f"part_bytes must be a number of bytes above 0, not {part_bytes!r}", argument="part_bytes"
+        )
+    _check_ledger(ledger)
+    items = []
+    for number, file in enumerate(files):
+        if kind == "files" and file.size_bytes > _FILE_BYTES_MAX:
+            text = f"{file.url} has {file.size_bytes} bytes; an entry has at most {_FILE_BYTES_MAX}: offload its lines"
+            raise InvalidArgument(text, argument="source")
+        items.append(_Item(file, ledger + number, 0) if kind == "lines" else _Item(file, ledger, number))
+    return [group for group, _ in grouped(items, [item.file.size_bytes for item in items], 0, part_bytes)]
+
+
+def _check_ledger(ledger: object) -> None:
+    if type(ledger) is not int or not 0 <= ledger <= _NUMBER_MAX - (1 << 32):
+        raise InvalidArgument(f"ledger must be a whole number from 0 on, not {ledger!r}", argument="ledger")
+
+
+def _name_of(files: Sequence[SourceFile], options: WriteOptions, kind: str, ledger: int, part_bytes: int) -> str:
+    """The same for the same files, written the same way."""
+    digest = blake2b(repr((options.target, kind, ledger, part_bytes)).encode(), digest_size=16)
+    for file in files:
+        digest.update(repr(tuple(file)).encode())
+    return f"offload {digest.hexdigest()}"
+
+
+def _planned(number: int, kind: str, items: Sequence[_Item], chunk_bytes: int) -> OffloadedPart:
+    size_bytes = sum(item.file.size_bytes for item in items)
+    entries = len(items) if kind == "files" else None
+    ends = items[0].ledger, items[-1].ledger
+    count = -(-size_bytes // chunk_bytes)
+    return OffloadedPart(number, "planned", len(items), ends[0], ends[1], entries, size_bytes, count)
+
+
+def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int | None) -> OffloadedPart:
+    outputs = [item for one in written for item in one.outputs if isinstance(item, Offloaded)]
+    ledgers = sorted(entries.ledger for item in outputs for entries in item.context.ranges)
+    first, last = (ledgers[0], ledgers[-1]) if ledgers else (None, None)
+    count = sum(one.entries for one in written)
+    return OffloadedPart(number, "done", files, first, last, count, size_bytes, len(outputs))
+
+
+def _commit(
+    door: AskerDoor,
+    options: WriteOptions,
+    application: str | None,
+    number: int,
+    write: Callable[[WritePlan], list[_Written]],
+) -> list[_Written]:
+    """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
+    known = runtime.token(16) if application is None else repr((application, number)).encode()
+    session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", _TTL_S)
+    try:
+        written = write(WritePlan(options, Columns(None, None, None), door.uuid, session_id))
+        outputs = tuple(one.outputs for one in written)
+        commit_job(door, application, number, Job(session_id, outputs, False, any(one.attempt for one in written)))
+    except BaseException:
+        _give_up(door, session_id)
+        raise
+    return written
+
+
+def _give_up(door: AskerDoor, session_id: int) -> None:
+    try:
+        give_up(door, session_id)
+    except ChunkstoreError as error:
+        text = f"session {session_id} could not be ended ({error.message}): the same job again finds it and goes on"
+        _LOG.warning(text)
+
+
+def _write_files(task: _Task, attempt: Attempt) -> _Written:
+    """On an executor. Raises as ``write_task``, and what reading a file raises."""
+    counted = _Counted(batch for item in task.items for batch in _entries_of(item, task.kind))
+    outputs = write_task(counted, task.plan, attempt.id)
+    return _Written(tuple(outputs), attempt.number, counted.rows)
+
+
+class _Counted:
+    """Batches, and how many rows they had."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
+
+
+def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
+    file, entry = item.file, item.entry
+    with _foreign(file.url):
+        system, inner = _open_system(file.url)
+        with system.open_input_stream(inner, compression=None) as stream:
+            payloads = (
+                _lines_of(stream, file) if kind == "lines" else iter([pa.array([_whole(stream, file)], pa.binary())])
+            )
+            for payload in payloads:
+                yield _batch(item.ledger, entry, payload)
+                entry += len(payload)
+
+
+def _whole(stream: Any, file: SourceFile) -> bytes:
+    data: bytes = stream.read(file.size_bytes + 1)
+    _check_size(file, len(data))
+    return data
+
+
+def _lines_of(stream: Any, file: SourceFile) -> Iterator[pa.Array]:
+    """The lines without their newlines, in arrays of what is read at one time. Raises ``Damaged``: one is longer than an entry may be."""
+    held, size_bytes = list[bytes](), 0
+    held_bytes = 0
+    while data := stream.read(_READ_BYTES):
+        size_bytes += len(data)
+        end = data.rfind(b"\n") + 1
+        if not end:
+            held.append(data)
+            held_bytes += len(data)
+            if held_bytes > _FILE_BYTES_MAX:
+                text = f"a line of more than {_FILE_BYTES_MAX} bytes"
+                raise Damaged(text, object=file.url, position=size_bytes - held_bytes)
+            continue
+        text_ = b"".join([*held, memoryview(data)[: end - 1]])
+        yield _split(text_)
+        held, held_bytes = ([data[end:]], len(data) - end) if end < len(data) else ([], 0)
+    if held:
+        yield _split(b"".join(held))
+    _check_size(file, size_bytes)
+
+
+def _split(text: bytes) -> pa.Array:
+    return pc.split_pattern(pa.array([text], pa.binary()), b"\n").values
+
+
+def _check_size(file: SourceFile, size_bytes: int) -> None:
+    if size_bytes != file.size_bytes:
+        remedy = "files must not change while they are offloaded; run it again"
+        raise Conflict(f"the length of {file.url}", expected=file.size_bytes, found=size_bytes, remedy=remedy)
+
+
+def _batch(ledger: int, entry: int, payload: pa.Array) -> pa.RecordBatch:
+    count = len(payload)
+    ledgers = pa.repeat(pa.scalar(ledger, pa.int64()), count)
+    entries = pa.array(range(entry, entry + count), pa.int64())
+    return pa.record_batch([ledgers, entries, payload], names=["ledger", "entry", "payload"])
+
+
+# ---- frames
+
+
+def _offload_frame(
+    frame: DataFrame,
+    options: WriteOptions,
+    ledger: int,
+    order_by: str | None,
+    job: str | None,
+    *,
+    dry_run: bool,
+) -> OffloadedPart:
+    _check_ledger(ledger)
+    plain = "value" in frame.columns
+    chosen = ["value"] if plain else ["ledger", "entry", "payload"]
+    ordered = [] if order_by is None else [order_by]
+    if set(frame.columns) != {*chosen, *ordered} or (ordered and not plain):
+        text = (
+            f"the frame has columns {', '.join(frame.columns)}: wanted are value (and what order_by names), or ledger, entry and payload, "
+            "in their order; drop what is not to be stored"
+        )
+        raise InvalidArgument(text, argument="source")
+    kinds = dict(frame.dtypes)
+    given = {"ledger": "bigint", "entry": "bigint", "payload": kinds["value"]} if plain else kinds
+    check_columns(list(given.items()), options)
+    if dry_run:
+        sums = frame.selectExpr(
+            "count(1) AS entries", f"coalesce(sum(octet_length({chosen[-1]})), 0) AS size"
+        ).collect()[0]
+        count = -(-sums.size // options.chunk_bytes)
+        return OffloadedPart(0, "planned", 0, None, None, sums.entries, sums.size, count)
+    if order_by is not None:
+        frame = frame.repartitionByRange(order_by).sortWithinPartitions(order_by)
+    with AskerDoor(options, stream=False) as door:
+        if job is not None and was_done(door, job, 0):
+            return OffloadedPart(0, "before", 0, None, None, None, None, None)
+
+        def write(plan: WritePlan) -> list[_Written]:
+            made = frame.select(*chosen).mapInArrow(_frame_task(plan, ledger if plain else None), "message binary")
+            rows = run_frame(made, f"chunkstore offload {options.target}")
+            return [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
+
+        return _done(0, _commit(door, options, job, 0, write), 0, None)
+
+
+def _frame_task(
+    plan: WritePlan, first_ledger: int | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        attempt = this_attempt()
+        rows = _Counted(batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition))
+        written = _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number, rows.rows)
+        yield pa.record_batch([pa.array([pickle.dumps(written)], pa.binary())], names=["message"])
+
+    return write
+
+
+def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:
+    entry = 0
+    for batch in batches:
+        yield _batch(ledger, entry, batch.column("value"))
+        entry += batch.num_rows

@@ -1,0 +1,174 @@
+"""Jobs through a real Spark session, and a driver that is killed in the middle of two; what needs no JVM is in test_jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore.config import KIB, MIB
+from chunkstore.errors import RootUnavailable
+from chunkstore.pulsar import LedgerReader
+from chunkstore.spark import jobs
+from tests.cli.conftest import call
+from tests.support.hooked import wait_for
+from tests.support.paths import SOURCES
+from tests.support.spark_tasks import home, store
+
+__all__ = ["call", "home", "store"]
+
+DRIVER = """
+import sys, threading, time
+from pathlib import Path
+from tests.support.spark import start_session
+from chunkstore.spark import jobs
+from chunkstore.spark.jobs import running
+
+home = Path(sys.argv[1])
+spark = start_session(home / "driver")
+plain = running.OnSpark.__call__
+
+def held(self, call, tasks, sizes):
+    path, last = str(home / ("held" + call.__name__)), len(tasks) - 1
+    numbered = list(enumerate(tasks))
+
+    def one(item, attempt):
+        number, task = item
+        if number == last:
+            Path(path).touch()
+            time.sleep(600)
+        return call(task, attempt)
+
+    return plain(self, one, numbered, sizes)
+
+running.OnSpark.__call__ = held
+root = (home / "root").as_uri()
+other = threading.Thread(target=lambda: jobs.copy(spark, root, (home / "new").as_uri()))
+other.start()
+jobs.offload(spark, str(home / "in"), root, "t", part_bytes=300)
+"""
+
+
+def fill(store: chunkstore.ChunkedSegmentStorage) -> dict[str, bytes]:
+    data = {}
+    for number in range(4):
+        name = f"s{number}"
+        store.create(name, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=512 * KIB))
+        data[name] = bytes([65 + number]) * (3 * MIB)
+        store.append(name, data[name])
+    return data
+
+
+def check_copy(home: Path, data: dict[str, bytes]) -> None:
+    with chunkstore.open_replica(f"file://{home}/new") as made:
+        assert {name: made.read(name, 0, 1 << 30) for name in data} == data
+        assert all(item.severity == "info" for item in made.check("deep"))
+
+
+def test_frames_of_all_jobs(
+    spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = f"file://{home}/root"
+    data = fill(store)
+    bytes_told: list[int] = []
+    copied = jobs.copy(spark, root, f"file://{home}/new", progress=bytes_told.append).collect()
+    assert [(row.segments, row.size_bytes, row.copied) for row in copied] == [(4, 12 * MIB, True)]
+    assert copied[0].tasks > 1
+    assert sum(bytes_told) == 12 * MIB
+    check_copy(home, data)
+
+    bad = list(store.layout("s2"))[1].name
+    [path] = (home / "root").rglob(Path(bad).name)
+    path.write_bytes(bytes(path.stat().st_size))
+    found = jobs.scrub(spark, root)
+    assert [(row.segment, row.chunk) for row in found.where("state = 'damaged'").collect()] == [("s2", bad)]
+    assert found.count() == 24
+
+    frame = spark.range(1000).selectExpr("cast(999 - id AS string) AS value", "999 - id AS at")
+    for state in ("done", "before"):
+        [row] = jobs.offload(spark, frame, root, "t", order_by="at", job="table").collect()
+        assert row.state == state
+    reader = LedgerReader(store)
+    ledgers = [item.ledger for item in reader.ledgers("t")]
+    assert [int(entry.payload) for ledger in ledgers for entry in reader.read("t", ledger)] == list(range(1000))
+    entries = spark.range(10).selectExpr("7L AS ledger", "id AS entry", "cast('x' AS binary) AS payload").coalesce(1)
+    for dry_run in (True, False):
+        [row] = jobs.offload(spark, entries, root, "other", dry_run=dry_run).collect()
+        assert row.entries == 10
+    with pytest.raises(chunkstore.Conflict):
+        jobs.offload(spark, entries, root, "other")
+    with pytest.raises(chunkstore.InvalidArgument, match="cast"):
+        jobs.offload(spark, spark.range(3).selectExpr("id AS value"), root, "t")
+    with pytest.raises(chunkstore.InvalidArgument, match="columns"):
+        jobs.offload(spark, frame, root, "t")
+    assert list(store.sessions()) == []
+
+    # What a task raises is raised here, as it was.
+    module = sys.modules["chunkstore.spark.jobs.scrub"]
+    real = module.Site
+    monkeypatch.setattr(module, "Site", lambda *given: real(*given)._replace(uuid=b"another"))
+    with pytest.raises(RootUnavailable):
+        jobs.scrub(spark, root)
+
+
+def test_an_interrupted_driver_cancels_its_tasks(spark: Any) -> None:
+    from chunkstore.spark.jobs import running
+
+    class Interrupted(BaseException):
+        pass
+
+    def told(_size_bytes: int) -> None:
+        raise Interrupted  # as Ctrl-C: in the thread that waits
+
+    def call(number: int, _attempt: object) -> None:
+        import time
+
+        time.sleep(600 * number)
+
+    with pytest.raises(Interrupted):
+        running.OnSpark(spark, "interrupted", told)(call, [0, 1], [1, 1])
+    tracker = spark.sparkContext.statusTracker()
+    wait_for(lambda: not tracker.getActiveJobsIds(), 120)
+
+
+def test_a_driver_killed_in_the_middle_of_two_jobs(
+    spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path
+) -> None:
+    data = fill(store)
+    (home / "in").mkdir()
+    lines = [[b"%d of file %d" % (row, number) for row in range(10 * number + 1)] for number in range(8)]
+    for number, rows in enumerate(lines):
+        (home / "in" / str(number)).write_bytes(b"\n".join(rows))
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "XDG_CACHE_HOME": str(home / "cache")}
+    with (
+        open(home / "log", "wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(home)], env=environment, stderr=log, stdout=log, start_new_session=True
+        ) as driver,
+    ):
+        try:
+            names = "held_bring", "held_write_files"
+            wait_for(lambda: driver.poll() is not None or all((home / name).exists() for name in names), 300)
+            assert driver.poll() is None, (home / "log").read_text()[-3000:]
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+    with pytest.raises(chunkstore.ChunkstoreError):
+        chunkstore.open_replica(f"file://{home}/new")
+    store.append("s0", b"the source goes on")
+    jobs.copy(spark, f"file://{home}/root", f"file://{home}/new").collect()
+    check_copy(home, data)
+    found = jobs.offload(spark, str(home / "in"), f"file://{home}/root", "t", part_bytes=300).collect()
+    assert {row.state for row in found} <= {"before", "done"}
+    assert found[-1].state == "done"
+    reader = LedgerReader(store)
+    assert {
+        item.ledger: [entry.payload for entry in reader.read("t", item.ledger)] for item in reader.ledgers("t")
+    } == (dict(enumerate(lines)))
+    assert list(store.sessions()) == []
+    assert store.pins() == []
