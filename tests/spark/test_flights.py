@@ -17,7 +17,7 @@ __all__ = ["rgw", "s3_environment"]
 
 GUIDE = (ROOT / "docs" / "guide-flights.md").read_text(encoding="utf-8")
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
-AIRCRAFT = 30
+AIRCRAFT = 12
 
 
 @pytest.fixture
@@ -43,9 +43,14 @@ def test_the_guide(spark: Any, to: str, tmp_path: Path, monkeypatch: pytest.Monk
         spark.conf.set(STATE_STORE, before)
     said = capfd.readouterr().out
     commands = [line for line in said.splitlines() if re.match(r"\$ python -m examples|application> ", line)]
-    backups = (tmp_path / "work" / "backups").as_uri()
+    backups, lakes = ((tmp_path / "work" / name).as_uri() for name in ("backups", "lakes"))
     commands[0] = commands[0].removesuffix(f" --aircraft {AIRCRAFT}")
-    for ours, theirs in ((to, "s3://bucket/flights"), (root, "file:///srv/flights"), (backups, "file:///srv/backups")):
+    for ours, theirs in (
+        (to, "s3://bucket/flights"),
+        (root, "file:///srv/flights"),
+        (backups, "file:///srv/backups"),
+        (lakes, "file:///srv/lakes"),
+    ):
         commands = [line.replace(ours, theirs) for line in commands]
     commands = [re.sub(r"--starting .*", '--starting "$STARTING"', line) for line in commands]
     commands = [re.sub(r"--yesterday \S+", "--yesterday 2026-03-01T23:59:00+00:00", line) for line in commands]
@@ -76,4 +81,4 @@ def test_departures_are_the_same_each_time_and_as_a_file(tmp_path: Path) -> None
     found = source.numbers(days)
     assert found.departures == sum(map(len, days)) == sum(found.ledgers.values()) == sum(found.by_carrier.values())
     assert found.cancelled > 0
-    assert len(found.chains) > 5
+    assert len(found.chains) > 1
