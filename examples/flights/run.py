@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from examples.flights import compare, gold, ledgers, nightly, parquet, silver, source
-from examples.flights.departures import generated
+from examples.flights.departures import AIRCRAFT, generated
 from examples.flights.pipeline import (
     CHAINS,
     CHAINS_SCHEMA,
@@ -141,7 +141,7 @@ def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any]) -> 
 def main(arguments: list[str] | None = None) -> None:
     parser = command(__doc__, "work")
     parser.add_argument("--to", required=True, help="where the container moves to")
-    parser.add_argument("--aircraft", type=int, default=120)
+    parser.add_argument("--aircraft", type=int, default=AIRCRAFT)
     given = parser.parse_args(arguments)
     wrong = 0
     for what, pipeline, expected in run(given.root, given.to, given.work, given.aircraft):
