@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,27 @@ def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(server.root(server.make_bucket()))
 
 
+def patiently(step: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
+    """Spark gives a planner's Python ten seconds to come up, whatever the machine. A step may be run again, so it is."""
+
+    def run_it(options: list[str]) -> None:
+        for _ in range(5):
+            try:
+                return step(options)
+            except Exception as error:
+                if "failed to connect back" not in str(error):
+                    raise
+        return step(options)
+
+    return run_it
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_the_guide(spark: Any, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """``run`` exits where a number is not the source's. The commands that it prints are those of the guide."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "STEPS", {name: patiently(step) for name, step in run.STEPS.items()})
     before = spark.conf.get(STATE_STORE)
     root = (tmp_path / "root").as_uri()
     try:
