@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchFunction", "Mapped", "map_batches"]
+__all__ = ["BatchFunction", "Mapped", "map_batches", "schema_json"]
 
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 """As ``DataFrame.mapInArrow`` takes one: from the batches of a task to others; called once for each task."""
@@ -46,13 +46,13 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
     reader = spark.read.format("chunkstore").schema(schema)
     for name, value in options.items():
         if name.lower() == "valueschema":
-            value = _json_of(spark, value)
+            value = schema_json(spark, value)
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.option("mapFunction", base64.b64encode(pickled).decode("ascii")).load()
 
 
-def _json_of(spark: SparkSession, schema: object) -> object:
-    """A schema as option ``valueSchema`` has it; only a session can read DDL."""
+def schema_json(spark: SparkSession, schema: object) -> object:
+    """A schema (a ``StructType``, its DDL or its JSON) as option ``valueSchema`` has it; only a session can read DDL."""
     from pyspark.sql.types import StructType
 
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):
