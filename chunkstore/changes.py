@@ -256,7 +256,11 @@ def added_bytes(changes: Sequence[Change]) -> int:
         elif isinstance(change, Replace):
             total += change.stop - change.start
     kinds = {type(change) for change in changes}
-    return total if total or (kinds & {Create, TablePut, Adopt} and not kinds & {Truncate, Delete}) else ADDS_NOTHING
+    return (
+        total
+        if total or (kinds & {Create, TablePut, Adopt} and not kinds & {Truncate, Delete, EndSession})
+        else ADDS_NOTHING
+    )
 
 
 def check_changes(changes: Sequence[Change]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chunkstore.errors import InvalidArgument
@@ -74,9 +75,8 @@ class Mapped:
         """What the function makes of batches, checked. Raises ``InvalidArgument``, and what the function raises."""
         import pyarrow as pa
         from pyspark import cloudpickle
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        expected = to_arrow_schema(self._schema, timezone="UTC")
+        expected = _expected(self._schema)
         with annotated():
             made: Any = cloudpickle.loads(self._pickled)(found)
             if isinstance(made, pa.RecordBatch) or not hasattr(made, "__iter__"):
@@ -85,6 +85,14 @@ class Mapped:
                 if not isinstance(batch, pa.RecordBatch):
                     raise _wrong(f"the function gave {type(batch).__name__}, not a pyarrow.RecordBatch")
                 yield _checked(batch, expected)
+
+
+def _expected(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Before 4.2 timestamps are of UTC unless told otherwise; since then it has to be said.
+    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **told)
 
 
 def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:

@@ -23,8 +23,9 @@ from chunkstore.changes import TablePut
 from chunkstore.config import default_cache_dir
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageUnavailable
 from chunkstore.logs import without_credentials
+from chunkstore.operations.attach import find_session as shown_session
 from chunkstore.operations.tables import TableEntry
-from chunkstore.processes import is_alive
+from chunkstore.processes import began, is_alive
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.records import Pin
 from chunkstore.replica import Replica
@@ -86,6 +87,11 @@ class AskerDoor(AskedDoor):
         return self._asked(lambda wait_s: self._asker.commit((), once, wait_s=wait_s))
 
     def find_session(self, holder: str, ttl_s: float) -> int:
+        """One that is shown needs no asking: should its record not be durable, the commit is refused, as of any that has ended."""
+        self._asker.replica.refresh()
+        shown = shown_session(self._asker.replica.sessions(), holder)
+        if shown is not None:
+            return shown
         return self._asked(lambda wait_s: find_session(self._asker, holder, ttl_s=ttl_s, wait_s=wait_s).session_id)
 
     def contexts(self, topic: str) -> list[Context]:
@@ -116,8 +122,11 @@ class AskerDoor(AskedDoor):
         return self._asked(lambda wait_s: self._asker.unpin(name, wait_s=wait_s))
 
     def depose(self) -> None:
-        """Have a server of ours own the container, unless one does. Raises ``StorageUnavailable`` where it does not come to serve."""
-        if self._is_ours() or self._is_released():
+        """Have a server of ours own the container, unless one does. Once for each driver of a stream: of two that both take over each would
+        else depose the other's server with every micro-batch. Raises ``StorageUnavailable`` where it does not come to serve."""
+        driver = driver_pid()
+        done = self._file(f"took-{driver}-{began(driver)}")
+        if self._is_ours() or self._is_released() or (self._stream and os.path.exists(done)):
             return
         owner = describe_owner(self._options.path, self._options.container)
         text = "option takeOver: deposing the owner of container %r, pid %s on %s"
@@ -128,6 +137,8 @@ class AskerDoor(AskedDoor):
             if not is_alive(server) or runtime.monotonic_s() >= end_s:
                 raise StorageUnavailable(f"took over nothing: {self._last_words()}", object=self._options.container)
             runtime.sleep_s(_POLL_S)
+        with open(done, "wb"):
+            pass
 
     def _asked(self, call: Callable[[float], T]) -> T:
         """Ask again and again, the same, which is exactly once; where nobody answers, start somebody who does."""
@@ -190,7 +201,7 @@ class AskerDoor(AskedDoor):
             )
             pid = int(started.stdout)
             for name in os.listdir(os.path.dirname(log)):
-                if name.startswith("pid-") and not is_alive(int(name[4:])):
+                if name.startswith(("pid-", "took-")) and not is_alive(int(name.split("-")[1])):
                     os.unlink(self._file(name))
             with open(self._file(f"pid-{pid}"), "wb"):
                 pass

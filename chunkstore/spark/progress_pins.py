@@ -1,7 +1,8 @@
 """The pin of a stream that must not lose what it has not read: at the owner, with the stream's offsets, and moved as it goes on.
 
 Promises: from the first batch on there is a pin at or before what the stream has finished: a new one is made before the old one goes.
-It outlives the stream, and everybody may remove it (``chunkstore pins rm``). Leaves out: who owns the container, which must be alive
+It outlives the stream, and everybody may remove it (``chunkstore pins rm``). Before a checkpoint knows the consumer, its pin ends by itself
+after a week: who was killed so early comes back under another name. Leaves out: who owns the container, which must be alive
 for the first pin; later a pin that cannot be moved stays where it is.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from chunkstore.asker import Asker
@@ -19,6 +21,7 @@ from chunkstore.errors import ChunkstoreError, InvalidArgument
 __all__ = ["ProgressPins"]
 
 _MOVE_S: Final = 20.0
+_BEGINS_S: Final = 7 * 86_400.0
 _LOG = logging.getLogger("chunkstore.spark")
 
 
@@ -29,11 +32,18 @@ class ProgressPins:
         self._asker = asker
         self._prefix = f"spark-{consumer}-"
 
-    def require(self, offsets: Mapping[str, int]) -> None:
-        """Have a pin at or before ``offsets``. Raises ``InvalidArgument`` (too many segments), and as ``Asker.pin``."""
-        pins = [pin.offsets for pin in self._asker.replica.pins() if pin.name.startswith(self._prefix)]
-        if not any(all(pinned.get(name, at) <= at for name, at in offsets.items()) for pinned in pins):
-            self._asker.pin(self._name(offsets), "progress of a stream", offsets=offsets)
+    def require(self, offsets: Mapping[str, int], *, lasting: bool) -> None:
+        """Have a pin at or before ``offsets``. Not ``lasting``: one that ends in a week: only this process knows the consumer yet.
+        Raises ``InvalidArgument`` (too many segments), and as ``Asker.pin``."""
+        begins = f"{self._prefix}begins"
+        pins = [pin for pin in self._asker.replica.pins() if pin.name.startswith(self._prefix)]
+        able = [pin.offsets for pin in pins if pin.expires_at is None or not lasting]
+        if not any(all(pinned.get(name, at) <= at for name, at in offsets.items()) for pinned in able):
+            name, expires_s = (self._name(offsets), None) if lasting else (begins, _BEGINS_S)
+            self._asker.pin(name, "progress of a stream", expires_s, offsets=offsets)
+        if lasting and any(pin.name == begins for pin in pins):
+            with suppress(ChunkstoreError):  # it ends by itself
+                self._drop([begins])
 
     def move(self, offsets: Mapping[str, int]) -> bool:
         """Have a pin at ``offsets`` and no other. False: that failed, and the pin stays behind; the next move takes it along."""

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
 from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
 from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up, was_done
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.holders import batch_holder, is_gone, stream_holder
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Incoming
-from chunkstore.spark.owners import AskerDoor, driver_pid
+from chunkstore.spark.owners import AskerDoor
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ __all__ = [
 _LOG: Final = logging.getLogger("chunkstore.spark")
 _TTL_S: Final = 7 * 86_400.0
 """A label: no session ends by it."""
-_HOLDER: Final = "spark "
 _GIVING_UP_S: Final = 30.0
 
 
@@ -149,7 +148,8 @@ class BatchWriter(DataSourceArrowWriter):
                 if options.take_over:
                     door.depose()
                 self._was_done = was_done(door, options.application, options.version)
-                session_id = 0 if self._was_done else door.find_session(_HOLDER + runtime.token(16).hex(), _TTL_S)
+                session_id = 0 if self._was_done else door.find_session(batch_holder(options), _TTL_S)
+                _end_those_left(door)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -196,7 +196,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             with AskerDoor(options, stream=True) as door:
                 if options.take_over:
                     door.depose()
-                session_id = door.find_session(_HOLDER + _known_as(options), _TTL_S)
+                session_id = door.find_session(stream_holder(options), _TTL_S)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -219,15 +219,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""
 
 
+def _end_those_left(door: AskerDoor) -> None:
+    """End the sessions of batch writes whose drivers were killed on this machine: while they are open the sweep keeps what was written."""
+    for session in door.replica.sessions():
+        if is_gone(session.holder):
+            with suppress(ChunkstoreError):  # the next one tries again
+                give_up(door, session.id)
+                _LOG.warning(
+                    "ended session %d of a batch write whose driver is no more: %s", session.id, session.holder
+                )
+
+
 def _refuse_overwriting(*, overwrite: bool) -> None:
     if overwrite:
         text = "segments are appended to: use mode('append') or outputMode('append'); delete or truncate segments with chunkstore first"
         raise Unsupported(text, feature="overwrite")
-
-
-def _known_as(options: WriteOptions) -> str:
-    """The same for every micro-batch of a query, and for nobody else: by its sink id or its checkpoint; else by its driver."""
-    known = f"{options.sink_id or ''}\0{options.query}"
-    if known == "\0":
-        known = f"{runtime.identity().host}\0{runtime.identity().boot_id}\0{driver_pid()}"
-    return blake2b(known.encode(), digest_size=16).hexdigest()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 from chunkstore import runtime
@@ -25,9 +25,9 @@ from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Rolled
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import ReadTask
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.progress_pins import ProgressPins
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
 
@@ -36,6 +36,9 @@ __all__ = ["Follower", "Stream", "tasks_between"]
 _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
 """Spark asks again at once where there is nothing new; so often is the journal looked at then."""
+_MOVE_S: Final = 45.0
+"""A pin is not moved sooner again: a move is two requests, whose answers stay for a day (protocol 3.19). An owner behind a network
+looks each second for a minute."""
 _MOVE_AGAIN_S: Final = 120.0
 """An owner that did not answer is not waited for again before that."""
 _CONSUMER_BYTES: Final = 8
@@ -85,9 +88,11 @@ class Stream:
         self._latest: StreamOffset | None = None
         self._quiet: tuple[int, dict[str, Any]] | None = None
         """Up to which record of history there was nothing new behind an offset."""
-        self._pinned = self._planned = False
+        self._pinned = self._lasts = self._planned = False
         self._born = ""
         self._moves_at_s = 0.0
+        self._reached: StreamOffset | None = None
+        """Where the pin goes yet."""
 
     # ---- what Spark asks
 
@@ -145,17 +150,25 @@ class Stream:
             return self._follower.tasks(replica, first, last)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All before ``end`` has been dealt with: the pin goes there. Raises ``Damaged`` of what is no offset."""
-        if not self._options.pin_progress or runtime.monotonic_s() < self._moves_at_s:
-            return
+        """All before ``end`` has been dealt with: the pin goes there, by and by. Raises ``Damaged`` of what is no offset."""
+        if self._options.pin_progress:
+            self._reached, self._planned = StreamOffset.from_json(end), True
+            if runtime.monotonic_s() >= self._moves_at_s:
+                self._move(self._reached)
+
+    def _move(self, reached: StreamOffset) -> None:
         with self._working() as replica:
-            reached, self._planned = StreamOffset.from_json(end), True
             replica.refresh()
-            if not self._pins(reached).move(self._follower.pinned(replica, reached)):
-                self._moves_at_s = runtime.monotonic_s() + _MOVE_AGAIN_S
+            moved = self._pins(reached).move(self._follower.pinned(replica, reached))
+        self._reached = None
+        self._moves_at_s = runtime.monotonic_s() + (_MOVE_S if moved else _MOVE_AGAIN_S)
 
     def close(self) -> None:
-        """Release everything; a stream that never planned a batch gives up its pin. Raises nothing. Safe to repeat."""
+        """Release everything. The pin goes where it is to go yet, or is given up by a stream that never planned a batch. Raises nothing.
+        Safe to repeat."""
+        if self._open is not None and self._reached is not None:
+            with suppress(ChunkstoreError):
+                self._move(self._reached)
         if self._born and self._pinned and not self._planned and self._open is not None:
             ProgressPins(self._asker(), self._born).drop()
         self._release()
@@ -215,9 +228,11 @@ class Stream:
         return ProgressPins(self._asker(), offset.consumer or self._born)
 
     def _require_pin(self, replica: Replica, start: StreamOffset) -> None:
-        if self._options.pin_progress and not self._pinned:
-            self._pins(start).require(self._follower.pinned(replica, start))
-            self._pinned = True
+        """A lasting one where the checkpoint has the consumer's name: of a query that goes on, or once Spark plans from an offset."""
+        lasting = self._planned or not self._born
+        if self._options.pin_progress and (not self._pinned or (lasting and not self._lasts)):
+            self._pins(start).require(self._follower.pinned(replica, start), lasting=lasting)
+            self._pinned, self._lasts = True, lasting
 
 
 def _stamped(offset: StreamOffset, replica: Replica) -> StreamOffset:

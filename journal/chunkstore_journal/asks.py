@@ -58,6 +58,8 @@ _MESSAGE_MAX: Final = 4096
 _TEXT_MAX: Final = 1 << 16
 _PLAIN_DEPTH_MAX: Final = 4
 _BELL_BYTES: Final = 16
+_KEPT_MS: Final = 24 * 3_600_000
+"""An answer that keeps others from carrying its request out: a duplicate that comes later is refused as late."""
 
 
 def encode_request(request: Request, container: bytes) -> bytes:
@@ -338,6 +340,7 @@ class StoredAsks(AskBox):
 
     def waiting(self, most: int) -> list[str]:
         waiting: dict[str, None] = {}
+        old_ms, gone = runtime.now_ms() - _KEPT_MS, 0
         for info in iter_listing(self._storage, self._names.ask_prefix()):
             found = self._names.parse_ask(info.name)
             if found is None:
@@ -345,6 +348,9 @@ class StoredAsks(AskBox):
             token, is_answer = found
             if is_answer:
                 waiting.pop(token, None)  # the name of an answer comes behind that of its request
+                if gone < most and info.modified_ms is not None and info.modified_ms < old_ms:
+                    self._delete(info.name)
+                    gone += 1
             elif len(waiting) > most:
                 break
             else:

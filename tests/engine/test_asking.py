@@ -25,6 +25,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.sessions import SessionWriter
+from chunkstore.storage import iter_listing
 from chunkstore_journal.asks import StoredAsks, encode_request
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern, refused
@@ -291,3 +292,26 @@ def test_old_requests_and_answers_are_swept(world: World) -> None:
         clock.jump(2 * 86_400)
         report = store.sweep(delete=True)
     assert report.by_kind["request"].objects == 2 and left(world) == []
+
+
+def test_answers_that_stay_go_after_a_day_by_the_owner_itself(world: World) -> None:
+    store = world.open(**ASKED)
+    store.create("a")
+    asker = world.asker()
+    for number in range(3):
+        asker.pin(f"p{number}", wait_s=SOON_S)  # the answer of a pin stays, or a late duplicate would make it again
+    box, names = asker_box(asker), store._container.names
+
+    def stored() -> int:
+        return sum(1 for info in iter_listing(world.storage(), names.ask_prefix()) if names.parse_ask(info.name))
+
+    assert stored() == 3
+    with jumping_clock() as clock:
+        clock.jump(23 * 3600)
+        assert box.waiting(1000) == []
+        assert stored() == 3
+        clock.jump(2 * 3600)
+        assert box.waiting(2) == []
+        assert stored() == 1, "so many at a time"
+        box.waiting(2)
+    assert stored() == 0

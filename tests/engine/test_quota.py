@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.changes import Append, Create, Seal, TableDelete, TablePut, Truncate, UpdateAttributes, added_bytes
+from chunkstore.attaching import end_session
+from chunkstore.changes import (
+    Append,
+    Create,
+    EndSession,
+    Seal,
+    TableDelete,
+    TablePut,
+    Truncate,
+    UpdateAttributes,
+    added_bytes,
+)
 from chunkstore.errors import InvalidArgument, StorageFull
 from chunkstore.observer import Observer
 from chunkstore_bindings.filesystem import mounts
@@ -48,6 +59,22 @@ def fresh() -> Iterator[Callable[..., chunkstore.ChunkedSegmentStorage]]:
 def used_bytes(store: chunkstore.ChunkedSegmentStorage) -> int:
     used = store.usage()
     return used.live_bytes + used.dead_head_bytes + (used.garbage_bytes or 0)
+
+
+def test_the_session_of_a_writer_that_filled_it_can_be_ended_by_whoever_asks(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage],
+) -> None:
+    """That is a commit with a row, and what lets the sweep have what was written."""
+    store = fresh(quota_bytes=100, ask_s=0.01)
+    store.create("a")
+    session = store.session("a job")
+    store.append("a", bytes(98))
+    with pytest.raises(StorageFull):
+        store.append("a", bytes(3))
+    assert store.usage().safe_mode
+    with chunkstore.open_asker(ROOT) as asker:
+        assert end_session(asker, session.id)
+    assert store.sessions() == []
 
 
 def test_what_adds_is_refused_and_what_frees_is_not(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
@@ -199,7 +226,7 @@ def test_what_a_commit_adds() -> None:
     assert added_bytes([Create("a"), Append("a", bytes(5))]) == 5
     assert added_bytes([Create("a")]) == added_bytes([TablePut("t", b"k", b"v"), Seal("a")]) == 0
     assert added_bytes([]) == added_bytes([Seal("a"), TableDelete("t", b"k"), UpdateAttributes("a", {})]) == -1
-    assert added_bytes([Create("a"), Truncate("b", 1)]) == -1
+    assert added_bytes([Create("a"), Truncate("b", 1)]) == added_bytes([EndSession(1), TablePut("t", b"k", b"v")]) == -1
     assert added_bytes([Truncate("b", 1), Append("a", bytes(5))]) == 5
 
 

@@ -20,10 +20,11 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
+from chunkstore import runtime
 from chunkstore.assembly import describe_owner
 from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, RootUnavailable, SegmentSealed, Unsupported
 from chunkstore.registry import open_storage
-from chunkstore.spark import chunk_buffers, chunks_out
+from chunkstore.spark import chunk_buffers, chunks_out, holders
 from chunkstore.spark.sink import BatchWriter, StreamWriter
 from tests.support.spark_tasks import _schema, end, home, store, told, write_batch, write_micro_batch
 
@@ -270,6 +271,73 @@ def test_take_over_deposes_an_owner_that_does_not_answer_and_says_so(
         assert f"pid {owner.pid}" in caplog.text
         assert describe_owner(chosen["path"])["opened_epoch"] == 2
         owner.kill()
+
+
+def test_two_streams_that_take_over_on_two_machines_end_it_soon(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of their micro-batches would depose the other's server, and leave a claim, an OPEN and a SEAL for ever."""
+    with chunkstore.open(f"file://{home}/root"):
+        pass
+    for number in range(3):
+        for machine in ("a", "b"):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache" / "chunkstore" / machine))
+            chosen = options(home, segments=machine, takeOver="true", checkpointlocation=f"/{machine}")
+            write_micro_batch(chosen, number, rows(value=[f"{machine}{number};"]), query=machine)
+    with chunkstore.open_replica(f"file://{home}/root") as replica:
+        assert replica.read("a", 0, 100) + replica.read("b", 0, 100) == b"a0;a1;a2;b0;b1;b2;"
+    epoch = describe_owner(f"file://{home}/root")["opened_epoch"]
+    assert epoch == 4, "an owner that ended, a's server, b's, and a's again"
+
+
+def test_a_batch_write_whose_driver_was_killed_is_ended_by_the_next_one(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned_in(driver: int) -> tuple[BatchWriter, int]:
+        monkeypatch.setattr(holders, "driver_pid", lambda: driver)
+        writer = BatchWriter(options(home, segments="s"), _schema([rows(value=["x"])]), overwrite=False)
+        return writer, store.sessions()[-1].id
+
+    with subprocess.Popen(["sleep", "600"]) as killed:
+        late, first = planned_in(killed.pid)
+        messages = told(late, [rows(value=["late"])], {})
+        living, second = planned_in(os.getpid())
+        assert [session.id for session in store.sessions()] == [first, second], "as long as its driver lives"
+        killed.kill()
+    _, third = planned_in(os.getpid())
+    assert [session.id for session in store.sessions()] == [second, third]
+    with pytest.raises(Conflict, match="ended"):
+        late.commit(messages)
+    monkeypatch.setattr(holders, "_place", lambda: "elsewhere")
+    planned_in(os.getpid())
+    monkeypatch.setattr(holders, "_place", lambda: "here")
+    monkeypatch.setattr(holders, "began", lambda _pid: None)
+    planned_in(os.getpid())
+    assert len(store.sessions()) == 4, "of other machines nobody knows"
+    living.abort([])
+    assert store.sessions()[0].id == third
+
+
+def test_a_session_that_is_there_is_not_asked_for(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    """A micro-batch makes three writers or doors, and asks once: when it commits."""
+    chosen = options(home, segments="s", checkpointlocation="/c")
+    write_micro_batch(chosen, 0, rows(value=["one"]))
+    writer = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
+    [session] = store.sessions()
+    store.close()
+    again = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
+    assert writer._plan.session_id == again._plan.session_id == session.id
+    assert list(home.glob("cache/**/serve/pid-*")) == [], "nobody had to be woken"
+
+
+def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    schema = _schema([rows(value=["x"])])
+    BatchWriter(options(home, segments="s", txnAppId="nightly", txnVersion="1"), schema, overwrite=False)
+    StreamWriter(options(home, segments="s", checkpointlocation="/c/orders"), schema, overwrite=False)
+    StreamWriter(options(home, segments="s", sinkId="ä" * 127, checkpointlocation="/c"), schema, overwrite=False)
+    batch, stream, named = (session.holder for session in store.sessions())
+    assert batch.startswith("spark batch nightly, ")
+    assert f", {runtime.identity().host}:{os.getppid()}:" in batch
+    assert stream.startswith("spark stream /c/orders ")
+    assert named.startswith("spark stream ää")
 
 
 def test_a_server_lives_as_long_as_the_process_that_it_watches(home: Path) -> None:

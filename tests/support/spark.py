@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import SOURCES
+from tests.support.servers.s3server import CREDENTIALS
 
 JAVA_LEAST = 17
 QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -71,17 +73,24 @@ def settings_of(scratch: Path, *, java_options: str = QUICK_TO_START) -> dict[st
     }
 
 
-def start_session(scratch: Path, *, java_options: str = QUICK_TO_START) -> Any:
-    """The session of this process: two cores, no retries."""
+def start_session(
+    scratch: Path,
+    *,
+    java_options: str = QUICK_TO_START,
+    master: str = "local[2]",
+    more: Mapping[str, str] | None = None,
+) -> Any:
+    """The session of this process: two cores, no retries, unless ``master`` says else. ``more``: settings beside ours."""
     # Workers start from these: the very Python that runs the tests, and the sources as they lie here.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = SOURCES
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(CREDENTIALS)  # a server for S3 may be wanted later; what workers see is decided now
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").appName("chunkstore-tests")
-    for key, value in settings_of(scratch, java_options=java_options).items():
+    builder = SparkSession.builder.master(master).appName("chunkstore-tests")
+    for key, value in (settings_of(scratch, java_options=java_options) | dict(more or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", SOURCES)
     yield tmp_path
-    for path in tmp_path.glob("cache/chunkstore/*/serve/pid-*"):
+    for path in tmp_path.glob("cache/**/serve/pid-*"):
         end(int(path.name[4:]))
 
 

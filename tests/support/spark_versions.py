@@ -22,6 +22,8 @@ from tests.support.wheels import new_environment, run, site_of
 __all__ = ["Outcome", "environment_of", "main", "outcome_of"]
 
 VERSIONS = ("4.1", "4.2")
+# Reading, writing and streaming through Spark, and all that is tested of them without a JVM.
+TESTS = ["tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/unit/test_spark_*.py"))]
 # PySpark 4.1 leaves the sockets of collected results to the garbage collector; everywhere else such a warning is an error.
 _ALLOWED = ("-W", "ignore:unclosed <socket:ResourceWarning")
 
@@ -86,7 +88,7 @@ def main() -> int:
     parser.add_argument("--versions", default=",".join(VERSIONS), help="minor versions, separated by commas")
     parser.add_argument("--folder", type=Path, default=ROOT / "build", help="where the environments are kept")
     parser.add_argument("--fresh", action="store_true", help="make them anew")
-    parser.add_argument("tests", nargs="*", default=["tests/spark"], help="what pytest is given")
+    parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest is given")
     chosen = parser.parse_args()
     outcomes = [
         _run_tests(version, environment_of(version, chosen.folder, fresh=chosen.fresh), chosen.tests)

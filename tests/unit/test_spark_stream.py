@@ -24,8 +24,8 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.spark import progress_pins
-from chunkstore.spark.plan import ROW_BYTES
 from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.runs import ROW_BYTES
 from chunkstore.spark.sharing import Limit
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled
@@ -386,6 +386,40 @@ def test_progress_is_pinned_and_moves(ground: Ground, store: Store) -> None:
     assert len(store.pins()) == 2
     idle.planner.close()
     assert pinned() == [{"a": 10}], "a stream that never began holds nothing"
+
+
+def test_a_stream_that_was_killed_before_its_checkpoint_knew_it_keeps_nothing_for_ever(
+    ground: Ground, store: Store
+) -> None:
+    """Its next run has another name, and nobody knows whose pin the first one is."""
+    filled(store, "a", 30, 10)
+    killed = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    killed.planner.latest(json.loads(killed.log[-1]), Limit())
+    [pin] = store.pins()
+    assert pin.expires_at is not None and pin.offsets == {"a": 0}
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    start = json.loads(stream.log[-1])
+    stream.planner.tasks(start, stream.planner.latest(start, Limit()))
+    [lasting] = (other for other in store.pins() if other != pin)
+    assert lasting.expires_at is None and lasting.offsets == {"a": 0}
+    assert lasting.name.startswith(f"spark-{stream.offset().consumer}-")
+    for one in (killed, stream):
+        one.planner.close()
+
+
+def test_a_pin_is_not_moved_with_every_batch(ground: Ground, store: Store) -> None:
+    """Each move is two requests, whose answers stay for a day."""
+    filled(store, "a", 50, 10)
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+
+    def pinned() -> list[dict[str, int]]:
+        return [dict(pin.offsets) for pin in store.pins()]
+
+    for _ in range(4):
+        stream.step(size_bytes=10)
+    assert pinned() == [{"a": 0}]
+    stream.planner.close()
+    assert pinned() == [{"a": 30}], "the end takes it along"
 
 
 # The model

@@ -153,8 +153,8 @@ def test_progress_is_pinned_by_data_segments(ground: Ground, store: Store) -> No
     stream.step(size_bytes=1)
     assert [dict(pin.offsets) for pin in store.pins()] == [{first: 0, second: 0}]
     stream.step(size_bytes=1)
-    assert [dict(pin.offsets) for pin in store.pins()] == [{second: 0}]
     stream.planner.close()
+    assert [dict(pin.offsets) for pin in store.pins()] == [{second: 0}]
 
 
 @given(data=st.data())
