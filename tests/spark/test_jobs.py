@@ -453,7 +453,7 @@ def test_dry_runs_of_the_commands_start_no_spark(
         (["--segments", "a", "--option", "segments"], "option"),
         (["--segments", "a", "--option", "SEGMENTS=b"], "SEGMENTS"),
         (["--segments", "a", "--option", "fileBites=1"], "fileBites"),
-        (["--segments", "a", "--topic", "t"], "topic"),
+        (["--segments", "a", "--topic", "t"], "segments"),
         (["--segments", "a", "--schema", "n LONG"], "valueSchema"),
     ):
         assert call(*lake, *wrong, "--json", code=2).error["fields"]["argument"] == argument
