@@ -20,6 +20,7 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
 from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.runs import Sizing
 
 __all__ = [
     "EARLIEST",
@@ -31,6 +32,7 @@ __all__ = [
     "known_values",
     "parse_options",
     "unknown_name",
+    "whole_number",
 ]
 
 _BOTH: Final = (
@@ -60,6 +62,8 @@ OPTIONS: Final = (
     "endingTimestamp",
     "lsnAsOf",
     "timestampAsOf",
+    "pushdown",
+    "pinS",
     "mapFunction",
     "lakeOffsets",
 )
@@ -71,6 +75,7 @@ LATEST: Final = -1
 Positions: TypeAlias = int | Mapping[str, int]
 """An offset for all segments, or for each by name; ``EARLIEST`` and ``LATEST`` among them."""
 _PARTITIONS_MAX = 100_000
+_PIN_S_MAX = 30 * 86_400
 _LEDGER_MAX = _BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
@@ -81,7 +86,7 @@ class ReadOptions:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
     ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
     micro-batch, None without a limit. ``json``: a value is an object, of which ``value_schema`` says more (None: the user's schema does);
-    ``columns`` are then as given, or none."""
+    ``columns`` are then as given, or none. ``pin_s``: how long a pin keeps what was planned."""
 
     path: str
     container: str
@@ -111,6 +116,13 @@ class ReadOptions:
     json: bool = False
     value_schema: str | None = None
     fail_fast: bool = False
+    pushdown: bool = False
+    pin_s: int | None = None
+
+    @property
+    def sizing(self) -> Sizing:
+        """How large partitions are."""
+        return Sizing(self.min_partitions, self.partition_bytes)
 
     @property
     def line_bytes_max(self) -> int:
@@ -203,28 +215,30 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         topic=values.get("topic"),
         ledgers=_ledgers(values),
         columns=(),
-        min_partitions=_whole(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
+        min_partitions=whole_number(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
         lines=_one_of(values, "framing", ("none", "lines")) == "lines",
-        record_bytes_max=_whole(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
-        partition_bytes=_whole(values, "maxBytesPerPartition", 1, _BYTES_MAX),
+        record_bytes_max=whole_number(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
+        partition_bytes=whole_number(values, "maxBytesPerPartition", 1, _BYTES_MAX),
         starting=starting,
         ending=_positions(values, "endingOffsets", LATEST, segments),
         starting_ms=_moment(values, "startingTimestamp"),
         ending_ms=_moment(values, "endingTimestamp"),
         fail_on_data_loss=_one_of(values, "failOnDataLoss", ("true", "false")) == "true",
-        as_of_lsn=_whole(values, "lsnAsOf", 1, _BYTES_MAX),
+        as_of_lsn=whole_number(values, "lsnAsOf", 1, _BYTES_MAX),
         as_of_ms=_moment(values, "timestampAsOf"),
         function=values.get("mapFunction"),
-        trigger_bytes=_whole(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
-        trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
+        trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
+        trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
         json=_one_of(values, "valueFormat", ("binary", "json")) == "json",
         value_schema=values.get("valueSchema"),
         fail_fast=_one_of(values, "mode", ("permissive", "failfast")) == "failfast",
         lake_offsets=values.get("lakeOffsets"),
+        pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
+        pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
     )
     _check_moments(options)
     return replace(options, columns=_columns(values, options))
@@ -298,6 +312,13 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument("option 'topic' is empty", argument="topic")
     if "ledgers" in values and "topic" not in values:
         raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
+    for past in ("lsnAsOf", "timestampAsOf"):
+        if "pinS" in values and past in values:
+            text = f"options 'pinS' and {past!r} exclude each other: only the present can be pinned (a pin that is there keeps its past)"
+            raise InvalidArgument(text, argument="pinS")
+    if "mapFunction" in values and values.get("pushdown", "").strip().lower() == "true":
+        text = "option 'pushdown' says nothing about map_batches, whose filters are on what the function makes"
+        raise InvalidArgument(text, argument="pushdown")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 
@@ -310,7 +331,8 @@ def _one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str
     return word
 
 
-def _whole(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+def whole_number(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    """Of this option, if it is there. Raises ``InvalidArgument``."""
     if name not in values:
         return None
     text = values[name].strip()

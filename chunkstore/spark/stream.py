@@ -25,9 +25,9 @@ from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Rolled
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import ReadTask
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.progress_pins import ProgressPins
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
 

@@ -24,8 +24,8 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.spark import progress_pins
-from chunkstore.spark.plan import ROW_BYTES
 from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.runs import ROW_BYTES
 from chunkstore.spark.sharing import Limit
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled
