@@ -18,19 +18,18 @@ TOPIC = "departures"
 def offload(spark: SparkSession, root: str, first: int, last: int) -> str:
     """The departures of these days, by airport and in the order of bronze; an entry is a line as it came. ``done``, or ``before``."""
     lines = spark.read.format("chunkstore").options(container=CONTAINER, segmentsPattern=f"{BRONZE}.*", framing="lines")
-    part = F.from_json(F.col("value").cast("string"), "year INT, month INT, day INT, time_hour STRING")
-    found = lines.load(root).select("segment", "offset", "value", part.alias("row")).where("row.time_hour IS NOT NULL")
+    parsed = F.from_json(F.col("value").cast("string"), "year INT, month INT, day INT, time_hour STRING")
+    found = (
+        lines.load(root).select("segment", "offset", "value", parsed.alias("row")).where("row.time_hour IS NOT NULL")
+    )
     found = found.withColumn("ledger", F.expr("row.year * 10000L + row.month * 100 + row.day"))
     entry = F.row_number().over(Window.partitionBy("ledger").orderBy("segment", "offset")).cast("bigint") - 1
     entries = found.where(F.col("ledger").between(first, last)).select(
         "ledger", entry.alias("entry"), F.col("value").alias("payload")
     )
-    job = f"departures {first} {last}"
-    return str(
-        jobs.offload(spark, entries.sortWithinPartitions("ledger", "entry"), root, TOPIC, container=CONTAINER, job=job)
-        .first()
-        .state
-    )
+    entries = entries.sortWithinPartitions("ledger", "entry")
+    part = jobs.offload(spark, entries, root, TOPIC, container=CONTAINER, job=f"departures {first} {last}").collect()[0]
+    return str(part.state)
 
 
 def counts(spark: SparkSession, root: str) -> dict[int, int]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import DataFrame, SparkSession
 
 from chunkstore.spark import lake
@@ -14,7 +16,12 @@ from examples.flights.pipeline import CONTAINER, SILVER, SILVER_SCHEMA, command,
 
 def export(spark: SparkSession, root: str, to: str) -> DataFrame:
     """The files that this run has written."""
-    rows = {"segmentsPattern": f"{SILVER}-.*", "framing": "lines", "valueFormat": "json", "schema": SILVER_SCHEMA}
+    rows: dict[str, Any] = {
+        "segmentsPattern": f"{SILVER}-.*",
+        "framing": "lines",
+        "valueFormat": "json",
+        "schema": SILVER_SCHEMA,
+    }
     return to_parquet(spark, root, name=SILVER, path=to, container=CONTAINER, **rows)
 
 

@@ -125,7 +125,7 @@ def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any]) -> 
     ):
         rows = spark.read.format("chunkstore").options(container=CONTAINER, segmentsPattern=segments, framing="lines")
         yield Line(what, rows.option("columns", "offset").load(root).count(), expected)
-    rows, cancelled = parquet.history(spark, root).selectExpr("count(*)", "count_if(cancelled)").first()
+    rows, cancelled = parquet.history(spark, root).selectExpr("count(*)", "count_if(cancelled)").collect()[0]
     yield Line("departures in the lake", rows, both.departures)
     yield Line("cancelled", cancelled, both.cancelled)
     hours = newest(spark, root, DELAYS, DELAYS_SCHEMA, "carrier", "hour").collect()
