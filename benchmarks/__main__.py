@@ -8,6 +8,7 @@ from benchmarks import (
     bench_backup,
     bench_codec,
     bench_compose,
+    bench_cost,
     bench_defrag,
     bench_hdfs,
     bench_read,
@@ -28,6 +29,7 @@ if __name__ == "__main__":
     bench_backup.main()
     bench_codec.main()
     bench_compose.main()
+    bench_cost.main()
     bench_defrag.main()
     bench_hdfs.main()
     bench_read.main()

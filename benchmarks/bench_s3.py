@@ -4,7 +4,9 @@ The server is Ceph's gateway from Debian's packages, started here (``--store blu
 in memory: what is measured then is the client). Ours and the plain loop alternate, round by round, because machine and
 server drift by far more than what is measured.
 
-``python -m benchmarks.bench_s3 [--store memstore|bluestore] [--dir DIR] [--quick]``
+The server is also measured from afar, behind delays of 0, 5, 30 and 100 ms (``benchmarks.far``; saved as ``s3-far.json``).
+
+``python -m benchmarks.bench_s3 [--store memstore|bluestore] [--dir DIR] [--only near|far] [--quick]``
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
+from benchmarks.far import DELAYS_MS, far
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
@@ -272,14 +275,15 @@ def take_overs(report: Report, server: Rgw, path: Path, quick: bool) -> None:
 
 
 def main() -> None:
-    """Run all and save ``results/s3.json``."""
+    """Run all and save ``results/s3.json`` and ``results/s3-far.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", help="a directory on the disk for the server's data")
     parser.add_argument("--store", choices=("memstore", "bluestore"), default="memstore")
+    parser.add_argument("--only", choices=("near", "far"), help="one half of it")
     parser.add_argument("--quick", action="store_true", help="a fraction of the work, to see that it runs")
-    options = parser.parse_args()
+    options, _ = parser.parse_known_args()
     os.environ.update(CREDENTIALS)
-    report = Report("s3-quick" if options.quick else "s3" if options.store == "memstore" else f"s3-{options.store}")
+    kind = "-quick" if options.quick else "" if options.store == "memstore" else f"-{options.store}"
     with scratch(options.dir) as path:
         try:
             server = Rgw(options.store, parent=path)
@@ -287,13 +291,19 @@ def main() -> None:
             print(f"S3 is not measured: {why}")
             return
         try:
-            throughput(report, server, path, 1 if options.quick else 7)
-            commits(report, server, path)
-            joins(report, server, options.quick)
-            take_overs(report, server, path, options.quick)
+            if options.only != "far":
+                report = Report(f"s3{kind}")
+                throughput(report, server, path, 1 if options.quick else 7)
+                commits(report, server, path)
+                joins(report, server, options.quick)
+                take_overs(report, server, path, options.quick)
+                report.save()
+            if options.only != "near":
+                report = Report(f"s3-far{kind}")
+                far(report, server, path, (0, 30) if options.quick else DELAYS_MS, quick=options.quick)
+                report.save()
         finally:
             server.stop()
-    report.save()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Spark reading a container, against uncompressed parquet of the very same rows in the same run; and JSON, against Spark's own readers.
 
-``python -m benchmarks.bench_spark [--dir DIR] [--quick] [--only ledgers|json]``; needs Java 17 or newer and the extra ``spark``. Every
+``python -m benchmarks.bench_spark [--dir DIR] [--quick] [--part PART]``; needs Java 17 or newer and the extra ``spark``. Every
 round runs every case once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round, by the
 clock, and by the processor time of the JVM and all Python processes together: on a busy machine only the latter means much,
 since a task of ours is two processes where parquet's is one. The session is ``local[2]`` with 1 GiB for the JVM.
@@ -25,7 +25,9 @@ import chunkstore
 from benchmarks.harness import Report, median, processor_s, scratch, time_s
 from chunkstore.config import KIB, MIB
 from chunkstore.pulsar import OffloadWriter, plan
+from chunkstore.pulsar.contexts import NAMESPACE, EntryRange, encode_context, key_of, new_context
 from chunkstore.spark import map_batches
+from chunkstore.spark.source import DefaultSource
 from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
@@ -38,6 +40,9 @@ BLOCK_BYTES = 8 * MIB
 TARGET = 0.5
 MAPPED_TARGETS = {100: 0.75, KIB: 1.0, 10 * KIB: 1.05}
 """Of ``map_batches``, by the length of entries."""
+IDS_ENTRY_BYTES = 64 * KIB
+COUNTED, COUNTED_EACH = 100_000_000, 50_000
+PARTS = ["counted", "ids", "speed", "json"]
 
 
 def _payloads(pool: bytes, count: int, entry_bytes: int) -> pa.Array:
@@ -226,6 +231,57 @@ def measure_json(report: Report, spark: Any, path: Path, total: int, rounds: int
         _ratio(report, case, times[peer], times["valueFormat=json"], total, target, peer)
 
 
+def measure_ids(report: Report, spark: Any, path: Path, total: int, rounds: int) -> None:
+    """Entry ids of a dense ledger of 64 KiB entries, against all that is in it."""
+    root, per_segment = f"file://{path}/ids", FILE_BYTES // IDS_ENTRY_BYTES
+    payloads = _payloads(os.urandom(8 * MIB), per_segment, IDS_ENTRY_BYTES)
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache-ids"), lease_s=0)) as store:
+        writer = OffloadWriter(store, TOPIC, segment_bytes_max=2 * FILE_BYTES, block_bytes=BLOCK_BYTES)
+        for number in range(total // FILE_BYTES):
+            writer.append_batch(1, number * per_segment, payloads)
+            writer.complete()
+    count = total // IDS_ENTRY_BYTES
+    taken: dict[str, list[float]] = {"entry": [], "topic,ledger,entry,payload": []}
+    for number in range(rounds + 1):
+        for columns, times in taken.items():
+            began = time_s()
+            frame = spark.read.format("chunkstore").options(topic=TOPIC, columns=columns).load(root)
+            wanted = "sum(entry)" if columns == "entry" else "sum(length(payload))"
+            found = frame.selectExpr("count(entry)", wanted).first()
+            if number:  # the first round warms the JVM up
+                times.append(time_s() - began)
+            assert found[0] == count, f"{found} of {count}"
+    ids, everything = (median(times) for times in taken.values())
+    report.add(
+        f"Spark reads entry ids of a dense ledger, {total // MIB} MiB of 64 KiB entries, speed to reading all",
+        everything / ids,
+        "ratio",
+        at_least=20,
+        detail=f"{ids:.3f} s, all {everything:.2f} s",
+    )
+
+
+def measure_counted(report: Report, path: Path, rounds: int) -> None:
+    """100 million entries of ledgers counted by ``metadata=ledgers``: our own time, planning and reading, without the JVM's."""
+    root, ledgers = f"file://{path}/counted", COUNTED // COUNTED_EACH
+    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache-counted"), lease_s=0)) as store:
+        table = store.table(NAMESPACE)
+        for number in range(ledgers):  # rows alone: nothing else is looked at
+            context = new_context(TOPIC, number)
+            ranges = (EntryRange(number, 0, COUNTED_EACH - 1, COUNTED_EACH),)
+            table.put(key_of(TOPIC, number), encode_context(context.completed(FILE_BYTES, 4 * KIB, ranges)))
+    times: list[float] = []
+    for _ in range(rounds):
+        began, total = time_s(), 0
+        source = DefaultSource({"path": root, "metadata": "ledgers", "columns": "topic,ledger,entries"})
+        reader = source.reader(source.schema())
+        for partition in reader.partitions():
+            total += sum(pc.sum(batch.column("entries")).as_py() for batch in reader.read(partition))
+        times.append(time_s() - began)
+        assert total == COUNTED, f"{total} of {COUNTED}"
+    report.add(f"metadata=ledgers counts {COUNTED:,} entries in {ledgers:,} ledgers", median(times), "s", at_most=1.0)
+
+
 def _ratio(
     report: Report,
     name: str,
@@ -259,25 +315,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", help="a directory on the disk to measure")
     parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
-    parser.add_argument("--only", choices=("ledgers", "json"), help="one part alone")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this one, printed, not saved")
     options = parser.parse_args()
+    parts = options.part or PARTS
     if missing():
         print(f"spark: not measured; {missing()}")
         return
-    name = "spark" if options.only is None else f"spark-{options.only}"
-    report = Report(f"{name}-quick" if options.quick else name)
+    report = Report("spark-quick" if options.quick else "spark")
     rounds = 3 if options.quick else 7
     total = (128 if options.quick else 1024) * MIB
     with scratch(options.dir) as path:
+        if "counted" in parts:
+            measure_counted(report, path, rounds)
+        if parts == ["counted"]:
+            return
         spark = start_session(path, java_options="-XX:+UseParallelGC")
-        for entry_bytes in MAPPED_TARGETS if options.only != "json" else ():
+        if "ids" in parts:
+            measure_ids(report, spark, path, (256 if options.quick else 4096) * MIB, rounds)
+            shutil.rmtree(path / "ids")
+        for entry_bytes in MAPPED_TARGETS if "speed" in parts else ():
             built = build(path / str(entry_bytes), total, entry_bytes)
             measure(report, spark, built, total, rounds, entry_bytes)
             shutil.rmtree(path / str(entry_bytes))
-        if options.only != "ledgers":
+        if "json" in parts:
             measure_json(report, spark, path, total, rounds)
         spark.stop()
-    report.save()
+    if parts == PARTS:
+        report.save()
 
 
 if __name__ == "__main__":

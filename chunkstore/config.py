@@ -146,6 +146,8 @@ class DefragPolicy:
       run_chunks_max: chunks that are merged into one at most (``fanout`` to 10,000).
       run_bytes_max: a new chunk is no longer than this, nor than the segment's rolling size (1 to 2**53).
       age_s_min: chunks that were made less than so many seconds ago stay (0 to 10**10).
+      foreign: chunks that were adopted from another root become chunks of our own, of whatever length, each of them alone where it is not
+        merged.
     """
 
     fanout: int = 8
@@ -153,9 +155,11 @@ class DefragPolicy:
     run_chunks_max: int = 10_000
     run_bytes_max: int = 1 * GIB
     age_s_min: float = 0.0
+    foreign: bool = False
 
     def __post_init__(self) -> None:
-        _require(self, isinstance(self.verify, bool), "verify", "a bool")
+        for name, flag in (("verify", self.verify), ("foreign", self.foreign)):
+            _require(self, isinstance(flag, bool), name, "a bool")
         for name, kinds, low, high in (
             ("fanout", (int,), 2, 1_000),
             ("run_chunks_max", (int,), self.fanout, 10_000),
@@ -183,7 +187,9 @@ class Settings:
         "CODE_ONLY_UPGRADE": import segments from them, and let them follow the journal. "LAYOUT_UPGRADE": import, and write none any more;
         irreversible. "INSTALL_NEW": where a container is created there are none; one that is there goes on as it was told to.
       header_s: under CODE_ONLY_UPGRADE, how often headers follow at most where storages do not append; elsewhere it is at once.
-      read_fence: "fenced" checks the fence on every owner read (linearizable); "none" may serve a deposed owner's view.
+      read_fence: "fenced" checks the fence on every owner read (linearizable); "tail" only where a read touches the segment's end, or asks
+        for anything but bytes: what lies before never changes, but a newer owner's truncation, deletion or new segment of the name is not
+        seen there; "none" may serve a deposed owner's view.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
       resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
@@ -201,6 +207,10 @@ class Settings:
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
       lease_s: period of the lease hint; 0 switches it off. Never consulted for safety.
+      lease_rest_s: behind a network the lease rests while nothing is written: its period grows to an eighth of that silence, and this at
+        most; it says itself when its next beat is due. Not above ``lease_s``: it never rests.
+      follow_s_max: how often a follower that waits behind a network looks for news: each 0.05 s while they come, then after an eighth of
+        the silence, and this at most. ``wait`` begins with a look. Local storages: each 0.05 s.
       verify_chunks_at_open: stat every referenced chunk when opening.
       log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
       slot_roll_records: a SLOT stream longer than this is rolled (protocol.md A11).
@@ -221,7 +231,7 @@ class Settings:
     journal_mode: JournalMode = "auto"
     layout: Layout = "INSTALL_NEW"
     header_s: float = 60.0
-    read_fence: Literal["fenced", "none"] = "fenced"
+    read_fence: Literal["fenced", "tail", "none"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
     resolve_s: float = 5.0
@@ -236,6 +246,8 @@ class Settings:
     open_files_max: int = 512
     io_workers: int = 32
     lease_s: float = 5.0
+    lease_rest_s: float = 90.0
+    follow_s_max: float = 10.0
     verify_chunks_at_open: bool = False
     log_roll_bytes: int = 256 * MIB
     slot_roll_records: int = 65_536
@@ -259,7 +271,7 @@ class Settings:
         for name, allowed, rule in (
             ("journal_mode", ("auto", "slot", "append"), "auto, slot or append"),
             ("layout", LAYOUTS, ", ".join(LAYOUTS)),
-            ("read_fence", ("fenced", "none"), "'fenced' or 'none'"),
+            ("read_fence", ("fenced", "tail", "none"), "'fenced', 'tail' or 'none'"),
             ("verify", ("blocks", "off"), "'blocks' or 'off'"),
         ):
             _require(self, getattr(self, name) in allowed, name, rule)
@@ -336,6 +348,8 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),
     ("lease_s", 0, 3600),
+    ("lease_rest_s", 0, 3600),
+    ("follow_s_max", 0.05, 3600),
     ("log_roll_bytes", 1024, 1 << 40),
     ("slot_roll_records", 2, 1 << 40),
     ("roll_interval_s_min", 0, _YEAR_S),

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from chunkstore import runtime
 from chunkstore.errors import DeadlineExceeded
 
-__all__ = ["Deadline", "left_s", "until"]
+__all__ = ["Deadline", "left_s", "paced_s", "until"]
 
 _end_s: ContextVar[float | None] = ContextVar("chunkstore_operation_end_s", default=None)
+
+_PACE: Final = 8
+
+
+def paced_s(quiet_s: float, least_s: float, most_s: float) -> float:
+    """How long to pause where nothing has happened for ``quiet_s``: an eighth of that, so whoever looks in this way is late by no more
+    than an eighth of the silence before."""
+    return min(most_s, max(least_s, quiet_s / _PACE))
 
 
 class Deadline:

@@ -63,6 +63,7 @@ from chunkstore.writer import StorageWriter, check_buffering
 __all__ = ["ChunkedSegmentStorage"]
 
 _EVENT_MAX = (1 << 63) - 1
+_POLL_LOCAL_S, _POLL_REMOTE_S = 1.0, 10.0
 
 
 class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
@@ -110,7 +111,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
         self._maintenance.snapshots.worker = snapshot_worker
-        fenced = settings.read_fence == "fenced"
+        fenced = settings.read_fence != "none"
         check = container.check_fence if fenced else container.check_open
         beside = fenced and container.remote
         self._context = ReadContext(
@@ -124,6 +125,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             check_open=container.check_owner if fenced else container.check_open,
             check=SharedCheck(check, settings.op_deadline_s) if beside else check,
             check_beside=beside,
+            tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,
             rebuild=container.rebuild,
         )
@@ -441,8 +443,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             self._maintenance.snapshots.written_bytes,
         )
 
-    def _poll_s(self) -> float:
-        return 1.0
+    def _poll_s(self, *, at_once: bool) -> float:
+        # Its own commits, and its end, wake whoever waits; what is left to see is a newer owner, by a look at the fence.
+        return _POLL_REMOTE_S if self._container.remote else _POLL_LOCAL_S
 
     def _arm(self) -> runtime.Event:
         waiter = runtime.event()

@@ -186,7 +186,8 @@ class Ownership:
 class LeaseInfo(NamedTuple):
     """The lease hint (protocol.md A15). Never consulted for who owns what.
 
-    ``lsn`` and ``hash``: once released, the last record of its epoch (A17); 0 where that is not known.
+    ``lsn`` and ``hash``: once released, the last record of its epoch (A17); 0 where that is not known. ``next_ms``: until then, how long
+    after this one its next beat is due at the latest, in milliseconds; 0 where that is not known.
     """
 
     epoch: int
@@ -197,6 +198,7 @@ class LeaseInfo(NamedTuple):
     released: bool
     lsn: int = 0
     hash: bytes = b""
+    next_ms: int = 0
 
 
 class SnapshotReport(NamedTuple):
@@ -264,8 +266,9 @@ class JournalService(ABC):
         before each deletion; False ends it there: what is left goes the next time."""
 
     @abstractmethod
-    def renew_lease(self, epoch: int, *, released: bool) -> None:
-        """Rewrite the lease hint; errors are swallowed (it is a hint). Released, it names the last committed record: CLOSE."""
+    def renew_lease(self, epoch: int, *, released: bool, next_s: float = 0.0) -> None:
+        """Rewrite the lease hint; errors are swallowed (it is a hint). Released, it names the last committed record: CLOSE.
+        ``next_s``: when the next beat is due at the latest, from now."""
 
     @abstractmethod
     def read_lease(self) -> LeaseInfo | None:

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, NamedTuple, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from chunkstore import processes, runtime
 from chunkstore.arguments import check_number
@@ -34,7 +34,7 @@ __all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader"]
 
 OnDamage = Literal["raise", "skip"]
 
-_FOLLOW_WAIT_S: Final = 0.5
+_FOLLOW_WAIT_S: Final = 3600.0
 _PIECE_BYTES_MIN: Final = 4096
 _PIECE_BYTES_MAX: Final = 1 << 28
 
@@ -46,7 +46,9 @@ class _Readable(Protocol):
 
     def read(self, segment: SegmentHandle, offset: int, length: int, /) -> bytes: ...
 
-    def wait(self, segment: SegmentHandle, offset: int, timeout_s: float, /) -> SegmentInfo: ...
+
+_Wait: TypeAlias = Callable[[SegmentHandle, int, float, Callable[[], bool]], SegmentInfo]
+"""As ``store.wait``; the last is asked twice a second, and ends it early."""
 
 
 class SkippedRange(NamedTuple):
@@ -87,6 +89,7 @@ class StorageReader:
         self,
         store: _Readable,
         handle: SegmentHandle,
+        wait: _Wait,
         *,
         start: int,
         stop: int | None,
@@ -105,7 +108,7 @@ class StorageReader:
         self.skipped: list[SkippedRange] = []
         self._pieces = _Pieces(
             partial(store.read, handle),
-            partial(store.wait, handle),
+            partial(wait, handle),
             stop=stop,
             follow=follow,
             piece_bytes=piece_bytes,
@@ -177,7 +180,7 @@ class _Pieces:
     def __init__(
         self,
         read_at: Callable[[int, int], bytes],
-        wait_at: Callable[[int, float], SegmentInfo],
+        wait_at: Callable[[int, float, Callable[[], bool]], SegmentInfo],
         *,
         stop: int | None,
         follow: bool,
@@ -199,6 +202,9 @@ class _Pieces:
         with self._condition:
             self.closed = True
             self._condition.notify_all()
+
+    def _is_closed(self) -> bool:
+        return self.closed
 
     def forget(self) -> None:
         """As ``close``, without the lock, for the garbage collector: waiting threads notice within a second."""
@@ -250,7 +256,7 @@ class _Pieces:
                     return found
                 if not self._follow or self.closed:
                     return None
-                info = self.wait_at(position, _FOLLOW_WAIT_S)
+                info = self.wait_at(position, _FOLLOW_WAIT_S, self._is_closed)
                 if info.sealed and info.length <= position:
                     return None
         except ChunkstoreError as error:

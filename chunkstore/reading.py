@@ -36,7 +36,7 @@ from chunkstore.upkeep.usage import Space, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
-_POLL_S = 0.05
+_ENDED_S = 0.5
 T = TypeVar("T")
 
 JournalFindings: TypeAlias = Callable[[CheckLevel, Head, int | None], list[Finding]]
@@ -218,6 +218,8 @@ class ReadableContainer:
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
 
+        A replica looks for news at once, and then at its pace (``Settings.follow_s_max``).
+
         Raises as ``info`` (``SegmentNotFound`` also when it is deleted meanwhile), and at a replica as ``Replica.refresh``.
         """
         check_number(offset, "offset")
@@ -225,21 +227,31 @@ class ReadableContainer:
             raise InvalidArgument(
                 f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"
             )
+        return self._wait(segment, offset, timeout_s, lambda: False, at_once=True)
+
+    def _wait(
+        self, segment: SegmentRef, offset: int, timeout_s: float, ended: Callable[[], bool], *, at_once: bool = False
+    ) -> SegmentInfo:
+        """As ``wait``. ``ended`` is asked twice a second, and ends it early. ``at_once``: without a pause before the first look."""
         deadline_s = runtime.monotonic_s() + timeout_s
         while True:
             waiter = self._arm()
             try:
                 info = self.info(segment)
-                left_s = deadline_s - runtime.monotonic_s()
-                if info.length > offset or info.sealed or left_s <= 0:
+                now_s = runtime.monotonic_s()
+                if info.length > offset or info.sealed or now_s >= deadline_s or ended():
                     return info
-                waiter.wait(min(left_s, self._poll_s()))
+                look_s = min(deadline_s, now_s + self._poll_s(at_once=at_once))
+                while now_s < look_s and not waiter.wait(min(look_s - now_s, _ENDED_S)) and not ended():
+                    now_s = runtime.monotonic_s()
             finally:
                 self._disarm(waiter)
+            at_once = False
             self._refresh(max(0.0, deadline_s - runtime.monotonic_s()))
 
-    def _poll_s(self) -> float:
-        return _POLL_S
+    def _poll_s(self, *, at_once: bool) -> float:
+        """How long until the next look for news is due; ``at_once``: to whoever has just come."""
+        raise NotImplementedError
 
     def _arm(self) -> runtime.Event:
         return runtime.event()
@@ -266,6 +278,7 @@ class ReadableContainer:
         return StorageReader(
             self,
             handle,
+            self._wait,
             start=info.start_offset if start is None else start,
             stop=stop,
             prefetch_bytes=prefetch_bytes,

@@ -9,11 +9,12 @@ threads and the locks are its parent's. ``promote`` makes an owner of it. Leaves
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from chunkstore import processes, runtime
 from chunkstore.arguments import check_namespace
 from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.deadline import paced_s
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
 from chunkstore.invariants import ORPHANED, Finding
@@ -30,6 +31,8 @@ from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
 __all__ = ["JournalFollower", "Replica"]
 
+
+_POLL_S: Final = 0.05
 
 Promote: TypeAlias = Callable[[Observer | None, OptimiserPolicy | None, float, bool], ChunkedSegmentStorage]
 """Makes the owner: observer, optimiser, ``wait_s``, whether a rollback is accepted."""
@@ -90,6 +93,8 @@ class Replica(ReadableContainer):
         self._lock = runtime.lock()
         """Held while catching up, and while releasing."""
         self._remote = storage.capabilities.remote
+        self._looked_s = self._news_s = runtime.monotonic_s()
+        """When it last looked for news, and when there was some."""
         self.settings = settings
         self._context = ReadContext(
             storage=storage,
@@ -110,7 +115,7 @@ class Replica(ReadableContainer):
             self._context = self._context._replace(why_absent=why_absent)
         try:
             # Without a limit: no other caller waits, and there is nothing to show before.
-            follower.catch_up()
+            self._seen_lsn = follower.catch_up().position.lsn
         except BaseException:
             follower.close()
             self._pool.close()
@@ -263,13 +268,25 @@ class Replica(ReadableContainer):
                 return None
             try:
                 self._check_open()
-                return self._follower.catch_up().position.lsn
+                before = self._seen_lsn
+                self._looked_s = runtime.monotonic_s()
+                lsn = self._seen_lsn = self._follower.catch_up().position.lsn
+                self._looked_s = runtime.monotonic_s()
+                if lsn != before:
+                    self._news_s = self._looked_s
+                return lsn
             finally:
                 if self._closed:
                     self._release()  # close may have stopped waiting
         finally:
             if held.got:
                 held.lock.release()
+
+    def _poll_s(self, *, at_once: bool) -> float:
+        if at_once or not self._remote:
+            return 0.0 if at_once else _POLL_S
+        now_s = runtime.monotonic_s()
+        return max(0.0, self._looked_s + paced_s(now_s - self._news_s, _POLL_S, self.settings.follow_s_max) - now_s)
 
     def _present_epoch(self) -> int:
         return self.epoch

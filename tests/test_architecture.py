@@ -412,7 +412,7 @@ def test_docstring_and_sorted_exports(name: str) -> None:
 
 
 def project_texts() -> list[Path]:
-    folders = ["chunkstore", "bindings", "journal", "tests", "benchmarks", "docs", "scripts", ".ci"]
+    folders = ["chunkstore", "bindings", "journal", "examples", "tests", "benchmarks", "docs", "scripts", ".ci"]
     suffixes = {".py", ".md", ".toml", ".sh", ".txt", ".cfg", ""}
     found = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in suffixes and path.name != ".git"]
     for folder in folders:

@@ -23,7 +23,7 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 CODE = [
     path
-    for folder in ("chunkstore", "bindings", "journal", "tests", "benchmarks")
+    for folder in ("chunkstore", "bindings", "journal", "examples", "tests", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
 ]
 NEEDS_SPARK = sorted((ROOT / "docs").glob("guide-spark*.md"))  # run by tests/spark/test_guide.py

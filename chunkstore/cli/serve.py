@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Annotated, Final
@@ -234,10 +234,20 @@ class _Serving:
                 waiting, take_over = True, False
         return "signal"
 
+    def _watch_s(self) -> float:
+        """How long to watch the owner. Who stands by has the time to wait for a lease that rests: ringing each time would keep it awake."""
+        usual_s = access.watch_s(self._settings)
+        if self._warm is not None:
+            with suppress(ChunkstoreError):
+                lease = assembly.describe_owner(self._root, self.container)["lease"]
+                next_s = float(lease["next_ms"]) / 1000 if isinstance(lease, dict) else 0.0
+                return usual_s + min(3600.0, next_s) if next_s > self._settings.lease_s else usual_s
+        return usual_s
+
     def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
-        wait_s = 0.0 if take_over else access.watch_s(self._settings)
         self._opening = True
         try:
+            wait_s = 0.0 if take_over else self._watch_s()
             if self._warm is not None:
                 replica, self._calls = self._warm
                 store = replica.promote(wait_s, accept_rollback=self._accept_rollback, optimiser=self._policy)

@@ -103,6 +103,7 @@ class OwnedContainer:
         self.roots_asked_s: dict[int, float] = {}
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
+        self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()

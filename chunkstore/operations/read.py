@@ -5,6 +5,7 @@ the CRCs at their borders (``read_slices``); where a chunk has vanished because 
 as often as that happens; one that the newest metadata still name is ``Damaged``. Fenced reads check the fence after the local
 part, so that a deposed owner never answers with an old state as if it were the present one. Where both cross a network, the
 check goes on beside the reading of chunks, which never change: it still begins behind the local part and ends before the answer.
+With ``read_fence="tail"`` a read that ends before the known end goes without: what was committed there stays as it is.
 Leaves out: read-ahead (``chunkstore.reader``).
 """
 
@@ -71,6 +72,9 @@ class ReadContext(NamedTuple):
     why_absent: Callable[[str], ChunkstoreError | None] = lambda _chunk: None
     """Of a chunk that is absent and still named: why that is no damage; None: it is."""
 
+    tail_only: bool = False
+    """Whether reads that end before the known end go without ``check``: their bytes never change."""
+
     fetch: Callable[[str], bool] | None = None
     """Called for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
 
@@ -89,11 +93,12 @@ class ReadContext(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """Slices that cover ``length`` bytes of segment ``name``."""
+    """Slices that cover ``length`` bytes of segment ``name``. ``inside``: all that was asked for, before the segment's end."""
 
     name: str
     slices: list[ReadSlice]
     length: int
+    inside: bool
 
 
 def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
@@ -131,7 +136,7 @@ def plan_read(
         raise BadOffset(name, expected=segment.length, given=offset)
     stop = min(segment.length, offset + length)
     if stop == offset:
-        return ReadPlan(name, [], 0)
+        return ReadPlan(name, [], 0, inside=False)
     where = f"segment {name}"
     if offset >= segment.last_chunk_offset:
         chunk, chunk_offset = segment.last_chunk, segment.last_chunk_offset
@@ -154,7 +159,7 @@ def plan_read(
         slices.append(ReadSlice(names.object_of(chunk, record), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
-    return ReadPlan(name, slices, stop - offset)
+    return ReadPlan(name, slices, stop - offset, inside=stop < segment.length)
 
 
 def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
@@ -164,7 +169,7 @@ def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: 
         plan = context.look(
             lambda view: plan_read(view, context.names, name, identity, offset, length, verify=context.verify)
         )
-        left_to_fetch = context.check_beside and bool(plan.slices)
+        left_to_fetch = _goes_without(context, plan) or (context.check_beside and bool(plan.slices))
         return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
@@ -172,10 +177,16 @@ def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: 
             context.check()
 
 
-def _fetch(context: ReadContext, calls: Sequence[Callable[[], None]]) -> None:
+def _goes_without(context: ReadContext, plan: ReadPlan) -> bool:
+    """Whether nobody looks at the fence for this read."""
+    return context.tail_only and plan.inside
+
+
+def _fetch(context: ReadContext, plan: ReadPlan, calls: Sequence[Callable[[], None]]) -> None:
     """Read what was planned, and check the fence if that is still to be done."""
     # The first failure in order is raised: a deposed owner's is ``NotOwner``, and nothing else.
-    context.pool.run_all([context.check, *calls] if context.check_beside else calls)
+    beside = context.check_beside and not _goes_without(context, plan)
+    context.pool.run_all([context.check, *calls] if beside else calls)
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
@@ -228,10 +239,10 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
     if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
         reader, piece = SliceReader(context.storage, plan.name), plan.slices[0]
         if reader.is_short(piece):
-            if not context.check_beside:
+            if not context.check_beside or _goes_without(context, plan):
                 return reader.read(piece)
             read: list[bytes] = []
-            _fetch(context, [lambda: read.append(reader.read(piece))])
+            _fetch(context, plan, [lambda: read.append(reader.read(piece))])
             return read[0]
     return filled(plan.length, lambda target: _fill(context, target, plan))
 
@@ -251,5 +262,5 @@ def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
         for call in calls:
             call()
     else:
-        _fetch(context, calls)
+        _fetch(context, plan, calls)
     return plan.length

@@ -8,17 +8,18 @@ is there is whole. Leaves out: reading entries (``reader``), which chunks the by
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, ENTRY_ID_MAX, DataSource, entry_id_at, parse_block_header
+from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, DataSource, entry_id_at, parse_block_header
 from chunkstore.codec.pulsar.pip76_index import (
     INDEX_BYTES_MAX,
     BlockRef,
     BlockSpan,
     LedgerGroup,
     SegmentIndex,
+    ranges_of,
     read_index,
 )
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
@@ -53,13 +54,25 @@ class TopicPosition(NamedTuple):
     offset: int
 
 
-def plan(store: Stored, topic: str, ledgers: Sequence[int] | None = None) -> tuple[LedgerRange, ...]:
+def _always(_part: LedgerRange) -> bool:
+    return True
+
+
+def plan(
+    store: Stored,
+    topic: str,
+    ledgers: Sequence[int] | None = None,
+    blocks: Callable[[LedgerRange], bool] = _always,
+) -> tuple[LedgerRange, ...]:
     """The parts of these ledgers (None: all of the topic's), by ledger, then by entry.
 
-    What is acknowledged when this is called is in the answer. Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a
+    What is acknowledged when this is called is in the answer. A part of a complete offload segment for which ``blocks`` is false may
+    come without its blocks: it is what the context says, and where no index is needed none is read.
+
+    Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a
     context, an index or a block header is wrong), and what reading raises.
     """
-    return TopicPlanner(store, topic).plan(ledgers)
+    return TopicPlanner(store, topic).plan(ledgers, blocks=blocks)
 
 
 class TopicPlanner:
@@ -84,15 +97,17 @@ class TopicPlanner:
         self._indexes: OrderedDict[bytes, list[BlockSpan]] = OrderedDict()
         """By uuid: the blocks of complete ones, for a while."""
 
-    def plan(self, ledgers: Sequence[int] | None = None, *, blocks: bool = True) -> tuple[LedgerRange, ...]:
-        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once. Without ``blocks``
-        the ranges of complete ones have none, and no index is read: their contexts say the rest."""
+    def plan(
+        self, ledgers: Sequence[int] | None = None, *, blocks: Callable[[LedgerRange], bool] = _always
+    ) -> tuple[LedgerRange, ...]:
+        """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once."""
         wanted = None if ledgers is None else set(ledgers)
         ranges: list[LedgerRange] = []
         contexts = self._contexts()
         for context in contexts:
             if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
-                ranges += self._plan_context(context, wanted) if blocks else self._count_context(context, wanted)
+                said = self._said(context, wanted)
+                ranges += said if said and not any(map(blocks, said)) else self._plan_context(context, wanted)
         # Entries ascend from one offload segment to the next, and sorting is stable.
         ranges.sort(key=lambda item: item.ledger)
         if not contexts or (wanted is None and not ranges):
@@ -129,17 +144,14 @@ class TopicPlanner:
         for context, spans in self._blocks(start, stop):
             wholes = {item.ledger: item for item in context.ranges}
             behind = [span for span in self._spans(context) if span.start >= spans[-1].end]
-            for ledger, row in _by_ledger(spans).items():
-                whole = wholes.get(ledger)
-                later = next((span.first_entry for span in behind if span.ledger == ledger), None)
-                last, entries = ENTRY_ID_MAX if later is None else later - 1, 0
+            for part in ranges_of(self.topic, context.data, spans):
+                whole = wholes.get(part.ledger)
+                later = next((span.first_entry for span in behind if span.ledger == part.ledger), None)
+                last, entries = part.last_entry if later is None else later - 1, 0
                 if later is None and whole is not None:
                     last = whole.last_entry
-                    entries = whole.entries if row[0].first_entry == whole.first_entry else 0
-                part = LedgerRange(
-                    self.topic, ledger, row[0].first_entry, last, context.data, tuple(row), context.complete, entries
-                )
-                found.append(part)
+                    entries = whole.entries if part.first_entry == whole.first_entry else 0
+                found.append(part._replace(last_entry=last, complete=context.complete, entries=entries))
         return tuple(found)
 
     # Helpers
@@ -184,10 +196,8 @@ class TopicPlanner:
             if chosen:
                 yield context, chosen
 
-    def _count_context(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
-        """As ``_plan_context``, without the blocks of a complete one."""
-        if not context.complete:
-            return self._plan_context(context, wanted)
+    def _said(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
+        """What the context alone says; of an open one that is nothing."""
         return [
             LedgerRange(self.topic, ledger, first, last, context.data, (), True, entries)
             for ledger, first, last, entries in context.ranges
@@ -202,31 +212,15 @@ class TopicPlanner:
             lasts = {item.ledger: item.last_entry for item in context.ranges}
         else:
             lasts = last_entries(self._store, context.data, spans, wanted, known=self._walk(context).lasts)
-        rows = _by_ledger(span for span in spans if wanted is None or span.ledger in wanted)
-        if any(ledger not in lasts for ledger in rows):
+        parts = ranges_of(self.topic, context.data, (span for span in spans if wanted is None or span.ledger in wanted))
+        if any(part.ledger not in lasts for part in parts):
             raise Damaged(
                 "the index holds ledgers that the offload context does not", object=f"segment {context.index_segment}"
             )
         return [
-            LedgerRange(
-                self.topic,
-                ledger,
-                row[0].first_entry,
-                lasts[ledger],
-                context.data,
-                tuple(row),
-                context.complete,
-                counts.get(ledger, 0),
-            )
-            for ledger, row in rows.items()
+            part._replace(last_entry=lasts[part.ledger], complete=context.complete, entries=counts.get(part.ledger, 0))
+            for part in parts
         ]
-
-
-def _by_ledger(spans: Iterable[BlockSpan]) -> dict[int, list[Block]]:
-    rows: dict[int, list[Block]] = {}
-    for span in spans:
-        rows.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
-    return rows
 
 
 def _read_index(store: Stored, context: Context) -> SegmentIndex:

@@ -49,7 +49,7 @@ class LedgerReader:
         """The topic's ledgers (None: all), ascending. Without ``sizes`` those of complete offload segments count as 0, and nothing of
         these is read, not even their index. Raises as ``plan``."""
         parts: dict[int, list[LedgerRange]] = {}
-        for item in TopicPlanner(self._store, topic).plan(ledgers, blocks=sizes):
+        for item in TopicPlanner(self._store, topic).plan(ledgers, blocks=lambda _part: sizes):
             parts.setdefault(item.ledger, []).append(item)
         return [
             LedgerSummary(

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
@@ -25,7 +26,7 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_blocks, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span
 from chunkstore.spark.places import check_place
-from chunkstore.spark.plan import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
+from chunkstore.spark.runs import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["BATCH_BYTES", "Column", "LineParser", "Lines", "read_task", "segment_column"]
@@ -34,6 +35,8 @@ BATCH_BYTES: Final = ROW_BYTES
 """A batch ends when it holds this much: larger ones cost memory in the JVM, smaller ones time."""
 _ROWS_MAX: Final = 4096
 """Rows of a batch where rows are tiny chunks."""
+_IDS_MAX: Final = 1 << 14
+"""Rows of a batch where rows are ids, beside which the name of a topic may stand."""
 
 _TYPES: Final = {
     "segment": pa.string(),
@@ -83,11 +86,12 @@ def read_task(
     """
     schema = pa.schema([pa.field(column.name, _TYPES[column.name], nullable=column.nullable) for column in columns])
     times = {item.segment: item for item in task.times}
-    segments = [run for run in task.runs if isinstance(run, SegmentRun)]
-    has_lines = any(run.cut is not None and run.cut.line_bytes_max for run in segments)
-    if "value" not in schema.names and len(segments) == len(task.runs) and not has_lines:
-        for segment in segments:
-            yield from _segment_batches(segment.segment, _rows_of_plan(segment), schema, times.get(segment.segment))
+    if not any(_needs_bytes(run, schema) for run in task.runs):
+        for run in task.runs:
+            if isinstance(run, LedgerRun):
+                yield from _id_batches(run, schema)
+            else:
+                yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times.get(run.segment))
         return
     with annotated(container=task.container, lsn=task.lsn):
         settings = Settings()
@@ -97,7 +101,9 @@ def read_task(
         try:
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:
-                if isinstance(run, LedgerRun):
+                if not _needs_bytes(run, schema) and isinstance(run, LedgerRun):
+                    yield from _id_batches(run, schema)
+                elif isinstance(run, LedgerRun):
                     from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
 
                     yield from ledger_batches(run, reader, schema, times.get(run.segment))
@@ -111,6 +117,23 @@ def read_task(
             raise
         finally:
             storage.close()
+
+
+def _needs_bytes(run: SegmentRun | LedgerRun, schema: pa.Schema) -> bool:
+    """Whether the plan does not know the rows already."""
+    if isinstance(run, LedgerRun):
+        return bool(run.blocks)
+    return "value" in schema.names or (run.cut is not None and run.cut.line_bytes_max > 0)
+
+
+def _id_batches(run: LedgerRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The ids of a ledger that has all of them."""
+    for low in range(run.first_entry, run.last_entry + 1, _IDS_MAX):
+        ones = pa.repeat(pa.scalar(1, pa.int64()), min(_IDS_MAX, run.last_entry + 1 - low))
+        ids = pc.cumulative_sum(ones, start=low - 1)
+        constants = {"topic": pa.scalar(run.topic, pa.string()), "ledger": pa.scalar(run.ledger, pa.int64())}
+        columns = [ids if name == "entry" else pa.repeat(constants[name], len(ids)) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _rows_of_plan(run: SegmentRun) -> Iterator[Rows]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from chunkstore.checksum import BytesLike
 from chunkstore.spark.line_ends import NEWLINE, line_too_long
 from chunkstore.spark.pieces import Span
-from chunkstore.spark.plan import ROW_BYTES, Cut
+from chunkstore.spark.runs import ROW_BYTES, Cut
 
 __all__ = ["Rows", "fixed_rows", "line_blocks", "line_rows", "offsets_of_rows"]
 

@@ -40,8 +40,8 @@ from chunkstore.spark.lake_files import (
 )
 from chunkstore.spark.options import STREAM_OPTIONS, ReadOptions, known_values, parse_options
 from chunkstore.spark.owners import AskerDoor
-from chunkstore.spark.plan import ReadTask
 from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream import Stream
 from chunkstore.spark.write_options import WriteOptions, parse_write_options

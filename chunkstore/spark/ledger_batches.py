@@ -21,7 +21,7 @@ from chunkstore.spark.chunk_times import ChunkTimes
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader, RunBytes
-from chunkstore.spark.plan import LedgerRun
+from chunkstore.spark.runs import LedgerRun
 
 __all__ = ["ledger_batches"]
 

@@ -20,6 +20,7 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
 from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.runs import Sizing
 
 __all__ = [
     "EARLIEST",
@@ -60,6 +61,8 @@ OPTIONS: Final = (
     "endingTimestamp",
     "lsnAsOf",
     "timestampAsOf",
+    "pushdown",
+    "pinS",
     "mapFunction",
     "lakeOffsets",
 )
@@ -71,6 +74,7 @@ LATEST: Final = -1
 Positions: TypeAlias = int | Mapping[str, int]
 """An offset for all segments, or for each by name; ``EARLIEST`` and ``LATEST`` among them."""
 _PARTITIONS_MAX = 100_000
+_PIN_S_MAX = 30 * 86_400
 _LEDGER_MAX = _BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
@@ -81,7 +85,7 @@ class ReadOptions:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
     ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
     micro-batch, None without a limit. ``json``: a value is an object, of which ``value_schema`` says more (None: the user's schema does);
-    ``columns`` are then as given, or none."""
+    ``columns`` are then as given, or none. ``pin_s``: how long a pin keeps what was planned."""
 
     path: str
     container: str
@@ -111,6 +115,13 @@ class ReadOptions:
     json: bool = False
     value_schema: str | None = None
     fail_fast: bool = False
+    pushdown: bool = False
+    pin_s: int | None = None
+
+    @property
+    def sizing(self) -> Sizing:
+        """How large partitions are."""
+        return Sizing(self.min_partitions, self.partition_bytes)
 
     @property
     def line_bytes_max(self) -> int:
@@ -225,6 +236,8 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         value_schema=values.get("valueSchema"),
         fail_fast=_one_of(values, "mode", ("permissive", "failfast")) == "failfast",
         lake_offsets=values.get("lakeOffsets"),
+        pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
+        pin_s=_whole(values, "pinS", 1, _PIN_S_MAX),
     )
     _check_moments(options)
     return replace(options, columns=_columns(values, options))
@@ -298,6 +311,13 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument("option 'topic' is empty", argument="topic")
     if "ledgers" in values and "topic" not in values:
         raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
+    for past in ("lsnAsOf", "timestampAsOf"):
+        if "pinS" in values and past in values:
+            text = f"options 'pinS' and {past!r} exclude each other: only the present can be pinned (a pin that is there keeps its past)"
+            raise InvalidArgument(text, argument="pinS")
+    if "mapFunction" in values and values.get("pushdown", "").strip().lower() == "true":
+        text = "option 'pushdown' says nothing about map_batches, whose filters are on what the function makes"
+        raise InvalidArgument(text, argument="pushdown")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 

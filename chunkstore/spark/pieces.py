@@ -16,7 +16,7 @@ from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import BadOffset, ChunkNotFound, Damaged
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.plan import Piece
+from chunkstore.spark.runs import Piece
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["LOCAL_FETCH_BYTES", "REMOTE_FETCH_BYTES", "PieceReader", "RunBytes", "Span"]
@@ -83,10 +83,11 @@ class PieceReader:
         try:
             data = self._storage.read(ChunkHandle(piece.chunk, False), start, stop - start)
         except ChunkNotFound as error:
-            error.add_note(
-                f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load "
-                "(or start the stream) again; if it happens again, run check."
-            )
+            if self._lsn:
+                error.add_note(
+                    f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load "
+                    "(or start the stream) again; if it happens again, run check."
+                )
             raise
         if len(data) != stop - start:
             raise Damaged(

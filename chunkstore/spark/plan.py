@@ -1,25 +1,21 @@
 """From one metadata snapshot to partitions: which ranges of which chunks each task reads. Runs in the driver, without a JVM.
 
 Promises: everything comes from one point of history (a replica that is not refreshed meanwhile), so that a read that runs
-beside writers sees one snapshot; the tasks are plain data (names, ranges, CRCs) and need no metadata. They name the borders of
-the blocks that hold their bytes, against which these are verified.
-
-A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first
-byte, and a row never spans two chunks. Partitions are cut between chunks; inside chunks (at ends of rows) only where there
-are fewer chunks than ``minPartitions``, or ``maxBytesPerPartition`` says so. Rows of streams and of lines do not depend on chunks at all
-(``Cut``). Leaves out: reading (``pieces``, ``batches``), what ledgers are (``chunkstore.pulsar``).
+beside writers sees one snapshot. Tasks name the borders of the blocks that hold their bytes, against which these are verified.
+Rows of streams and of lines do not depend on chunks at all (``Cut``). Leaves out: what tasks are, and sharing out (``runs``),
+reading (``pieces``, ``batches``), what ledgers are (``chunkstore.pulsar``).
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
 
-from chunkstore.blocks import Borders, is_one_block
-from chunkstore.codec.pulsar.ranges import Block, LedgerRange
-from chunkstore.config import MIB
+from chunkstore.blocks import Borders
+from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.errors import BadOffset, Conflict, Damaged, SegmentTruncated, Unsupported
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import scan_roots
@@ -28,30 +24,23 @@ from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.chunk_times import ChunkTimes, TimesOfTasks
+from chunkstore.spark.chunk_times import TimesOfTasks
+from chunkstore.spark.filters import EVERY, Intervals, Wanted, within
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
+from chunkstore.spark.runs import (
+    ROW_BYTES,
+    Cut,
+    LedgerRun,
+    Piece,
+    ReadTask,
+    SegmentRun,
+    plan_entries,
+    plan_pieces,
+)
 
-__all__ = [
-    "PARTITION_BYTES",
-    "ROW_BYTES",
-    "Cut",
-    "LedgerPlanner",
-    "LedgerRun",
-    "Piece",
-    "ReadTask",
-    "SegmentRun",
-    "plan_parts",
-    "plan_ranges",
-    "plan_read",
-    "plan_segments",
-    "share",
-]
+__all__ = ["LedgerPlanner", "plan_parts", "plan_ranges", "plan_read", "plan_segments"]
 
-PARTITION_BYTES: Final = 128 * MIB
-"""Bytes of a partition unless chunks are longer: a task costs tens of milliseconds whatever it does."""
-ROW_BYTES: Final = 1 * MIB
-"""The longest row of a raw segment."""
 _CELLS: Final = 16
 """Equal parts that a partition is put together from, where it can be."""
 
@@ -59,79 +48,25 @@ _CELLS: Final = 16
 class LedgerPlanner(Protocol):
     """Finds the parts of a topic's ledgers by reading tables and index segments of one snapshot: ``chunkstore.pulsar.plan``."""
 
-    def __call__(self, replica: Replica, topic: str, ledgers: Sequence[int] | None, /) -> Sequence[LedgerRange]:
+    def __call__(
+        self, replica: Replica, topic: str, ledgers: Sequence[int] | None, blocks: Callable[[LedgerRange], bool], /
+    ) -> Sequence[LedgerRange]:
         """The parts of these ledgers (None: all of the topic's), in the order rows are wanted: by ledger, then by entry.
 
-        No entry is in two parts. Raises a ``ChunkstoreError`` that names the topic or the ledger which is not there.
+        No entry is in two parts. Those for which ``blocks`` is false may come without any.
+        Raises a ``ChunkstoreError`` that names the topic or the ledger which is not there.
         """
 
 
-class Piece(NamedTuple):
-    """Bytes ``[start, stop)`` of chunk ``chunk``; byte ``start`` is byte ``offset`` of the segment.
-
-    ``length`` is how many of the chunk's bytes the snapshot knows (it may have grown since). ``borders``: of the blocks that
-    hold the piece; None where nothing verifies it (``_with_own_borders``).
-    """
-
-    chunk: str
-    start: int
-    stop: int
-    length: int
-    offset: int
-    borders: Borders | None
+_IDS_ONLY: Final = {"topic", "ledger", "entry"}
+_ALL: Final = Wanted()
 
 
-class Cut(NamedTuple):
-    """How rows are cut so that they are the same whatever becomes of chunks: those that begin in ``[start, stop)`` of the segment.
-
-    ``line_bytes_max`` 0: at multiples of ``ROW_BYTES`` of the segment. Else behind newlines: a line that begins there may end
-    behind it, up to ``end``, where the last one ends in any case; and with ``joined`` one that began before goes on there.
-    """
-
-    start: int
-    stop: int
-    end: int
-    line_bytes_max: int
-    joined: bool
-
-
-class SegmentRun(NamedTuple):
-    """Consecutive bytes of a raw segment. ``cut`` None: rows are pieces of chunks."""
-
-    segment: str
-    pieces: tuple[Piece, ...]
-    cut: Cut | None = None
-
-
-class LedgerRun(NamedTuple):
-    """Consecutive blocks of a ledger in one data segment, and their bytes; entries outside first to last are not wanted."""
-
-    topic: str
-    ledger: int
-    first_entry: int
-    last_entry: int
-    segment: str
-    blocks: tuple[Block, ...]
-    pieces: tuple[Piece, ...]
-
-
-class ReadTask(NamedTuple):
-    """One partition: plain data. ``lsn`` is the point of history all tasks of a read were planned at."""
-
-    root: str
-    container: str
-    lsn: int
-    runs: tuple[SegmentRun | LedgerRun, ...]
-    roots: tuple[tuple[int, RootRecord], ...] = ()
-    """Where foreign chunks of these runs lie."""
-    uuid: bytes = b""
-    """The container's: what lies under ``root`` on the task's machine must be the same one."""
-    times: tuple[ChunkTimes, ...] = ()
-    """Of the segments of these runs, if column ``timestamp`` is wanted."""
-
-
-def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
-    """The partitions of a read, in the order of their rows; none where there are no bytes.
+def plan_read(
+    replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None, wanted: Wanted = _ALL
+) -> list[ReadTask]:
+    """The partitions of a read, in the order of their rows; none where there are no bytes. Rows that are not ``wanted`` are left out; but
+    of lines, and of blocks of ledgers, those come along that lie between the first and the last offset or entry.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``Unsupported``
     (ledgers without a planner, chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
@@ -139,16 +74,28 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
     """
     lsn = replica.lsn
     if not options.reads_topics:
-        ranges = chosen_ranges(replica, options)
-        groups: Sequence[Sequence[SegmentRun | LedgerRun]] = (
-            _plan_cuts(replica, ranges, options) if options.lines else plan_segments(replica, ranges, options)
-        )
+        ranges = [item for item in chosen_ranges(replica, options) if wanted.has("segment", item.segment)]
+        groups: Sequence[Sequence[SegmentRun | LedgerRun]]
+        if options.lines:
+            groups = _plan_cuts(replica, ranges, options, wanted.hull("offset"))
+        else:
+            groups = plan_segments(replica, ranges, options, wanted.intervals("offset"))
     else:
         if ledger_planner is None:
             raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
-        topics = chosen_topics(replica, options)
-        parts = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers)]
-        groups = _plan_ledgers(replica, parts, options)
+        entries = wanted.intervals("entry")
+        ids_suffice = _IDS_ONLY.issuperset(options.columns)
+
+        def is_wanted(part: LedgerRange) -> bool:
+            return wanted.has("ledger", part.ledger) and any(within(entries, part.first_entry, part.last_entry))
+
+        def needs_blocks(part: LedgerRange) -> bool:
+            return is_wanted(part) and not (ids_suffice and part.is_dense)
+
+        topics = [topic for topic in chosen_topics(replica, options) if wanted.has("topic", topic)]
+        found = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers, needs_blocks)]
+        parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found if is_wanted(part)]
+        groups = plan_entries(parts, partial(_Stored, replica), options.sizing, entries)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
     return _tasks(replica, options, lsn, groups)
@@ -161,7 +108,7 @@ def plan_ranges(replica: Replica, options: ReadOptions, ranges: Sequence[Range])
 
 def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRange]) -> list[ReadTask]:
     """The partitions of these blocks. Raises as ``plan_read``."""
-    return _tasks(replica, options, replica.lsn, _plan_ledgers(replica, parts, options))
+    return _tasks(replica, options, replica.lsn, plan_entries(parts, partial(_Stored, replica), options.sizing))
 
 
 def _tasks(
@@ -203,56 +150,31 @@ def _roots_of(
     return tuple((number, roots[number]) for number in sorted({item[0] for item in found if item}) if number in roots)
 
 
-def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Cut a row of sizes into ``parts`` groups of neighbours (fewer only where there are fewer sizes), about equal in sum.
-
-    Returns the groups as half-open ranges; none is empty.
-    """
-    groups: list[tuple[int, int]] = []
-    begin, left = 0, sum(sizes)
-    for number in range(min(parts, len(sizes)), 0, -1):
-        goal = left / number
-        end, got = begin + 1, sizes[begin]
-        while len(sizes) - end >= number and (number == 1 or got + sizes[end] / 2 <= goal):
-            got += sizes[end]
-            end += 1
-        groups.append((begin, end))
-        begin, left = end, left - got
-    return groups
+def plan_segments(
+    replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions, offsets: Intervals
+) -> list[list[SegmentRun]]:
+    """Partitions over raw segments, in the order given: the rows that begin at ``offsets``. Raises as ``plan_read``."""
+    pieces = [(name, piece) for name, _, start, stop in ranges for piece in _Stored(replica, name).pieces(start, stop)]
+    return plan_pieces(pieces, options.sizing, offsets)
 
 
-def plan_segments(replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions) -> list[list[SegmentRun]]:
-    """Partitions over raw segments, in the order given. Raises as ``plan_read``."""
-    pieces: list[tuple[str, Piece]] = []
-    for name, _, start, stop in ranges:
-        pieces += [(name, piece) for piece in _Stored(replica, name).pieces(start, stop)]
-    total = sum(piece.stop - piece.start for _, piece in pieces)
-    goals = [options.partition_bytes] if options.partition_bytes is not None else []
-    if len(pieces) < options.min_partitions:
-        goals.append(total // options.min_partitions)
-    if goals:
-        rows = max(1, min(goals) // ROW_BYTES)
-        pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
-    sizes = [piece.stop - piece.start for _, piece in pieces]
-    return [_segment_runs(pieces[begin:end]) for begin, end in share(sizes, _parts(sizes, options))]
-
-
-def _parts(sizes: Sequence[int], options: ReadOptions) -> int:
-    return max(options.min_partitions, -(-sum(sizes) // (options.partition_bytes or PARTITION_BYTES)))
-
-
-def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions) -> list[list[SegmentRun]]:
-    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end."""
-    sizes = [item.stop - item.start for item in ranges]
-    parts = _parts(sizes, options)
+def _plan_cuts(
+    replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions, hull: tuple[int, int] = EVERY[0]
+) -> list[list[SegmentRun]]:
+    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end: rows that
+    begin in ``hull``, both ends included."""
+    wanted = [(item, max(item.start, hull[0]), min(item.stop, hull[1] + 1)) for item in ranges]
+    sizes = [max(0, stop - start) for _, start, stop in wanted]
+    parts = options.sizing.parts(sizes)
     step = max(1, sum(sizes) // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES
     cells = [
-        (item, max(item.start, low), min(item.stop, low + step))
-        for item in ranges
-        for low in range(item.start // step * step, item.stop, step)
+        (item, max(start, low), min(stop, low + step))
+        for item, start, stop in wanted
+        for low in range(start // step * step, stop, step)
+        if start < stop
     ]
     groups: list[list[tuple[Range, int, int]]] = []
-    for begin, end in share([high - low for _, low, high in cells], parts):
+    for begin, end in options.sizing.groups([high - low for _, low, high in cells]):
         group: list[tuple[Range, int, int]] = []
         for item, low, high in cells[begin:end]:
             if group and group[-1][0] is item:
@@ -290,44 +212,6 @@ def _cut_run(
     return SegmentRun(name, pieces, Cut(start, stop, whole.stop, limit, joined))
 
 
-def _cut(piece: Piece, rows: int) -> list[Piece]:
-    """The piece in parts of ``rows`` rows; the parts end where rows end."""
-    parts: list[Piece] = []
-    start = piece.start
-    while start < piece.stop:
-        stop = min(piece.stop, (start // ROW_BYTES + rows) * ROW_BYTES)
-        parts.append(piece._replace(start=start, stop=stop, offset=piece.offset + start - piece.start))
-        start = stop
-    return parts
-
-
-def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
-    runs: list[tuple[str, list[Piece]]] = []
-    for name, piece in pieces:
-        if not runs or runs[-1][0] != name:
-            runs.append((name, [piece]))
-            continue
-        last = runs[-1][1][-1]
-        if last.chunk == piece.chunk and last.stop == piece.start:
-            runs[-1][1][-1] = last._replace(stop=piece.stop)
-        else:
-            runs[-1][1].append(piece)
-    return [SegmentRun(name, _with_own_borders(found)) for name, found in runs]
-
-
-def _with_own_borders(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """The pieces with the borders of their own blocks, instead of the whole chunk's. Of a chunk that an older version wrote as one
-    long block only the piece that ends it has any: one task reads all of it."""
-    found: list[Piece] = []
-    for piece in pieces:
-        borders = piece.borders
-        if borders is not None:
-            left_to_another = len(borders.at) == 2 and piece.stop < piece.length and not is_one_block(piece.length)
-            borders = None if left_to_another else borders.between(piece.start, piece.stop)
-        found.append(piece._replace(borders=borders))
-    return tuple(found)
-
-
 class _Stored:
     """A segment and its chunks, as the snapshot has them."""
 
@@ -347,7 +231,8 @@ class _Stored:
                     feature=f"chunks of kind {chunk.kind}",
                 )
 
-    def check_range(self, start: int, stop: int) -> None:
+    def pieces(self, start: int, stop: int) -> list[Piece]:
+        """The pieces that hold bytes ``[start, stop)``, with all borders of their chunks. Raises ``SegmentTruncated``, ``Damaged``."""
         if start < self.info.start_offset:
             raise SegmentTruncated(self.info.name, start_offset=self.info.start_offset, offset=start)
         if stop > self.info.length:
@@ -356,9 +241,6 @@ class _Stored:
                 object=f"segment {self.info.name}",
                 position=start,
             )
-
-    def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The pieces that hold bytes ``[start, stop)``, with all borders of their chunks."""
         found: list[Piece] = []
         at = max(0, bisect_right(self._offsets, start) - 1)
         for chunk, borders in self._chunks[at:]:
@@ -368,46 +250,3 @@ class _Stored:
             if low < high:
                 found.append(Piece(chunk.name, low, high, chunk.length, chunk.offset + low, borders))
         return found
-
-
-def _plan_ledgers(
-    replica: ReadableContainer, parts: Sequence[LedgerRange], options: ReadOptions
-) -> list[list[LedgerRun]]:
-    """Partitions over blocks of ledgers; a block is never cut."""
-    stored: dict[str, _Stored] = {}
-    for part in parts:
-        if part.segment not in stored:
-            stored[part.segment] = _Stored(replica, part.segment)
-        for block in part.blocks:
-            stored[part.segment].check_range(block.start, block.stop)
-    blocks = [(part, block) for part in parts for block in part.blocks]
-    sizes = [block.stop - block.start for _, block in blocks]
-    groups: list[list[LedgerRun]] = []
-    for begin, end in share(sizes, _parts(sizes, options)):
-        runs: list[LedgerRun] = []
-        for part, row in _rows_of_blocks(blocks[begin:end]):
-            pieces = stored[part.segment].pieces(row[0].start, row[-1].stop)
-            runs.append(
-                LedgerRun(
-                    part.topic,
-                    part.ledger,
-                    part.first_entry,
-                    part.last_entry,
-                    part.segment,
-                    tuple(row),
-                    _with_own_borders(pieces),
-                )
-            )
-        groups.append(runs)
-    return groups
-
-
-def _rows_of_blocks(blocks: Sequence[tuple[LedgerRange, Block]]) -> list[tuple[LedgerRange, list[Block]]]:
-    """Neighbouring blocks of one part that follow each other without a hole, together."""
-    rows: list[tuple[LedgerRange, list[Block]]] = []
-    for part, block in blocks:
-        if rows and rows[-1][0] is part and rows[-1][1][-1].stop == block.start:
-            rows[-1][1].append(block)
-        else:
-            rows.append((part, [block]))
-    return rows

@@ -1,15 +1,15 @@
 """The format "chunkstore" of Spark: its schema, its planner and its reader, as Spark's Python data source API wants them.
 
 Promises: planning opens one replica, which never claims and never writes to the container, and closes it; executors open the
-chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: filters (Spark
-applies them to the rows), writing (``sink``).
+chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: what filters mean
+(``filters``), writing (``sink``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -32,9 +33,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chunkstore.assembly import open_replica
-from chunkstore.errors import InvalidArgument
+from chunkstore import runtime
+from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.filters import Wanted, take_filters
+from chunkstore.spark.frame_pins import planning_replica
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import LedgerPlanner, plan_read
@@ -55,10 +58,22 @@ _TYPES: dict[str, DataType] = {
     "MAP<STRING, STRING>": MapType(StringType(), StringType()),
     "MAP<STRING, LONG>": MapType(StringType(), LongType()),
 }
+_SEGMENT_FILTERS: Final[Mapping[str, type]] = {"segment": str, "offset": int}
+_TOPIC_FILTERS: Final[Mapping[str, type]] = {"topic": str, "ledger": int, "entry": int}
+"""The columns whose filters prune a plan."""
+_LOAD_BYTES: Final = 8
+_PUSHED: Final[dict[bytes, frozenset[str]]] = {}
+"""By ``load()``, the filters it was planned with."""
+_PUSHED_MAX: Final = 1_000
 
 
 class DefaultSource(DataSource):
     """``spark.read.format("chunkstore")``; Spark finds it by itself in the package ``pyspark_chunkstore``."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._load = runtime.token(_LOAD_BYTES)
+        """Of this ``load()``: Spark carries it from plan to plan."""
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +100,10 @@ class DefaultSource(DataSource):
         with annotated():
             options = parse_options(self.options)
             if options.function is None:
-                return Reader(*self._wanted(options, schema))
+                filtered, columns, steps = self._wanted(options, schema)
+                if options.pushdown:
+                    return FilteringReader(filtered, columns, steps, self._load, self._native(options, schema))
+                return Reader(filtered, columns, steps)
             options, columns, steps = self._wanted(options, self.schema())
             return Reader(options, columns, (*steps, Mapped(options.function or "", schema)))
 
@@ -119,6 +137,13 @@ class DefaultSource(DataSource):
             rows = json_rows(schema, _declared(options), options, known)
             columns, steps = rows.needed, (rows,)
         return replace(options, columns=tuple(name for name, _ in columns)), columns, steps
+
+    def _native(self, options: ReadOptions, schema: StructType) -> list[str]:
+        """The container's columns that no field of records hides."""
+        fields = {field.name: field.dataType for field in schema.fields}
+        hidden = (_declared(options) or StructType()).names
+        known = options.known_columns.items()
+        return [name for name, kind in known if name not in hidden and fields.get(name, _TYPES[kind]) == _TYPES[kind]]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a batch. Raises ``InvalidArgument``, ``Unsupported`` and what asking the owner raises."""
@@ -170,6 +195,7 @@ class Reader(DataSourceReader):
         self._options = options
         self._columns = tuple(columns)
         self._steps = tuple(steps)
+        self._filters = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
@@ -180,15 +206,14 @@ class Reader(DataSourceReader):
 
                 return [Partition(task) for task in tasks_between(options, options.lake_offsets)]
             planner = self.ledger_planner() if options.reads_topics else None
-            lsn, time_ms = options.as_of_lsn, options.as_of_ms
-            with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
+            with planning_replica(options) as replica:
                 if options.metadata is not None:
                     from chunkstore.spark.tables import plan_table  # others do not pay for it
 
                     return [
                         Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])
                     ]
-                return [Partition(task) for task in plan_read(replica, options, planner)]
+                return [Partition(task) for task in plan_read(replica, options, planner, self._filters)]
 
     def ledger_planner(self) -> LedgerPlanner:
         """What finds the blocks of a topic's ledgers: the offload layer."""
@@ -199,3 +224,42 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""
         return read_partition(partition, self._columns, self._steps)
+
+
+class FilteringReader(Reader):
+    """A ``Reader`` whose plan has what filters leave. Spark refuses one of this kind unless it is told to push filters down at all.
+
+    Spark keeps one plan for each ``load()``, the last one, and reads all that was made of it by that (decision 0032): so another set of
+    filters is refused, where this process has seen the first.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: Sequence[tuple[str, bool]],
+        steps: Sequence[Step],
+        load: bytes,
+        native: Collection[str],
+    ) -> None:
+        """``native``: columns that are the container's own, not fields of records."""
+        super().__init__(options, columns, steps)
+        self._load = load
+        self._native = frozenset(native)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what prunes the plan; returns those that Spark must apply to the rows. Raises ``Unsupported``: this ``load()`` was planned
+        with other filters."""
+        options = self._options
+        pushed = frozenset(map(repr, filters))
+        if _PUSHED.setdefault(self._load, pushed) != pushed:
+            with annotated(container=options.container):
+                text = (
+                    "Spark reads all frames of one load() by the last filters: with pushdown=true load again for others"
+                )
+                raise Unsupported(text, feature="pushdown")
+        while len(_PUSHED) > _PUSHED_MAX:
+            _PUSHED.pop(next(iter(_PUSHED)))
+        known = _TOPIC_FILTERS if options.reads_topics else _SEGMENT_FILTERS
+        columns = {name: kind for name, kind in known.items() if name in self._native}
+        self._filters, left = take_filters(filters, columns, ("entry", "offset") if options.lines else ("entry",))
+        return left

@@ -13,9 +13,10 @@ from chunkstore.replica import Replica
 from chunkstore.spark.chunk_times import begin_since
 from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_lines
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
-from chunkstore.spark.plan import ROW_BYTES, ReadTask, plan_ranges
+from chunkstore.spark.plan import plan_ranges
 from chunkstore.spark.positions import Reached, StreamOffset
 from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
+from chunkstore.spark.runs import ROW_BYTES, ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
 __all__ = ["SegmentFollower"]

@@ -15,9 +15,10 @@ from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.replica import Replica
 from chunkstore.spark.options import LATEST, ReadOptions
-from chunkstore.spark.plan import ReadTask, plan_parts
+from chunkstore.spark.plan import plan_parts
 from chunkstore.spark.positions import StreamOffset, TopicReached
 from chunkstore.spark.ranges import chosen_topics
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
 __all__ = ["TopicFollower"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql.datasource import InputPartition
 
 from chunkstore.spark.metadata_tables import TableTask
-from chunkstore.spark.plan import ReadTask
+from chunkstore.spark.runs import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa

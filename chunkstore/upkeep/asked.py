@@ -142,7 +142,6 @@ class Asked:
         self._undecided: set[str] = set()
         """Tokens of what was carried out with an unknown outcome. It may happen yet, whatever the next attempt ends with: no refusal."""
         self._pause_s = 0.0
-        self._rang_s = runtime.monotonic_s()
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
@@ -177,7 +176,7 @@ class Asked:
         """The next pause: longer and longer behind a network while nothing happens, and while looking fails."""
         settings, remote = self._container.settings, self._container.remote
         shortest_s = settings.ask_s or (_BUSY_S if remote else _LOCAL_S)
-        quiet_s = runtime.monotonic_s() - max(self._rang_s, self._container.current.queue.last_commit_at_s)
+        quiet_s = runtime.monotonic_s() - max(self._container.rang_s, self._container.current.queue.last_commit_at_s)
         idle = remote and settings.ask_s is None and quiet_s > _BUSY_FOR_S
         self._pause_s = min(_IDLE_S, max(shortest_s, self._pause_s * 2)) if failed or idle else shortest_s
         return self._pause_s
@@ -190,7 +189,7 @@ class Asked:
                 return
             tokens = self._box.waiting(_ROUND)
         if bell != self._bell:
-            self._rang_s = runtime.monotonic_s()
+            container.rang_s = runtime.monotonic_s()
         self._bell, self._again = bell, len(tokens) == _ROUND
         for token in tokens:
             if self._stopping.is_set():

@@ -39,7 +39,7 @@ from chunkstore.layout import ReadSlice
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.names import ContainerNames, foreign_root
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import info_of, list_segments
 from chunkstore.operations.owned_epoch import decode_found_chunk
@@ -220,7 +220,8 @@ def _window(
         # A head that nothing verifies apart from the rest is not left out, and so its chunk stays.
         free = free and record.created_ms <= made_before_ms and record.length > dead
         free = free and not (dead and find_borders(view, identity, record, dead, record.length) is None)
-        chunks.append(DefragChunk(identity, begin + dead, record.length - dead, dead, free))
+        foreign = foreign_root(record) is not None
+        chunks.append(DefragChunk(identity, begin + dead, record.length - dead, dead, free, foreign))
         begin, identity = begin + record.length, record.next
     return chunks, None, newest_ms
 

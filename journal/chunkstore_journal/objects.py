@@ -234,7 +234,8 @@ def decode_latest(data: BytesLike, *, object: str) -> LatestHint:
 
 def encode_lease(value: LeaseHint) -> bytes:
     """The bytes of ``lease``. Raises ``InvalidArgument`` for what ``decode_lease`` would refuse."""
-    raw = _seal(ObjectKind.LEASE, tuple(value) if value.lsn else tuple(value)[:-2])
+    more = (value.lsn, value.hash) if value.lsn else (value.next_ms,) if value.next_ms else ()
+    raw = _seal(ObjectKind.LEASE, (*value[:6], *more))
     with must_be_readable("lease"):
         decode_lease(raw, object="lease")
     return raw
@@ -251,7 +252,9 @@ def decode_lease(data: BytesLike, *, object: str) -> LeaseHint:
         fields.text(_TEXT_MAX),
         fields.flag(),
     )
-    if not lease.released or fields.is_at_end:
+    if fields.is_at_end:
         return lease
+    if not lease.released:
+        return lease._replace(next_ms=fields.whole())
     end = lease._replace(lsn=fields.whole(), hash=fields.raw(HASH_BYTES))
     return end if end.lsn else fields.wrong("the hash of a record")

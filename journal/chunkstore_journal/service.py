@@ -198,11 +198,19 @@ class ContainerJournal(JournalService):
             lowest = pinned_lsn(view)
         return self._collector.run(head, self._published, pinned_lsn=lowest, dry_run=dry_run, go_on=go_on)
 
-    def renew_lease(self, epoch: int, *, released: bool) -> None:
+    def renew_lease(self, epoch: int, *, released: bool, next_s: float = 0.0) -> None:
         self._lease_counter += 1
         owned = self._owned
         end = owned.head if released and owned is not None and owned.epoch == epoch else None
-        write_lease(self._storage, self._names, epoch=epoch, counter=self._lease_counter, released=released, end=end)
+        write_lease(
+            self._storage,
+            self._names,
+            epoch=epoch,
+            counter=self._lease_counter,
+            released=released,
+            end=end,
+            next_s=next_s,
+        )
 
     def read_lease(self) -> LeaseInfo | None:
         return read_lease(self._storage, self._names)

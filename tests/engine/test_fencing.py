@@ -109,6 +109,43 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
     assert problems(last.check("deep")) == []
 
 
+def test_with_a_fence_at_the_tail_only_bytes_before_the_end_are_answered(world: World) -> None:
+    """They never change. Everything else that is asked is fenced as ever."""
+    old = world.open(read_fence="tail", metadata="memory")
+    prepare(old)
+    world.forget_cache()
+    new = world.open(metadata="memory")
+    new.append("a", b"456")
+    assert old.read("a", 0, 2) == b"12" == new.read("a", 0, 2)
+    with pytest.raises(NotOwner):
+        old.read("a", 1, 2)  # up to the end that it knows: there may be more
+    refused(NotOwner, lambda: old.read("a", 0, 1))  # now it knows
+
+
+@pytest.mark.parametrize("ask", ["beyond", "length", "absent"])
+def test_what_is_no_byte_before_the_end_is_fenced_at_the_tail(world: World, ask: str) -> None:
+    old = world.open(read_fence="tail", metadata="memory")
+    prepare(old)
+    world.forget_cache()
+    world.open(metadata="memory").append("a", b"456")
+    asked = {
+        "beyond": lambda: old.read("a", 3, 1),
+        "length": lambda: old.info("a"),
+        "absent": lambda: old.read("no such", 0, 1),
+    }
+    refused(NotOwner, asked[ask])
+
+
+def test_what_the_tail_does_not_see_is_a_newer_owners_truncation(world: World) -> None:
+    old = world.open(read_fence="tail", metadata="memory")
+    prepare(old)
+    world.forget_cache()
+    new = world.open(metadata="memory")
+    new.truncate("a", 2)
+    assert old.read("a", 0, 2) == b"12", "as the guide says"
+    refused(NotOwner, lambda: old.info("a"))
+
+
 def test_without_a_fence_reads_are_answered_from_yesterday(world: World) -> None:
     old = world.open(read_fence="none", metadata="memory")
     prepare(old)

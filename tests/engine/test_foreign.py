@@ -231,6 +231,27 @@ def test_merging_copies_into_chunks_of_ours(world: World) -> None:
     assert world.objects("there/d/") == theirs
 
 
+def test_what_is_not_merged_becomes_ours_where_that_is_wanted(world: World) -> None:
+    """Chunks of the rolling size, which no merge takes, and one alone between ours."""
+    data = build_source(world)
+    with world.open(gc_grace_s=0.0, rolling=len(PIECE)) as store:
+        adopt_segment(world, store)
+        store.create("ours")
+        store.truncate("s", 17)
+        pins = _released(store)
+        assert store.defrag(policy=MERGE).actions == ()
+        policy = replace(MERGE, foreign=True)
+        assert len(store.defrag(policy=policy, dry_run=True).actions) == 3
+        report = store.defrag(policy=policy)
+        assert [(action.action, action.chunks) for action in report.actions] == [("relocate", 1)] * 3
+        assert report.bytes_moved == len(data) - 17
+        assert {chunk.kind for chunk in store.layout("s")} == {"object"}
+        assert store.defrag(policy=policy).actions == ()
+        store.collect()
+        assert (store.usage().foreign_bytes, len(pins), _roots(store)) == (0, 1, [])
+        assert (store.read("s", 17, 100), store.check("deep")) == (data[17:], [])
+
+
 def test_backups_copy_and_exports_verify(world: World, tmp_path: Path) -> None:
     data = build_source(world)
     vault = f"file://{tmp_path}/vault"

@@ -129,6 +129,19 @@ def test_42_stale_owner_reads_what_it_asked_in_time(scene: Scene) -> None:
     assert scene.judge() == ["a", "b", "c"]
 
 
+@worlds(*ALL)
+def test_a_deposed_owner_that_looks_at_the_tail_gives_only_what_stays(scene: Scene) -> None:
+    """Bytes before the end it knows are history for ever; at the end it asks, and hears that it is deposed."""
+    z = scene.first("z", "a", "b", read_fence="tail")
+    scene.world.advance(2)  # it has looked for claims since it wrote
+    n = scene.owner("n", "other")
+    n.append("c")
+    assert z.run(lambda store: store.read(SEGMENT, 0, 5)) == b"<a><b" == n.run(lambda store: store.read(SEGMENT, 0, 5))
+    with pytest.raises(NotOwner):
+        z.content()
+    assert scene.judge() == ["a", "b", "c"]
+
+
 def an_outcome_unknown(scene: Scene, z: Owner, tag: str, ask: object, *, adopted: bool) -> Owner:
     """z is told "unknown" while its successor is at work; its record is in history (``adopted``) or not. The successor."""
     event = z.begin(tag, ask)  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ JOURNAL_MUTANTS: Final = (
             ),
             Patch(
                 "chunkstore.operations.read:_fetch",
-                "[context.check, *calls] if context.check_beside else calls",
+                "[context.check, *calls] if beside else calls",
                 "calls",
             ),
         ),

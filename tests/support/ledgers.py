@@ -6,7 +6,7 @@ A data segment is the bytes of one PIP-76 data object; which ledgers it holds is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
 from chunkstore.engine import ChunkedSegmentStorage
@@ -54,7 +54,12 @@ def write_segment(
         table.put(f"{topic}\0{ledger:020}\0{own[0].first_entry:020}".encode(), json.dumps(row).encode())
 
 
-def plan_from_table(replica: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+def plan_from_table(
+    replica: ReadableContainer,
+    topic: str,
+    ledgers: Sequence[int] | None,
+    blocks: Callable[[LedgerRange], bool] = lambda part: True,
+) -> list[LedgerRange]:
     """A ``LedgerPlanner``."""
     assert isinstance(replica, Replica)
     parts: list[LedgerRange] = []
@@ -63,7 +68,7 @@ def plan_from_table(replica: ReadableContainer, topic: str, ledgers: Sequence[in
         row["blocks"] = tuple(Block(*block) for block in row["blocks"])
         part = LedgerRange(topic, complete=True, **row)
         if ledgers is None or part.ledger in ledgers:
-            parts.append(part)
+            parts.append(part if blocks(part) else part._replace(blocks=()))
     for ledger in ledgers or ():
         if all(part.ledger != ledger for part in parts):
             raise InvalidArgument(f"topic {topic!r} has no ledger {ledger}", argument="ledgers")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import SOURCES
+from tests.support.servers.s3server import CREDENTIALS
 
 JAVA_LEAST = 17
 QUICK_TO_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -84,6 +85,7 @@ def start_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = SOURCES
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(CREDENTIALS)  # a server for S3 may be wanted later; what workers see is decided now
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
     from pyspark.sql import SparkSession
 

@@ -11,7 +11,8 @@ from chunkstore.config import Settings
 from chunkstore.records import LayoutChunk
 from chunkstore.replica import Replica
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import ReadTask, plan_read
+from chunkstore.spark.plan import plan_read
+from chunkstore.spark.runs import ReadTask
 from tests.support.data import pattern
 
 __all__ = ["MIB", "Ground", "filled", "flip", "whole"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.options import parse_options
-from chunkstore.spark.plan import ReadTask
 from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream import Stream as Planner
 
@@ -61,9 +61,10 @@ class Stream:
         return self.rows[-1]
 
     def read(self, number: int) -> list[Row]:
-        """Plan and read a batch of the log, as a replay does."""
+        """Plan and read a batch of the log, as a replay does. Spark keeps no start of the first one: it asks anew."""
         at = number % len(self.log)
-        return rows_of(self.planner.tasks(json.loads(self.log[at - 1]), json.loads(self.log[at])), self.options.columns)
+        start = self.planner.initial() if at == 1 else json.loads(self.log[at - 1])
+        return rows_of(self.planner.tasks(start, json.loads(self.log[at])), self.options.columns)
 
     def drain(self, **limit: int) -> None:
         while self.step(**limit):

@@ -13,7 +13,8 @@ import chunkstore
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import Damaged
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.plan import LedgerRun, ReadTask, plan_read
+from chunkstore.spark.plan import plan_read
+from chunkstore.spark.runs import LedgerRun, ReadTask
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
 

@@ -14,11 +14,11 @@ from chunkstore import blocks
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
 from chunkstore.pulsar import Block, LedgerRange
-from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
-from chunkstore.spark import plan as planning
+from chunkstore.spark import runs as planning
 from chunkstore.spark.pieces import PieceReader
-from chunkstore.spark.plan import ROW_BYTES, LedgerRun, Piece, ReadTask, plan_read, share
+from chunkstore.spark.plan import plan_read
+from chunkstore.spark.runs import ROW_BYTES, LedgerRun, Piece, ReadTask, share
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled, flip, whole
@@ -230,7 +230,7 @@ def test_a_replica_that_moves_is_not_planned_from(ground: Ground) -> None:
     with ground.open() as store, ground.replica() as replica:
         filled(store, "a", 10, 10)
 
-        def planner(follower: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+        def planner(_replica: object, _topic: str, _ledgers: object, _blocks: object) -> list[LedgerRange]:
             replica.refresh()
             return []
 
@@ -325,7 +325,7 @@ def test_no_byte_of_a_damaged_block_is_given_out(ground: Ground, monkeypatch: py
 
 
 def parts_planner(*parts: LedgerRange) -> Any:
-    def plan(replica: ReadableContainer, topic: str, ledgers: Sequence[int] | None) -> list[LedgerRange]:
+    def plan(_replica: object, topic: str, ledgers: Sequence[int] | None, _blocks: object) -> list[LedgerRange]:
         assert topic == "t"
         return [part for part in parts if ledgers is None or part.ledger in ledgers]
 

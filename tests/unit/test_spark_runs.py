@@ -12,7 +12,7 @@ from chunkstore.errors import Damaged
 from chunkstore.registry import open_storage
 from chunkstore.spark import pieces as pieces_module
 from chunkstore.spark.pieces import PieceReader, RunBytes
-from chunkstore.spark.plan import Piece, SegmentRun
+from chunkstore.spark.runs import Piece, SegmentRun
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.spark_ground import Ground, filled, flip, whole

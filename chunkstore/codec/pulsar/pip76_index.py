@@ -7,14 +7,15 @@ object itself; whether positions are true is for the reader to find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, decode_ledger_info
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES
+from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, ENTRY_ID_MAX
+from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
 
@@ -26,6 +27,7 @@ __all__ = [
     "LedgerGroup",
     "SegmentIndex",
     "build_index",
+    "ranges_of",
     "read_index",
 ]
 
@@ -96,6 +98,18 @@ class SegmentIndex:
                 begins, [begin[0] for begin in begins[1:]], self.data_length
             )
         ]
+
+
+def ranges_of(topic: str, segment: str, spans: Iterable[BlockSpan]) -> list[LedgerRange]:
+    """The parts of ledgers in some blocks of a data segment (or data object), by their order there. Of what blocks alone do not say
+    ``last_entry`` is a bound, and ``complete`` false."""
+    rows: dict[int, list[Block]] = {}
+    for span in spans:
+        rows.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
+    return [
+        LedgerRange(topic, ledger, row[0].first_entry, ENTRY_ID_MAX, segment, tuple(row), complete=False)
+        for ledger, row in rows.items()
+    ]
 
 
 def _with_following(items: Sequence[_Item], following: list[int], behind: int) -> Iterator[tuple[_Item, int]]:

@@ -34,7 +34,12 @@ class LedgerRange(NamedTuple):
     @property
     def is_dense(self) -> bool:
         """Whether every id from the first to the last is that of an entry: then ids are known without reading a byte."""
-        return self.entries == self.last_entry - self.first_entry + 1
+        return self.entries == self.ids
+
+    @property
+    def ids(self) -> int:
+        """How many ids there are from the first to the last entry."""
+        return self.last_entry - self.first_entry + 1
 
     @property
     def size_bytes(self) -> int:

@@ -1,0 +1,204 @@
+"""S3 at a distance: appends, a ``StorageWriter``, reading along and ranged reads, each beside plain boto3 behind the same delay.
+
+Part of ``bench_s3``. The delay is a proxy's (``benchmarks.delay``), also at 0 ms, so that its own cost is in every figure.
+Leaves out: bandwidth, which is loopback's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import chunkstore
+from benchmarks.delay import delayed
+from benchmarks.harness import Report, median, time_s
+from chunkstore.config import KIB, MIB
+from tests.support.servers.rgw import Rgw
+
+__all__ = ["DELAYS_MS", "far"]
+
+DELAYS_MS = (0, 5, 30, 100)
+PIECE_BYTES = 8 * MIB
+RANGE_BYTES = 1 * MIB
+WAYS = 8
+READERS = 4
+
+
+class _Plain:
+    """boto3 alone, with so many connections. Without ``Expect: 100-continue``, with which each PUT takes two round trips."""
+
+    def __init__(self, server: Rgw, bucket: str, port: int, ways: int) -> None:
+        self._client: Any = server.new_client(port)
+        self._client.meta.events.register("request-created.s3.PutObject", _at_once)
+        self._bucket = bucket
+        self._pool = ThreadPoolExecutor(ways)
+
+    def put(self, prefix: str, pieces: Sequence[bytes]) -> None:
+        def put(item: tuple[int, bytes]) -> None:
+            self._client.put_object(Bucket=self._bucket, Key=f"{prefix}/{item[0]}", Body=item[1])
+
+        list(self._pool.map(put, enumerate(pieces)))
+
+    def get(self, prefix: str, ranges: Sequence[tuple[int, int, int]]) -> int:
+        """Object, offset and length each; returns how many bytes came."""
+
+        def get(item: tuple[int, int, int]) -> int:
+            number, offset, length = item
+            span = f"bytes={offset}-{offset + length - 1}"
+            answer = self._client.get_object(Bucket=self._bucket, Key=f"{prefix}/{number}", Range=span)
+            return len(answer["Body"].read())
+
+        return sum(self._pool.map(get, ranges))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._client.close()
+
+
+def _at_once(request: Any, **_: object) -> None:
+    del request.headers["Expect"]
+
+
+def _taken_s(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median time of each, after a round that does not count; they take turns in an order of chance."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    chance = random.Random(1)
+    for number in range(rounds + 1):
+        for name in chance.sample(sorted(calls), len(calls)):
+            began_s = time_s()
+            calls[name]()
+            if number:
+                taken[name].append(time_s() - began_s)
+    return {name: median(times) for name, times in taken.items()}
+
+
+def _compare(
+    report: Report, what: str, size: int, ours: str, taken: dict[str, float], *, at_least: float | None = None
+) -> None:
+    """Our speed to that of each peer; the target holds against the last of them."""
+    peers = [name for name in taken if name != ours]
+    for peer in peers:
+        speeds = f"ours {size / taken[ours] / 1e6:.1f} MB/s, plain {size / taken[peer] / 1e6:.1f} MB/s"
+        target = at_least if peer == peers[-1] else None
+        report.add(f"{what}, to {peer}", taken[peer] / taken[ours], "ratio", at_least=target, detail=speeds)
+
+
+class _Place:
+    """A container and plain clients behind one delay."""
+
+    def __init__(self, server: Rgw, path: Path, port: int, quick: bool) -> None:
+        self.bucket = server.make_bucket()
+        self.root = server.root(self.bucket, "ours", port=port, concurrency=WAYS)
+        self.cache = str(path)
+        self.plain = {
+            "plain boto3 with one connection": _Plain(server, self.bucket, port, 1),
+            "plain boto3 with eight connections": _Plain(server, self.bucket, port, WAYS),
+        }
+        self.four = _Plain(server, self.bucket, port, READERS)
+        self.pieces = [random.Random(number).randbytes(PIECE_BYTES) for number in range(2 if quick else 8)]
+        self.rounds = 1 if quick else 3
+
+    @property
+    def size(self) -> int:
+        return len(self.pieces) * PIECE_BYTES
+
+    def settings(self) -> chunkstore.Settings:
+        rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=PIECE_BYTES)
+        return chunkstore.Settings(cache_dir=self.cache, io_workers=WAYS, default_rolling=rolling)
+
+    def close(self) -> None:
+        for plain in (*self.plain.values(), self.four):
+            plain.close()
+
+
+def _appends(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str, quick: bool) -> None:
+    [alone, _] = place.plain.values()
+    store.create("small")
+    data = b"x" * KIB
+    calls: dict[str, Callable[[], object]] = {
+        "append": partial(store.append, "small", data),
+        "PUT": partial(alone.put, "small", [data]),
+    }
+    taken = _taken_s(calls, 5 if quick else 30)
+    detail = f"medians {taken['append'] * 1e3:.1f} ms, {taken['PUT'] * 1e3:.1f} ms"
+    report.add(f"{behind}: an append of 1 KiB, to a PUT of it", taken["append"] / taken["PUT"], "PUTs", detail=detail)
+
+
+def _streams(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str) -> None:
+    """Written through one ``StorageWriter`` by one thread in events of 64 KiB, then read along."""
+    names: list[str] = []
+
+    def write() -> None:
+        names.append(f"s{len(names)}")
+        store.create(names[-1])
+        with store.writer(names[-1]) as writer:
+            for piece in place.pieces:
+                for start in range(0, PIECE_BYTES, 64 * KIB):
+                    writer.append(piece[start : start + 64 * KIB])
+
+    calls: dict[str, Callable[[], object]] = {"ours": write}
+    calls |= {name: partial(plain.put, "plain", place.pieces) for name, plain in place.plain.items()}
+    _compare(report, f"{behind}: StorageWriter", place.size, "ours", _taken_s(calls, place.rounds))
+
+    store.create("whole")
+    for piece in place.pieces:
+        store.append("whole", piece)
+
+    def read() -> None:
+        with store.reader("whole", piece_bytes=PIECE_BYTES, prefetch_bytes=4 * PIECE_BYTES) as reader:
+            assert sum(map(len, reader)) == place.size
+
+    ranges = [(number, 0, PIECE_BYTES) for number in range(len(place.pieces))]
+    calls = {"ours": read}
+    calls |= {name: partial(plain.get, "plain", ranges) for name, plain in place.plain.items()}
+    _compare(report, f"{behind}: StorageReader", place.size, "ours", _taken_s(calls, place.rounds))
+
+
+def _ranges(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str) -> None:
+    """Ranges of 1 MiB at random places of what ``_streams`` left, by four threads each."""
+    chance = random.Random(2)
+    count = len(place.pieces)
+    spots = [
+        (chance.randrange(count), chance.randrange(PIECE_BYTES - RANGE_BYTES), RANGE_BYTES) for _ in range(8 * count)
+    ]
+    peer = "plain boto3 with four connections"
+    pool = ThreadPoolExecutor(READERS)
+
+    def reading(container: chunkstore.ChunkedSegmentStorage) -> Callable[[], object]:
+        def get(spot: tuple[int, int, int]) -> int:
+            return len(container.read("whole", spot[0] * PIECE_BYTES + spot[1], spot[2]))
+
+        def read() -> None:
+            assert sum(pool.map(get, spots)) == len(spots) * RANGE_BYTES
+
+        return read
+
+    size = len(spots) * RANGE_BYTES
+    loop = partial(place.four.get, "plain", spots)
+    taken = _taken_s({"ours": reading(store), peer: loop}, place.rounds)
+    _compare(report, f"{behind}: ranged reads of 1 MiB by the owner (fenced)", size, "ours", taken)
+    store.close()
+    with chunkstore.open(place.root, settings=replace(place.settings(), read_fence="tail")) as tail:
+        taken = _taken_s({"ours": reading(tail), peer: loop}, place.rounds)
+    _compare(report, f"{behind}: ranged reads of 1 MiB by the owner (tail)", size, "ours", taken, at_least=0.95)
+    pool.shutdown()
+
+
+def far(report: Report, server: Rgw, path: Path, delays_ms: Sequence[int], *, quick: bool) -> None:
+    """All of it behind each delay."""
+    for delay_ms in delays_ms:
+        behind = f"{delay_ms} ms"
+        with delayed(server.port, delay_ms / 1e3) as port:
+            place = _Place(server, path / f"far-{delay_ms}", port, quick)
+            try:
+                with chunkstore.open(place.root, settings=place.settings()) as store:
+                    _appends(report, place, store, behind, quick)
+                    _streams(report, place, store, behind)
+                    _ranges(report, place, store, behind)
+            finally:
+                place.close()
