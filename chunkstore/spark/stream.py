@@ -117,8 +117,8 @@ class Stream:
         with self._working() as replica:
             replica.refresh()
             start = self._latest if given is None else self._decoded(replica, given)
-            if start is None:  # before Spark 4.2, behind a restart
-                start = StreamOffset()
+            if start is None:  # before Spark 4.2: a new query; one that goes on plans (end, end) first
+                start = self._decoded(replica, self.initial())
             self._require_pin(replica, start)
             same = start.to_json()
             if self._quiet != (replica.lsn, same):
@@ -152,7 +152,8 @@ class Stream:
             if start == self._initial:
                 first = first.began(last)
             self._planned, self._latest = True, last
-            self._require_pin(replica, first._replace(consumer=last.consumer))
+            if first.positions != last.positions:  # Spark asks for (end, end) where a query goes on
+                self._require_pin(replica, first._replace(consumer=last.consumer))
             return self._follower.tasks(replica, first, last)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -105,6 +105,8 @@ def test_a_query_goes_on_where_it_was(
     expected.append(("log-a", store.info("log-a").length - 11, "unfinished"))
     query.run()
     assert query.batches[last] == before, "a batch that is run again is the same"
+    if not HAS_LIMITS:  # then Spark runs that one alone
+        query.run()
     assert query.rows() == sorted(expected)
 
 

@@ -369,6 +369,10 @@ def test_the_first_batch_that_runs_again_is_the_same(ground: Ground, store: Stor
     store.append("a", b"behind it")
     stream.replay()
     assert stream.step() == [("a", 33, b"behind it")]
+    old = Stream(ground.url, segments="a").planner  # before Spark 4.2 the end may be asked for first
+    end = old.latest(None, Limit())
+    assert end["segments"]["a"]["at"] == 42 and not old.tasks(old.initial(), end)
+    old.close()
     truncated = Stream(ground.url, segments="a", startingOffsets="earliest")
     truncated.step()
     store.truncate("a", 20)
@@ -443,6 +447,20 @@ def test_the_name_in_the_checkpoint_is_whose_pin_it_is(ground: Ground, store: St
     [pin] = store.pins()
     assert pin.name.startswith(f"spark-{consumer}-") and pin.offsets == {"a": 10} and pin.expires_at is None
     stream.planner.close()
+
+
+def test_a_plan_of_nothing_moves_no_pin(ground: Ground, store: Store) -> None:
+    """Spark asks for (end, end) where a query goes on, before it plans its last batch again."""
+    filled(store, "a", 30, 10)
+    killed = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    end = killed.planner.latest(json.loads(killed.log[-1]), Limit(size_bytes=10))
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    assert not stream.planner.tasks(end, end)
+    assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 0}]
+    stream.planner.tasks(stream.planner.initial(), end)
+    assert [(dict(pin.offsets), pin.expires_at) for pin in store.pins()] == [({"a": 0}, None)]
+    for one in (killed, stream):
+        one.planner.close()
 
 
 def test_streams_that_pin_later_have_pins_of_their_own(ground: Ground, store: Store) -> None:
