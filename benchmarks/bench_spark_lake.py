@@ -9,7 +9,6 @@ whatever it does, which no figure counts. The session is ``local[2]`` with 1 GiB
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -21,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 import chunkstore
-from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.harness import Report, median, time_s
+from benchmarks.on_spark import measured
 from chunkstore.config import KIB, MIB
 from chunkstore.pulsar import OffloadWriter
 from chunkstore.spark import lake
 from chunkstore.spark.jobs import to_parquet
-from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
 
@@ -119,19 +118,13 @@ def measure(report: Report, spark: Any, path: Path, total: int, rounds: int) -> 
 
 def main() -> None:
     """Run all and save ``results/spark-lake.json``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", help="a directory on the disk to measure")
-    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
-    options = parser.parse_args()
-    if missing():
-        print(f"spark lake: not measured; {missing()}")
-        return
-    report = Report("spark-lake-quick" if options.quick else "spark-lake")
-    with scratch(options.dir) as path:
-        spark = start_session(path, java_options="-XX:+UseParallelGC")
-        measure(report, spark, path, (160 if options.quick else 640) * MIB, 3 if options.quick else 5)
-        spark.stop()
-    report.save()
+    measured(
+        __doc__,
+        "spark-lake",
+        lambda report, spark, path, quick: measure(
+            report, spark, path, (160 if quick else 640) * MIB, 3 if quick else 5
+        ),
+    )
 
 
 if __name__ == "__main__":
