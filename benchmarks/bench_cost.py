@@ -1,9 +1,10 @@
 """What it costs in requests and money, on S3: a container at rest, a follower at rest, small appends all day.
 
 Measured on a virtual clock: the S3 binding itself over a simulated server (``tests.simulator``), where each request is counted and takes
-30 ms there and back, so that a day passes in seconds and twice the same. Nothing is estimated: where a shorter stretch stands for a
-day, or fewer appends for more, the figure's detail says how long it was, and it is one that repeats itself. Prices are those of
-``prices.json``. A month has 30 days. Leaves out: bytes stored and moved; snapshots of states that are larger than these.
+30 ms there and back, so that a day passes in seconds and twice the same. Where a shorter stretch stands for a day,
+or fewer appends for more, the figure's detail says how long it was. At rest a stretch repeats itself; under appends it is steady, but
+snapshots do not come in step with it. Prices are those of ``prices.json``: list prices, which nobody compared with a bill. A month has
+30 days. Leaves out: bytes stored and moved; snapshots of states that are larger than these.
 
 ``python -m benchmarks.bench_cost [--quick] [--today FILE]``; ``--today``: results of another run (of the program before a change, say)
 to print beside these.

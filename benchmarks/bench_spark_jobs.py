@@ -7,7 +7,6 @@ counts as the cores that it kept busy, at least one. Every round does each once,
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.harness import Report, median, processor_s, scratch, time_s
+from benchmarks.harness import Report, median, processor_s, time_s
+from benchmarks.on_spark import measured
 from chunkstore.backup import restore
 from chunkstore.cli import main as command
 from chunkstore.config import MIB
 from chunkstore.spark import jobs
-from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
 
@@ -113,21 +112,13 @@ def measure(report: Report, ground: Ground, rounds: int) -> None:
 
 def main() -> None:
     """Run all and save ``results/spark_jobs.json``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", help="a directory on the disk to measure")
-    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
-    options = parser.parse_args()
-    if missing():
-        print(f"spark: not measured; {missing()}")
-        return
-    report = Report("spark_jobs-quick" if options.quick else "spark_jobs")
-    with scratch(options.dir) as path:
-        spark = start_session(path, java_options="-XX:+UseParallelGC")
-        ground = Ground(spark, path, (256 if options.quick else 4096) * MIB)
-        measure(report, ground, 1 if options.quick else 3)
-        ground.store.close()
-        spark.stop()
-    report.save()
+    measured(__doc__, "spark_jobs", _run)
+
+
+def _run(report: Report, spark: Any, path: Path, quick: bool) -> None:
+    ground = Ground(spark, path, (256 if quick else 4096) * MIB)
+    measure(report, ground, 1 if quick else 3)
+    ground.store.close()
 
 
 if __name__ == "__main__":

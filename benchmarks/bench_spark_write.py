@@ -8,7 +8,6 @@ page cache, so name a directory in memory to compare the work alone.
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.harness import Report, median, time_s
+from benchmarks.on_spark import measured
 from chunkstore.config import KIB, MIB
 from chunkstore.spark import foreach_batch
-from tests.support.spark import missing, start_session
 
 __all__ = ["main"]
 
@@ -106,19 +105,13 @@ def _micro_batches(report: Report, spark: Any, path: Path, root: str, store: chu
 
 def main() -> None:
     """Run all and save ``results/spark_write.json``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", help="a directory on the disk to measure")
-    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
-    options = parser.parse_args()
-    if missing():
-        print(f"spark: not measured; {missing()}")
-        return
-    report = Report("spark_write-quick" if options.quick else "spark_write")
-    with scratch(options.dir) as path:
-        spark = start_session(path, java_options="-XX:+UseParallelGC")
-        measure(report, spark, path, (64 if options.quick else 256) * MIB, 3 if options.quick else 7)
-        spark.stop()
-    report.save()
+    measured(
+        __doc__,
+        "spark_write",
+        lambda report, spark, path, quick: measure(
+            report, spark, path, (64 if quick else 256) * MIB, 3 if quick else 7
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def test_command_line_is_described() -> None:
         for name, command in commands.items()
         for verb in getattr(command, "commands", None) or [""]
     }
-    described = set(re.findall(r"`([a-z-]+(?: [a-z]+)?) (?:ROOT|\[ROOT\]|OLDROOT|DATA)", text))
+    described = set(re.findall(r"`([a-z-]+(?: [a-z-]+)?) (?:ROOT|\[ROOT\]|OLDROOT|DATA)", text))
     assert described == known
     for name, command in commands.items():
         for parameter in command.params:

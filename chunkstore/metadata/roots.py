@@ -18,7 +18,16 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.names import check_container_name, check_object_text
 from chunkstore.records import ACTIVE, CLOSED, RootRecord
 
-__all__ = ["OWN_ROOT", "decode_root", "decode_value", "encode_root", "find_root", "foreign_bytes", "scan_roots"]
+__all__ = [
+    "OWN_ROOT",
+    "decode_root",
+    "decode_value",
+    "encode_root",
+    "find_root",
+    "foreign_bytes",
+    "known_roots",
+    "scan_roots",
+]
 
 OWN_ROOT: Final = 0
 _MAJOR: Final = 1
@@ -72,9 +81,14 @@ def scan_roots(view: MetadataView) -> Iterator[tuple[int, RootRecord | Damaged]]
             )
 
 
+def known_roots(view: MetadataView) -> dict[int, RootRecord]:
+    """The roots whose rows can be read, by their numbers."""
+    return {number: root for number, root in scan_roots(view) if isinstance(root, RootRecord)}
+
+
 def foreign_bytes(view: MetadataView) -> int:
     """Bytes of all foreign chunks, in segments and in garbage, as far as rows can be read. O(roots)."""
-    return sum(root.size_bytes for _, root in scan_roots(view) if isinstance(root, RootRecord))
+    return sum(root.size_bytes for root in known_roots(view).values())
 
 
 def _parse(value: bytes) -> RootRecord | None:

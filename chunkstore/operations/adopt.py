@@ -24,7 +24,7 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import ROOTS_NAMESPACE, chunk_key, root_key, roots_range
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.roots import OWN_ROOT, decode_root, decode_value, encode_root, scan_roots
+from chunkstore.metadata.roots import OWN_ROOT, decode_root, decode_value, encode_root, known_roots
 from chunkstore.names import foreign_object, foreign_root
 from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
@@ -52,7 +52,7 @@ def add_root(container: OwnedContainer, wanted: RootRecord) -> int:
 def _plan_root(changes: ChangeSet, wanted: RootRecord) -> int:
     changes.owned.tables.check(roots_range()[0])
     with changes.owned.store.view() as view:
-        known = {number: root for number, root in scan_roots(view) if isinstance(root, RootRecord)}
+        known = known_roots(view)
     for number, root in known.items():
         if root.state == ACTIVE and root[:5] == wanted[:5]:
             return number
@@ -167,8 +167,7 @@ def end_roots(container: OwnedContainer) -> int:
     could not be given up now. ``container.collecting`` is held. Raises the errors of commits."""
 
     def unused(view: MetadataView) -> list[tuple[int, RootRecord, int]]:
-        found = ((number, root) for number, root in scan_roots(view) if isinstance(root, RootRecord))
-        idle = [(number, root) for number, root in found if not root.references]
+        idle = [(number, root) for number, root in known_roots(view).items() if not root.references]
         return [
             (number, root, decode_table("root", view.get(root_key(number)) or b"").version) for number, root in idle
         ]

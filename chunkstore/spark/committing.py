@@ -30,11 +30,13 @@ from chunkstore.spark.ledgers_in import behind_stored, changes_of, ledgers_in_or
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Incoming, Verdict, judge_batch, judge_job
 
-__all__ = ["Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order", "was_done"]
+__all__ = ["SESSION_TTL_S", "Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order", "was_done"]
 
 _TRIES: Final = 8
 _SESSION_S: Final = 3_600.0
 """A stream's session that is older is changed for another: then the sweep takes what failed tasks have left in it."""
+SESSION_TTL_S: Final = 7 * 86_400.0
+"""A label: no session ends by it."""
 _TOKEN_BYTES: Final = 16
 _NO_SESSION: Final = 1
 """Ids hold the epoch that gave them: this is nobody's."""

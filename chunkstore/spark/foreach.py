@@ -7,31 +7,30 @@ the commit is the store's own. Leaves out: Spark Connect, whose driver is anothe
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Unsupported
 from chunkstore.registry import open_storage, uuid_at
 from chunkstore.spark.chunks_out import WritePlan
-from chunkstore.spark.committing import StoreDoor, commit_batch
+from chunkstore.spark.committing import SESSION_TTL_S, StoreDoor, commit_batch
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 __all__ = ["committing_to"]
 
-_TTL_S: Final = 7 * 86_400.0
-
 
 def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -> Callable[[DataFrame, int], None]:
     """See ``chunkstore.spark.foreach_batch``."""
-    from chunkstore.spark.sink import columns_of, incoming_of, job_of, warn_unframed
+    from chunkstore.spark.sink import columns_of, incoming_of, job_of, run_task, warn_unframed
 
     for name in ("container", "takeOver", "ownerIdleS"):
         if name in options:
@@ -52,9 +51,9 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         columns = columns_of(frame.schema, chosen)
         door = StoreDoor(store, uuid)
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        session_id = door.find_session(f"spark foreach {chosen.sink_id or query}"[:200], _TTL_S)
+        session_id = door.find_session(f"spark foreach {chosen.sink_id or query}"[:200], SESSION_TTL_S)
         plan = WritePlan(chosen, columns, uuid, session_id)
-        rows = frame.mapInArrow(_task(plan), "message binary").collect()
+        rows = frame.mapInArrow(telling(partial(run_task, plan=plan)), TOLD).collect()
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
         told, job = job_of(messages, chosen)
         incoming, run = incoming_of(told, door, chosen, batch, query)
@@ -79,14 +78,3 @@ class _Committing:
 
     def __reduce__(self) -> NoReturn:
         raise _elsewhere()
-
-
-def _task(plan: WritePlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from chunkstore.spark.sink import run_task
-
-        yield pa.record_batch([pa.array([pickle.dumps(run_task(batches, plan))], pa.binary())], names=["message"])
-
-    return write

@@ -38,7 +38,7 @@ from chunkstore.spark.lake_files import (
     lake_key,
     pointer_of,
 )
-from chunkstore.spark.options import STREAM_OPTIONS, ReadOptions, known_values, parse_options
+from chunkstore.spark.options import STREAM_OPTIONS, ReadOptions, known_values, parse_options, whole_number
 from chunkstore.spark.owners import AskerDoor
 from chunkstore.spark.positions import StreamOffset
 from chunkstore.spark.runs import ReadTask
@@ -96,17 +96,13 @@ def parse_job(root: str, container: str, name: str, url: str, given: Mapping[str
     if "startingTimestamp" not in planning:
         planning.setdefault("startingOffsets", "earliest")
     asking = {key: value for key, value in values.items() if key in _OWNERS}
-    file_bytes = values.get("fileBytes", str(_FILE_BYTES)).strip()
-    if not (file_bytes.isascii() and file_bytes.isdigit() and 1 <= int(file_bytes[:20]) <= _FILE_BYTES_MAX):
-        text = f"option 'fileBytes' must be a whole number from 1 to {_FILE_BYTES_MAX}, not {file_bytes!r}"
-        raise InvalidArgument(text, argument="fileBytes")
     return LakeJob(
         name,
         url,
         {key: value for key, value in values.items() if key not in _OF_A_RUN},
         parse_options({**planning, **where}, stream=True),
         parse_write_options({**asking, **where}, streaming=False),
-        int(file_bytes),
+        whole_number(values, "fileBytes", 1, _FILE_BYTES_MAX) or _FILE_BYTES,
     )
 
 

@@ -7,9 +7,10 @@ what the function does, and what it raises.
 from __future__ import annotations
 
 import base64
+import pickle
 from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark.errors import annotated
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchFunction", "Mapped", "map_batches"]
+__all__ = ["TOLD", "BatchFunction", "Mapped", "map_batches", "schema_json", "telling"]
 
+TOLD: Final = "message binary"
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 """As ``DataFrame.mapInArrow`` takes one: from the batches of a task to others; called once for each task."""
 
@@ -47,18 +49,29 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
     reader = spark.read.format("chunkstore").schema(schema)
     for name, value in options.items():
         if name.lower() == "valueschema":
-            value = _json_of(spark, value)
+            value = schema_json(spark, value)
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.option("mapFunction", base64.b64encode(pickled).decode("ascii")).load()
 
 
-def _json_of(spark: SparkSession, schema: object) -> object:
-    """A schema as option ``valueSchema`` has it; only a session can read DDL."""
+def schema_json(spark: SparkSession, schema: object) -> object:
+    """A schema (a ``StructType``, its DDL or its JSON) as option ``valueSchema`` has it; only a session can read DDL."""
     from pyspark.sql.types import StructType
 
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):
         schema = spark.createDataFrame([], schema).schema
     return schema.json() if isinstance(schema, StructType) else schema
+
+
+def telling(function: Callable[[Iterator[pa.RecordBatch]], object]) -> BatchFunction:
+    """For ``DataFrame.mapInArrow`` with schema ``TOLD``: what the function makes of a task's batches, pickled, is the task's one row."""
+
+    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        yield pa.record_batch([pa.array([pickle.dumps(function(batches))], pa.binary())], names=["message"])
+
+    return tell
 
 
 class Mapped:

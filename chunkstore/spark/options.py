@@ -32,6 +32,7 @@ __all__ = [
     "known_values",
     "parse_options",
     "unknown_name",
+    "whole_number",
 ]
 
 _BOTH: Final = (
@@ -214,22 +215,22 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         topic=values.get("topic"),
         ledgers=_ledgers(values),
         columns=(),
-        min_partitions=_whole(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
+        min_partitions=whole_number(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
         lines=_one_of(values, "framing", ("none", "lines")) == "lines",
-        record_bytes_max=_whole(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
-        partition_bytes=_whole(values, "maxBytesPerPartition", 1, _BYTES_MAX),
+        record_bytes_max=whole_number(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
+        partition_bytes=whole_number(values, "maxBytesPerPartition", 1, _BYTES_MAX),
         starting=starting,
         ending=_positions(values, "endingOffsets", LATEST, segments),
         starting_ms=_moment(values, "startingTimestamp"),
         ending_ms=_moment(values, "endingTimestamp"),
         fail_on_data_loss=_one_of(values, "failOnDataLoss", ("true", "false")) == "true",
-        as_of_lsn=_whole(values, "lsnAsOf", 1, _BYTES_MAX),
+        as_of_lsn=whole_number(values, "lsnAsOf", 1, _BYTES_MAX),
         as_of_ms=_moment(values, "timestampAsOf"),
         function=values.get("mapFunction"),
-        trigger_bytes=_whole(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
-        trigger_rows=_whole(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
+        trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
+        trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
         json=_one_of(values, "valueFormat", ("binary", "json")) == "json",
@@ -237,7 +238,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         fail_fast=_one_of(values, "mode", ("permissive", "failfast")) == "failfast",
         lake_offsets=values.get("lakeOffsets"),
         pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
-        pin_s=_whole(values, "pinS", 1, _PIN_S_MAX),
+        pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
     )
     _check_moments(options)
     return replace(options, columns=_columns(values, options))
@@ -330,7 +331,8 @@ def _one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str
     return word
 
 
-def _whole(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+def whole_number(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    """Of this option, if it is there. Raises ``InvalidArgument``."""
     if name not in values:
         return None
     text = values[name].strip()

@@ -18,7 +18,7 @@ from chunkstore.blocks import Borders
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.errors import BadOffset, Conflict, Damaged, SegmentTruncated, Unsupported
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.roots import scan_roots
+from chunkstore.metadata.roots import known_roots
 from chunkstore.names import parse_routed
 from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
@@ -114,11 +114,7 @@ def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRan
 def _tasks(
     replica: Replica, options: ReadOptions, lsn: int, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
 ) -> list[ReadTask]:
-    roots = {
-        number: root
-        for number, root in replica.look(lambda view: list(scan_roots(view)))
-        if isinstance(root, RootRecord)
-    }
+    roots = replica.look(known_roots)
     times = TimesOfTasks(replica) if "timestamp" in options.columns else None
     return [
         ReadTask(

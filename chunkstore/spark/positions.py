@@ -6,8 +6,9 @@
      "lost": {"bytes": 0, "segments": 0}, "consumer": "<16 hex digits>"}
 
 ``epoch`` and ``lsn``: a point of history that had all of it. ``at``: all below it was given out, of the segment with this id; ``done``: it
-was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before. Of a topic: the offload
-segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``: it is complete, and that is all.
+was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before, which nobody keeps of the
+first batch. Of a topic: the offload segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``:
+it is complete, and that is all.
 ``lost`` counts what was gone before it was read, where that is allowed; ``consumer`` names a stream that holds a pin. ``topics``, ``lost``
 and ``consumer`` are left out where there are none.
 
@@ -68,6 +69,30 @@ class StreamOffset(NamedTuple):
         segments = {name: reached._replace(begin=None) for name, reached in self.segments.items()}
         topics = {name: reached._replace(begin=None) for name, reached in self.topics.items()}
         return segments, topics, self.lost_bytes, self.lost_segments
+
+    def beginning_at(self, start: StreamOffset) -> StreamOffset:
+        """The end of a batch that says itself where it begins."""
+        segments, topics = dict(self.segments), dict(self.topics)
+        for name, before in start.segments.items():
+            if name in segments and segments[name].begin is None:
+                segments[name] = segments[name]._replace(begin=before.at)
+        for name, came in start.topics.items():
+            if name in topics and topics[name].begin is None:
+                topics[name] = topics[name]._replace(begin=(came.sequence, came.at))
+        return self._replace(segments=segments, topics=topics)
+
+    def began(self, end: StreamOffset) -> StreamOffset:
+        """Where the first batch began, as its end says; this is where the query would begin now."""
+        segments, topics = dict(self.segments), dict(self.topics)
+        for name, reached in end.segments.items():
+            if reached.begin is not None:
+                segments[name] = Reached(reached.identity, reached.begin)
+        for topic, came in end.topics.items():
+            before = topics.get(topic)
+            if came.begin is not None and (before is None or (before.sequence, before.at) != came.begin):
+                sequence, at = came.begin
+                topics[topic] = TopicReached(sequence, came.identity if sequence == came.sequence else "", at)
+        return self._replace(segments=segments, topics=topics)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; the same for the same positions, down to the order of keys."""

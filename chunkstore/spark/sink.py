@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
 from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
-from chunkstore.spark.committing import Door, Job, commit_batch, commit_job, give_up, was_done
+from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_batch, commit_job, give_up, was_done
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.holders import batch_holder, is_gone, stream_holder
 from chunkstore.spark.ledgers_out import Offloaded
@@ -42,8 +42,6 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
-_TTL_S: Final = 7 * 86_400.0
-"""A label: no session ends by it."""
 _GIVING_UP_S: Final = 30.0
 
 
@@ -148,7 +146,7 @@ class BatchWriter(DataSourceArrowWriter):
                 if options.take_over:
                     door.depose()
                 self._was_done = was_done(door, options.application, options.version)
-                session_id = 0 if self._was_done else door.find_session(batch_holder(options), _TTL_S)
+                session_id = 0 if self._was_done else door.find_session(batch_holder(options), SESSION_TTL_S)
                 _end_those_left(door)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
@@ -196,7 +194,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             with AskerDoor(options, stream=True) as door:
                 if options.take_over:
                     door.depose()
-                session_id = door.find_session(stream_holder(options), _TTL_S)
+                session_id = door.find_session(stream_holder(options), SESSION_TTL_S)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

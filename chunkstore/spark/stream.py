@@ -90,6 +90,8 @@ class Stream:
         """Up to which record of history there was nothing new behind an offset."""
         self._pinned = self._lasts = self._planned = False
         self._born = ""
+        """The consumer that this stream writes into a checkpoint that has none."""
+        self._initial: dict[str, Any] | None = None
         self._moves_at_s = 0.0
         self._reached: StreamOffset | None = None
         """Where the pin goes yet."""
@@ -97,13 +99,14 @@ class Stream:
     # ---- what Spark asks
 
     def initial(self) -> dict[str, Any]:
-        """Where a new query begins. Raises ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, and as ``open_replica``."""
+        """Where a new query begins. Raises ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, and as ``open_replica``.
+
+        Spark keeps this nowhere: it asks again when it plans the first batch, and behind a kill when it plans that anew."""
         with self._working() as replica:
             replica.refresh()
-            if self._options.pin_progress:
-                self._born = runtime.token(_CONSUMER_BYTES).hex()
-            self._latest = _stamped(self._follower.initial(replica), replica)._replace(consumer=self._born)
-            return self._latest.to_json()
+            self._latest = self._named(_stamped(self._follower.initial(replica), replica))
+            self._initial = self._latest.to_json()
+            return self._initial
 
     def latest(self, given: dict[str, Any] | None, limit: Limit) -> dict[str, Any]:
         """How far the next batch goes, from ``given`` (None: from where the last one ended); ``given`` itself where nothing is new.
@@ -114,15 +117,16 @@ class Stream:
         with self._working() as replica:
             replica.refresh()
             start = self._latest if given is None else self._decoded(replica, given)
-            if start is None:  # before Spark 4.2, behind a restart
-                start = StreamOffset()
+            if start is None:  # before Spark 4.2: a new query; one that goes on plans (end, end) first
+                start = self._decoded(replica, self.initial())
             self._require_pin(replica, start)
             same = start.to_json()
             if self._quiet != (replica.lsn, same):
                 quiet_lsn = replica.lsn
                 end = self._follower.advance(replica, start, limit)
                 if not start.lsn or end.positions != start.positions:
-                    self._latest = _stamped(end, replica)
+                    first = end.beginning_at(start) if same == self._initial else end
+                    self._latest = self._named(_stamped(first, replica))
                     return self._latest.to_json()
                 self._quiet = quiet_lsn, same
             if not self._frozen:
@@ -145,14 +149,18 @@ class Stream:
         """What is read between two offsets: the same rows each time. Raises as ``latest``, and as ``plan_ranges``."""
         with self._working() as replica:
             first, last = self._decoded(replica, start), self._decoded(replica, end)
+            if start == self._initial:
+                first = first.began(last)
             self._planned, self._latest = True, last
-            self._require_pin(replica, first)
+            if first.positions != last.positions:  # Spark asks for (end, end) where a query goes on
+                self._require_pin(replica, first._replace(consumer=last.consumer))
             return self._follower.tasks(replica, first, last)
 
     def commit(self, end: dict[str, Any]) -> None:
         """All before ``end`` has been dealt with: the pin goes there, by and by. Raises ``Damaged`` of what is no offset."""
-        if self._options.pin_progress:
-            self._reached, self._planned = StreamOffset.from_json(end), True
+        reached = StreamOffset.from_json(end)
+        if self._options.pin_progress and reached.consumer:
+            self._reached, self._planned = reached, True
             if runtime.monotonic_s() >= self._moves_at_s:
                 self._move(self._reached)
 
@@ -224,12 +232,19 @@ class Stream:
 
     # ---- the pin
 
+    def _named(self, offset: StreamOffset) -> StreamOffset:
+        """With a consumer, if there are to be pins."""
+        if not self._options.pin_progress or offset.consumer:
+            return offset
+        self._born = self._born or runtime.token(_CONSUMER_BYTES).hex()
+        return offset._replace(consumer=self._born)
+
     def _pins(self, offset: StreamOffset) -> ProgressPins:
-        return ProgressPins(self._asker(), offset.consumer or self._born)
+        return ProgressPins(self._asker(), self._named(offset).consumer)
 
     def _require_pin(self, replica: Replica, start: StreamOffset) -> None:
         """A lasting one where the checkpoint has the consumer's name: of a query that goes on, or once Spark plans from an offset."""
-        lasting = self._planned or not self._born
+        lasting = bool(start.consumer) and (self._planned or start.consumer != self._born)
         if self._options.pin_progress and (not self._pinned or (lasting and not self._lasts)):
             self._pins(start).require(self._follower.pinned(replica, start), lasting=lasting)
             self._pinned, self._lasts = True, lasting

@@ -13,7 +13,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.pulsar.contexts import check_topic
-from chunkstore.spark.options import known_values, unknown_name
+from chunkstore.spark.options import known_values, unknown_name, whole_number
 
 __all__ = ["PREFIX", "WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
 
@@ -112,7 +112,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
             raise InvalidArgument(f"option {name!r} is for {other}", argument=name)
     if ("txnAppId" in values) != ("txnVersion" in values):
         raise InvalidArgument("options 'txnAppId' and 'txnVersion' are given together", argument="txnVersion")
-    count = _number(values, "segmentsCount", 1, _SEGMENTS_MAX) if "segmentsCount" in values else None
+    count = whole_number(values, "segmentsCount", 1, _SEGMENTS_MAX)
     return WriteOptions(
         path=path,
         container=values.get("container", "default"),
@@ -120,13 +120,13 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         segments_count=count,
         lines=framing == "lines",
         order_by=_name(values, "orderBy"),
-        chunk_bytes=_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX, _CHUNK_BYTES),
+        chunk_bytes=whole_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX) or _CHUNK_BYTES,
         take_over=_flag(values, "takeOver"),
         owner_idle_s=_seconds(values, "ownerIdleS", _IDLE_S),
         sink_id=_name(values, "sinkId"),
         sink_reset=_flag(values, "sinkReset"),
         application=_name(values, "txnAppId"),
-        version=_number(values, "txnVersion", 0, _NUMBER_MAX, 0),
+        version=whole_number(values, "txnVersion", 0, _NUMBER_MAX) or 0,
         query=values.get("checkpointLocation") or values.get("queryName") or "",
         ledgers=kind == "ledger",
     )
@@ -200,14 +200,6 @@ def _flag(values: Mapping[str, str], name: str) -> bool:
     if text not in ("true", "false"):
         raise InvalidArgument(f"option {name!r} must be true or false, not {values[name]!r}", argument=name)
     return text == "true"
-
-
-def _number(values: Mapping[str, str], name: str, least: int, most: int, default: int = 0) -> int:
-    text = values.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= most):
-        text = f"option {name!r} must be a whole number from {least} to {most}, not {text!r}"
-        raise InvalidArgument(text, argument=name)
-    return int(text)
 
 
 def _seconds(values: Mapping[str, str], name: str, default: float) -> float:

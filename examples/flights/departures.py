@@ -39,9 +39,10 @@ MILES = {
 AIRPORTS = sorted({airport for pair in MILES for airport in pair})
 FIRST_DAY = date(2026, 3, 1)
 LAST_DEPARTURE = 22 * 60
+AIRCRAFT = 30
 
 
-def generated(days: int, *, aircraft: int = 120, seed: int = 2013) -> Iterator[list[Departure]]:
+def generated(days: int, *, aircraft: int = AIRCRAFT, seed: int = 2013) -> Iterator[list[Departure]]:
     """The departures of each day, in the order of the timetable."""
     for number in range(days):
         chance = Random(f"{seed}/{number}")
@@ -125,7 +126,7 @@ def _clock(moment: datetime) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=3)
-    parser.add_argument("--aircraft", type=int, default=120)
+    parser.add_argument("--aircraft", type=int, default=AIRCRAFT)
     parser.add_argument("--seed", type=int, default=2013)
     given = parser.parse_args()
     write_csv(generated(given.days, aircraft=given.aircraft, seed=given.seed), sys.stdout)

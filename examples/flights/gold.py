@@ -9,7 +9,7 @@ beginning, and no number changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from examples.flights.pipeline import (
     SILVER_SCHEMA,
     command,
     finish,
+    records,
     session,
     start,
     triggered,
@@ -37,11 +38,8 @@ DAYS_KEPT = 3
 
 
 def rows_of_silver(spark: SparkSession, root: str) -> DataFrame:
-    stream = spark.readStream.format("chunkstore").options(
-        container=CONTAINER, segmentsPattern=f"{SILVER}-.*", framing="lines"
-    )
-    lines = stream.option("startingOffsets", "earliest").load(root)
-    return lines.select(F.from_json(F.col("value").cast("string"), SILVER_SCHEMA).alias("row")).select("row.*")
+    rows = records(spark.readStream, root, SILVER_SCHEMA, segmentsPattern=f"{SILVER}-.*", startingOffsets="earliest")
+    return rows.withColumn("scheduled", F.to_timestamp("scheduled"))
 
 
 def delays(spark: SparkSession, root: str, work: Path, *, running: bool = False) -> Any:
@@ -84,16 +82,16 @@ class LateChains(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._legs = handle.getMapState("legs", "scheduled TIMESTAMP", "delay INT, origin STRING, dest STRING")
-        self._told = handle.getMapState("told", "day DATE", "legs INT, minutes INT, airports STRING")
+        self._told = handle.getMapState("told", "day STRING", "legs INT, minutes INT, airports STRING")
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         came = set()
         for row in rows:
             self._legs.updateValue((row.scheduled,), (row.dep_delay, row.origin, row.dest))
-            came.add(row.scheduled.date())
-        days: dict[date, list[tuple[datetime, Any]]] = {}
+            came.add(str(row.scheduled.date()))
+        days: dict[str, list[tuple[datetime, Any]]] = {}
         for (scheduled,), leg in self._legs.iterator():
-            days.setdefault(scheduled.date(), []).append((scheduled, leg))
+            days.setdefault(str(scheduled.date()), []).append((scheduled, leg))
         for day in sorted(came):
             found = longest([tuple(leg) for _, leg in sorted(days[day])])
             if not self._told.containsKey((day,)) or self._told.getValue((day,)) != found:
@@ -130,11 +128,13 @@ def as_lines(rows: DataFrame) -> DataFrame:
 def main(arguments: list[str] | None = None) -> None:
     given = command(__doc__, "work", "running").parse_args(arguments)
     spark = session()
-    for query in (delays, chains) if not given.running else ():
-        finish(query(spark, given.root, given.work), running=False)
-    if given.running:
-        for started in [query(spark, given.root, given.work, running=True) for query in (delays, chains)]:
-            finish(started, running=True)
+    queries = [query(spark, given.root, given.work, running=given.running) for query in (delays, chains)]
+    try:
+        for query in queries:
+            finish(query, running=given.running)
+    finally:
+        for query in queries:
+            query.stop()
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ DELAYS = "gold/delays"
 CHAINS = "gold/chains"
 SILVER_SEGMENTS = 2
 SILVER_SCHEMA = (
-    "scheduled TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
+    "scheduled STRING, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
     "dep_delay INT, arr_delay INT, distance INT, cancelled BOOLEAN"
 )
 DELAYS_SCHEMA = "carrier STRING, hour INT, departures LONG, cancelled LONG, minutes LONG, worst INT"
-CHAINS_SCHEMA = "tailnum STRING, day DATE, legs INT, minutes INT, airports STRING"
+CHAINS_SCHEMA = "tailnum STRING, day STRING, legs INT, minutes INT, airports STRING"
 
 
 def command(description: str | None, *options: str) -> argparse.ArgumentParser:
@@ -74,9 +74,15 @@ def triggered(writer: Any, checkpoint: Path, *, running: bool) -> Any:
     return (writer.trigger(processingTime="1 second") if running else writer.trigger(availableNow=True)).start()
 
 
+def records(reader: Any, root: str, schema: str, **options: Any) -> DataFrame:
+    """Lines of segments as typed rows, parsed by the tasks that read them. ``reader``: ``spark.read`` or ``spark.readStream``."""
+    lines = reader.format("chunkstore").options(container=CONTAINER, framing="lines", valueFormat="json", **options)
+    found: DataFrame = lines.schema(schema).load(root)
+    return found
+
+
 def newest(spark: SparkSession, root: str, segment: str, schema: str, *keys: str, **options: Any) -> DataFrame:
     """The last line of each key: a line of gold takes the place of those before it."""
-    lines = spark.read.format("chunkstore").options(container=CONTAINER, segments=segment, framing="lines", **options)
-    rows = lines.load(root).select("offset", F.from_json(F.col("value").cast("string"), schema).alias("row"))
-    last = rows.groupBy(*(F.col(f"row.{key}").alias(key) for key in keys)).agg(F.max_by("row", "offset").alias("row"))
-    return last.select("row.*")
+    rows = records(spark.read, root, f"offset LONG, {schema}", segments=segment, **options)
+    last = rows.groupBy(*keys).agg(F.max_by(F.struct("*"), "offset").alias("row"))
+    return last.select("row.*").drop("offset")

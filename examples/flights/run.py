@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from examples.flights import compare, gold, ledgers, nightly, parquet, silver, source
-from examples.flights.departures import generated
+from examples.flights.departures import AIRCRAFT, generated
 from examples.flights.pipeline import (
     CHAINS,
     CHAINS_SCHEMA,
@@ -28,6 +28,7 @@ from examples.flights.pipeline import (
     DELAYS,
     DELAYS_SCHEMA,
     REJECTED,
+    SILVER,
     command,
     newest,
     session,
@@ -94,7 +95,7 @@ def step(name: str, *options: str) -> None:
 
 def run(root: str, to: str, work: Path, aircraft: int) -> list[Line]:
     """Everything; the numbers."""
-    before, behind, files, backups = (str(work / name) for name in ("before", "behind", "silver.parquet", "backups"))
+    before, behind, files, backups = (str(work / name) for name in ("before", "behind", "lakes", "backups"))
     with feed("--root", root, "--aircraft", str(aircraft)) as application:
         application.tell("day")
         step("silver", "--root", root, "--work", before)
@@ -108,24 +109,25 @@ def run(root: str, to: str, work: Path, aircraft: int) -> list[Line]:
         settled = application.tell("settle")
         step("compare", "--root", to, "--yesterday", yesterday)
         step("ledgers", "--root", to, "--first", "20260301", "--last", "20260302")
-        step("parquet", "--root", to, "--to", files)
+        step("parquet", "--root", to, "--to", Path(files).absolute().as_uri())
         step("nightly", "--root", to, "--backups", Path(backups).absolute().as_uri())
     spark = session()
     days = list(generated(2, aircraft=aircraft))
-    return [Line("bytes at the former root", settled["left"], 0), *numbers(spark, to, files, yesterday, days)]
+    return [Line("bytes at the former root", settled["left"], 0), *numbers(spark, to, yesterday, days)]
 
 
-def numbers(spark: SparkSession, root: str, files: str, yesterday: str, days: list[Any]) -> Iterator[Line]:
+def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any]) -> Iterator[Line]:
     """Every number of the pipeline beside the same one of the source."""
     first, both = source.numbers(days[:1]), source.numbers(days)
-    rejected = (
-        spark.read.format("chunkstore").options(container=CONTAINER, segments=REJECTED, framing="lines").load(root)
-    )
-    yield Line("lines that are no departures", rejected.count(), len(days))
-    rows, cancelled = parquet.table(spark, root).selectExpr("count(*)", "count_if(cancelled)").collect()[0]
-    yield Line("departures in silver", rows, both.departures)
+    for what, segments, expected in (
+        ("lines that are no departures", REJECTED, len(days)),
+        ("departures in silver", f"{SILVER}-.*", both.departures),
+    ):
+        rows = spark.read.format("chunkstore").options(container=CONTAINER, segmentsPattern=segments, framing="lines")
+        yield Line(what, rows.option("columns", "offset").load(root).count(), expected)
+    rows, cancelled = parquet.history(spark, root).selectExpr("count(*)", "count_if(cancelled)").collect()[0]
+    yield Line("departures in the lake", rows, both.departures)
     yield Line("cancelled", cancelled, both.cancelled)
-    yield Line("departures in parquet", spark.read.parquet(files).count(), both.departures)
     hours = newest(spark, root, DELAYS, DELAYS_SCHEMA, "carrier", "hour").collect()
     yield Line("delays by carrier and hour", {tuple(row[:2]): tuple(row[2:]) for row in hours}, both.delays)
     chains = newest(spark, root, CHAINS, CHAINS_SCHEMA, "tailnum", "day").where("legs > 1").collect()
@@ -139,7 +141,7 @@ def numbers(spark: SparkSession, root: str, files: str, yesterday: str, days: li
 def main(arguments: list[str] | None = None) -> None:
     parser = command(__doc__, "work")
     parser.add_argument("--to", required=True, help="where the container moves to")
-    parser.add_argument("--aircraft", type=int, default=120)
+    parser.add_argument("--aircraft", type=int, default=AIRCRAFT)
     given = parser.parse_args(arguments)
     wrong = 0
     for what, pipeline, expected in run(given.root, given.to, given.work, given.aircraft):

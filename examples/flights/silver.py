@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 
 from examples.flights.pipeline import (
     BRONZE,
-    CONTAINER,
     REJECTED,
     SILVER,
     SILVER_SEGMENTS,
     command,
     finish,
+    records,
     session,
     start,
 )
@@ -33,13 +33,7 @@ SCHEMA = (
 
 def departures(spark: SparkSession, root: str, starting: str) -> DataFrame:
     """Bronze, a row for each line; one that is no departure is in ``_corrupt_record``."""
-    stream = spark.readStream.format("chunkstore").options(
-        container=CONTAINER, segmentsPattern=f"{BRONZE}.*", framing="lines"
-    )
-    lines = stream.option("startingOffsets", starting).load(root)
-    return lines.select(F.from_json(F.col("value").cast("string"), SCHEMA, {"mode": "PERMISSIVE"}).alias("row")).select(
-        "row.*"
-    )
+    return records(spark.readStream, root, SCHEMA, segmentsPattern=f"{BRONZE}.*", startingOffsets=starting)
 
 
 def typed(rows: DataFrame) -> DataFrame:

@@ -14,20 +14,20 @@ LATE_MINUTES = 15
 
 
 class Numbers(NamedTuple):
-    """``ledgers``: departures by airport and day (20260301). ``delays``: by carrier and hour, the columns of gold behind those.
+    """``ledgers``: departures by day (20260301). ``delays``: by carrier and hour, the columns of gold behind those.
     ``chains``: by aircraft and day, those of two legs and more."""
 
     departures: int
     cancelled: int
     by_carrier: dict[str, int]
-    ledgers: dict[tuple[str, int], int]
+    ledgers: dict[int, int]
     delays: dict[tuple[str, int], tuple[int, int, int, int | None]]
     chains: dict[tuple[str, str], tuple[int, int, str]]
 
 
 def numbers(days: Iterable[list[Departure]]) -> Numbers:
     rows: list[dict[str, Any]] = [row for day in days for row in day]
-    ledgers = Counter((row["origin"], (row["year"] * 100 + row["month"]) * 100 + row["day"]) for row in rows)
+    ledgers = Counter((row["year"] * 100 + row["month"]) * 100 + row["day"] for row in rows)
     hours = defaultdict[tuple[str, int], list[int | None]](list)
     for row in rows:
         hours[row["carrier"], row["hour"]].append(row["dep_delay"])

@@ -7,6 +7,7 @@ and checks a request's arguments as making one does. Leaves out: what requests m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import nsmallest
 from struct import Struct
 from typing import Final, TypeVar
 
@@ -340,21 +341,26 @@ class StoredAsks(AskBox):
 
     def waiting(self, most: int) -> list[str]:
         waiting: dict[str, None] = {}
-        old_ms, gone = runtime.now_ms() - _KEPT_MS, 0
+        answers: list[tuple[int, str]] = []
+        newest_ms = 0
         for info in iter_listing(self._storage, self._names.ask_prefix()):
+            newest_ms = max(newest_ms, info.modified_ms or 0)
             found = self._names.parse_ask(info.name)
             if found is None:
                 continue
             token, is_answer = found
             if is_answer:
                 waiting.pop(token, None)  # the name of an answer comes behind that of its request
-                if gone < most and info.modified_ms is not None and info.modified_ms < old_ms:
-                    self._delete(info.name)
-                    gone += 1
+                if info.modified_ms is not None:
+                    answers.append((info.modified_ms, info.name))
             elif len(waiting) > most:
                 break
             else:
                 waiting[token] = None
+        # By the storage's own clock, which may be any: the bell was rung for what waits now.
+        for modified_ms, name in nsmallest(most, answers):
+            if newest_ms - modified_ms > _KEPT_MS:
+                self._delete(name)
         return list(waiting)[:most]
 
     def request(self, token: str) -> Request | None:

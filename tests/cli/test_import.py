@@ -144,3 +144,7 @@ def test_adopting_copies_nothing(call: Call, filled: str, other: str, tmp_path: 
     assert call("check", other, "--deep", "--json").document["ok"]
     shown = call("layout", other, "orders-7").out
     assert b"foreign" in shown and b"@" in shown
+    assert call("defrag", other, "--foreign", "--ask", code=2).err
+    call("defrag", other, "--foreign")
+    assert b"foreign" not in call("layout", other, "orders-7").out
+    assert call("cat", other, "orders-7").out == pattern(0, 10_000)

@@ -109,10 +109,17 @@ def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> N
     assert problems(last.check("deep")) == []
 
 
+def unaware(world: World) -> ChunkedSegmentStorage:
+    """An owner that looks only where its reads do: a keeper may meet the newer claim first."""
+    old = world.open(read_fence="tail", metadata="memory")
+    world.still(old)
+    prepare(old)
+    return old
+
+
 def test_with_a_fence_at_the_tail_only_bytes_before_the_end_are_answered(world: World) -> None:
     """They never change. Everything else that is asked is fenced as ever."""
-    old = world.open(read_fence="tail", metadata="memory")
-    prepare(old)
+    old = unaware(world)
     world.forget_cache()
     new = world.open(metadata="memory")
     new.append("a", b"456")
@@ -124,8 +131,7 @@ def test_with_a_fence_at_the_tail_only_bytes_before_the_end_are_answered(world: 
 
 @pytest.mark.parametrize("ask", ["beyond", "length", "absent"])
 def test_what_is_no_byte_before_the_end_is_fenced_at_the_tail(world: World, ask: str) -> None:
-    old = world.open(read_fence="tail", metadata="memory")
-    prepare(old)
+    old = unaware(world)
     world.forget_cache()
     world.open(metadata="memory").append("a", b"456")
     asked = {
@@ -137,8 +143,7 @@ def test_what_is_no_byte_before_the_end_is_fenced_at_the_tail(world: World, ask:
 
 
 def test_what_the_tail_does_not_see_is_a_newer_owners_truncation(world: World) -> None:
-    old = world.open(read_fence="tail", metadata="memory")
-    prepare(old)
+    old = unaware(world)
     world.forget_cache()
     new = world.open(metadata="memory")
     new.truncate("a", 2)

@@ -398,12 +398,12 @@ OFFLOAD_TARGETS: tuple[Target, ...] = (
     Target(
         "ledger-info", "protobuf's own parser", partial(_make_message, "ledger-info"),
         partial(_decode_message, decode_ledger_info, encode_ledger_info), (Damaged,),
-        (Spy(offload_metadata, "_ledger_of"),),
+        (Spy(offload_metadata, "_value_of"),),
     ),
     Target(
         "offload-context-proto", "protobuf's own parser", partial(_make_message, "offload-context-proto"),
         partial(_decode_message, decode_offload_context, encode_offload_context), (Damaged,),
-        (Spy(offload_metadata, "_context_of"),),
+        (Spy(offload_metadata, "_value_of"),),
     ),
     Target(
         "pip76-index", "magic, both lengths, header length", _make_index, _decode_index, (),

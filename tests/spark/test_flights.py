@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ __all__ = ["rgw", "s3_environment"]
 
 GUIDE = (ROOT / "docs" / "guide-flights.md").read_text(encoding="utf-8")
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
-AIRCRAFT = 30
+AIRCRAFT = 12
 
 
 @pytest.fixture
@@ -30,11 +31,27 @@ def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(server.root(server.make_bucket()))
 
 
+def patiently(step: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
+    """Spark gives a planner's Python ten seconds to come up, whatever the machine. A step may be run again, so it is."""
+
+    def run_it(options: list[str]) -> None:
+        for _ in range(5):
+            try:
+                return step(options)
+            except Exception as error:
+                if "failed to connect back" not in str(error):
+                    raise
+        return step(options)
+
+    return run_it
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_the_guide(spark: Any, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """``run`` exits where a number is not the source's. The commands that it prints are those of the guide."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "STEPS", {name: patiently(step) for name, step in run.STEPS.items()})
     before = spark.conf.get(STATE_STORE)
     root = (tmp_path / "root").as_uri()
     try:
@@ -43,9 +60,14 @@ def test_the_guide(spark: Any, to: str, tmp_path: Path, monkeypatch: pytest.Monk
         spark.conf.set(STATE_STORE, before)
     said = capfd.readouterr().out
     commands = [line for line in said.splitlines() if re.match(r"\$ python -m examples|application> ", line)]
-    backups = (tmp_path / "work" / "backups").as_uri()
+    backups, lakes = ((tmp_path / "work" / name).as_uri() for name in ("backups", "lakes"))
     commands[0] = commands[0].removesuffix(f" --aircraft {AIRCRAFT}")
-    for ours, theirs in ((to, "s3://bucket/flights"), (root, "file:///srv/flights"), (backups, "file:///srv/backups")):
+    for ours, theirs in (
+        (to, "s3://bucket/flights"),
+        (root, "file:///srv/flights"),
+        (backups, "file:///srv/backups"),
+        (lakes, "file:///srv/lakes"),
+    ):
         commands = [line.replace(ours, theirs) for line in commands]
     commands = [re.sub(r"--starting .*", '--starting "$STARTING"', line) for line in commands]
     commands = [re.sub(r"--yesterday \S+", "--yesterday 2026-03-01T23:59:00+00:00", line) for line in commands]
@@ -76,4 +98,4 @@ def test_departures_are_the_same_each_time_and_as_a_file(tmp_path: Path) -> None
     found = source.numbers(days)
     assert found.departures == sum(map(len, days)) == sum(found.ledgers.values()) == sum(found.by_carrier.values())
     assert found.cancelled > 0
-    assert len(found.chains) > 5
+    assert len(found.chains) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from chunkstore.errors import Conflict
 from chunkstore.spark import lake
 from chunkstore.spark.errors import original_error
 from chunkstore.spark.jobs import to_parquet
+from tests.cli.conftest import Call, call
 from tests.support.spark import missing
 from tests.support.spark_ground import Ground, flip
+
+__all__ = ["call"]
 
 if missing():
     pytest.skip(missing(), allow_module_level=True)
@@ -51,3 +55,34 @@ def test_files_and_what_is_behind_them_are_one_frame(spark: Any, tmp_path: Path)
     flip(path, path.stat().st_size // 3)
     with pytest.raises(Exception, match="FAILED_READ_FILE"):
         frame.where("offset >= 0").selectExpr("sum(length(value))").collect()
+
+
+def test_typed_values_are_typed_columns(
+    spark: Any, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.parquet as pq
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    monkeypatch.setattr("chunkstore.spark.jobs.running.session_on", lambda _master: nullcontext(spark))
+    ground, url = Ground(tmp_path), f"file://{tmp_path}/lakes"
+    options: dict[str, Any] = {"segments": "a", "framing": "lines", "valueFormat": "json"}
+    command = ["spark", "to-parquet", ground.url, "--lake", "typed", "--path", url, "--json"]
+    command += [f"--option={key}={value}" for key, value in options.items()]
+    command += ["--schema", "n LONG, t STRING, _corrupt_record STRING"]
+    with ground.open() as store:
+        store.create("a")
+        store.append("a", b'{"n":1,"t":"x","z":[]}\n{"n":"x","t":"y"}\n')
+        planned = call(*command, "--dry-run").lines
+        assert planned == [{"name": "a", "size_bytes": store.info("a").length, "rows": None}]
+        [written] = call(*command).lines
+        assert written["rows"] == 2
+        path = next(tmp_path.joinpath("lakes").rglob(written["name"]))
+        assert pq.read_schema(path).to_string().splitlines() == ["n: int64", "t: string", "_corrupt_record: string"]
+        store.append("a", b'{"n":2}\n')
+        behind = lake(spark, "typed", ground.url)
+        schema = StructType().add("n", LongType()).add("t", StringType()).add("_corrupt_record", StringType())
+        assert to_parquet(spark, ground.url, name="typed", path=url, schema=schema, **options).count() == 1
+        for frame in (behind, lake(spark, "typed", ground.url)):
+            assert frame.schema == schema
+            rows = sorted(map(tuple, frame.collect()), key=str)
+            assert rows == [(1, "x", None), (2, None, None), (None, "y", '{"n":"x","t":"y"}')]

@@ -26,6 +26,8 @@ class Query:
     def __init__(self, spark: Any, ground: Ground, path: Path) -> None:
         self.spark, self.ground, self.path = spark, ground, path
         self.batches: dict[int, list[tuple[str, int, str]]] = {}
+        self.available_now = True
+        """Otherwise Spark asks twice where a new query begins."""
 
     def run(self, **options: str) -> Any:
         """All that is there; the query's last progress."""
@@ -38,7 +40,11 @@ class Query:
             self.batches[number] = sorted((row.segment, row.offset, bytes(row.value).decode()) for row in rows)
 
         writer = frame.load(self.ground.url).writeStream.option("checkpointLocation", str(self.path))
-        query = writer.trigger(availableNow=True).foreachBatch(keep).start()
+        trigger = {"availableNow": True} if self.available_now else {"processingTime": "0 seconds"}
+        query = writer.trigger(**trigger).foreachBatch(keep).start()
+        if not self.available_now:
+            query.processAllAvailable()
+            query.stop()
         assert query.awaitTermination(600), "the query has not ended"
         return query.lastProgress
 
@@ -72,7 +78,9 @@ def test_a_query_goes_on_where_it_was(
     query = Query(spark, ground, tmp_path / "checkpoint")
     new = {"maxOffsetsPerTrigger": "8", "pinProgress": "true"}
     if HAS_LIMITS:
+        query.available_now = False
         query.run(**new)
+        query.available_now = True
         assert [len(rows) for rows in query.batches.values()] == [8, 8, 4]
         assert len(store.pins()) == 1
     else:
@@ -97,6 +105,8 @@ def test_a_query_goes_on_where_it_was(
     expected.append(("log-a", store.info("log-a").length - 11, "unfinished"))
     query.run()
     assert query.batches[last] == before, "a batch that is run again is the same"
+    if not HAS_LIMITS:  # then Spark runs that one alone
+        query.run()
     assert query.rows() == sorted(expected)
 
 

@@ -302,6 +302,7 @@ class Ground:
             "requests and answers of the last day": asks,
             "sessions open": len(sessions),
             "pins left": len(pins),
+            "pins that stay for nobody": sum(pin.expires_at is None for pin in pins) - 1,  # the reader's
         }
 
 
@@ -342,7 +343,15 @@ def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
     return {**killed, **between, **batches, **ground.judge(), **seconds}
 
 
-NOTHING = ("duplicates", "losses", "read twice", "not read", "replays that differed", "orphans left")
+NOTHING = (
+    "duplicates",
+    "losses",
+    "read twice",
+    "not read",
+    "replays that differed",
+    "orphans left",
+    "pins that stay for nobody",
+)
 
 
 def save(place: str, found: dict[str, int]) -> None:

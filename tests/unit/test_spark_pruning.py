@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="pyspark is not installed: reading from Spark is not tested")
 
 from pyspark.sql import datasource as ds
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 import chunkstore
 from chunkstore.config import KIB, MIB
@@ -27,6 +28,7 @@ from chunkstore.spark.source import DefaultSource, FilteringReader
 from tests.support.data import pattern
 
 TOPICS = ("a/b/c", "a/b/d")
+KINDS = {"STRING": StringType(), "INT": IntegerType(), "LONG": LongType()}
 Row = tuple[Any, ...]
 
 
@@ -286,3 +288,26 @@ def test_one_load_is_planned_with_one_set_of_filters(root: str) -> None:
     push(seven)
     with pytest.raises(Unsupported, match="load again"):  # Spark would read both by the second
         push(eight)
+
+
+def test_fields_of_records_hide_columns_and_prune_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = f"file://{tmp_path_factory.mktemp('fields')}/root"
+    settings = chunkstore.Settings(cache_dir=str(tmp_path_factory.mktemp("cache")), lease_s=0)
+    with chunkstore.open(root, settings=settings) as store:
+        for name in "ab":
+            store.create(name)
+            store.append(name, b'{"offset": 7, "segment": 1}\n')
+    given = {"path": root, "segmentsPattern": "[ab]", "framing": "lines", "valueFormat": "json", "pushdown": "true"}
+    for fields, native in (
+        ("segment STRING, offset INT", "segment"),
+        ("segment INT, offset LONG", "offset"),
+    ):
+        schema = StructType(
+            [StructField(*pair) for pair in ((text.split()[0], KINDS[text.split()[1]]) for text in fields.split(", "))]
+        )
+        reader = DefaultSource(given).reader(schema)
+        assert isinstance(reader, FilteringReader)
+        filters: list[Any] = [ds.EqualTo(("segment",), "a"), ds.EqualTo(("offset",), 0)]
+        left = [item.attribute[0] for item in reader.pushFilters(filters)]  # type: ignore[attr-defined]
+        assert native not in left
+        assert len(left) == 1

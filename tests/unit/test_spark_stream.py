@@ -358,6 +358,29 @@ def test_an_error_is_followed_by_another_replica(ground: Ground, store: Store) -
     assert stream.bytes_of("a") == pattern(0, 30)
 
 
+def test_the_first_batch_that_runs_again_is_the_same(ground: Ground, store: Store) -> None:
+    """Spark keeps its end alone, and asks again where the query begins; that may be another place by then."""
+    filled(store, "a", 30, 10)
+    stream = Stream(ground.url, segmentsPattern="[ab]")  # from what is latest
+    store.append("a", b"new")
+    filled(store, "b", 5, 5)
+    wanted = [("a", 30, b"new"), ("b", 0, pattern(0, 5))]
+    assert stream.step() == wanted
+    store.append("a", b"behind it")
+    stream.replay()
+    assert stream.step() == [("a", 33, b"behind it")]
+    old = Stream(ground.url, segments="a").planner  # before Spark 4.2 the end may be asked for first
+    end = old.latest(None, Limit())
+    assert end["segments"]["a"]["at"] == 42 and not old.tasks(old.initial(), end)
+    old.close()
+    truncated = Stream(ground.url, segments="a", startingOffsets="earliest")
+    truncated.step()
+    store.truncate("a", 20)
+    truncated.restart()
+    with pytest.raises(SegmentTruncated):
+        truncated.read(1)
+
+
 # Pins
 
 
@@ -405,6 +428,62 @@ def test_a_stream_that_was_killed_before_its_checkpoint_knew_it_keeps_nothing_fo
     assert lasting.name.startswith(f"spark-{stream.offset().consumer}-")
     for one in (killed, stream):
         one.planner.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_name_in_the_checkpoint_is_whose_pin_it_is(ground: Ground, store: Store, killed: bool) -> None:
+    """Spark asks once more where a query begins when it plans the first batch, also behind a kill."""
+    filled(store, "a", 30, 10)
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    consumer = stream.offset().consumer
+    end = stream.planner.latest(json.loads(stream.log[-1]), Limit(size_bytes=10))
+    for _ in range(2):
+        stream.planner.tasks(stream.planner.initial(), end)
+        if killed:
+            stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 0}]
+    stream.planner.tasks(stream.planner.initial(), end)
+    stream.planner.commit(end)
+    [pin] = store.pins()
+    assert pin.name.startswith(f"spark-{consumer}-") and pin.offsets == {"a": 10} and pin.expires_at is None
+    stream.planner.close()
+
+
+def test_a_plan_of_nothing_moves_no_pin(ground: Ground, store: Store) -> None:
+    """Spark asks for (end, end) where a query goes on, before it plans its last batch again."""
+    filled(store, "a", 30, 10)
+    killed = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    end = killed.planner.latest(json.loads(killed.log[-1]), Limit(size_bytes=10))
+    stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
+    assert not stream.planner.tasks(end, end)
+    assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 0}]
+    stream.planner.tasks(stream.planner.initial(), end)
+    assert [(dict(pin.offsets), pin.expires_at) for pin in store.pins()] == [({"a": 0}, None)]
+    for one in (killed, stream):
+        one.planner.close()
+
+
+def test_streams_that_pin_later_have_pins_of_their_own(ground: Ground, store: Store) -> None:
+    """Their checkpoints know no name yet."""
+    filled(store, "a", 30, 10)
+    streams = [Stream(ground.url, segments="a", startingOffsets="earliest") for _ in range(2)]
+    for stream in streams:
+        stream.step(size_bytes=10)
+        stream.restart(pinProgress="true")
+        stream.step(size_bytes=10)
+    assert all(pin.expires_at is None for pin in store.pins())
+    assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 10}, {"a": 10}]
+    first, _ = streams
+    first.step(size_bytes=10)
+    first.restart()
+    store.append("a", b"more")
+    first.step()
+    assert sorted(pin.offsets["a"] for pin in store.pins()) == [10, 30]
+    assert {name.split("-")[1] for name in (pin.name for pin in store.pins())} == {
+        stream.offset().consumer for stream in streams
+    }
+    for stream in streams:
+        stream.planner.close()
 
 
 def test_a_pin_is_not_moved_with_every_batch(ground: Ground, store: Store) -> None:

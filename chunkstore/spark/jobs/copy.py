@@ -25,10 +25,9 @@ from chunkstore.backup.survey import Source
 from chunkstore.backup.target import NewPlace
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import ChunkExists, ChunksMissing, InvalidArgument
-from chunkstore.metadata.roots import scan_roots
+from chunkstore.metadata.roots import known_roots
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Brought, ChunkToBring, Place, bring_chunk, side_by_side
-from chunkstore.records import RootRecord
 from chunkstore.registry import uuid_at
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, Site, grouped
 from chunkstore.spark.owners import AskerDoor
@@ -190,11 +189,7 @@ class _Carrying:
         size_bytes = sum(item.chunk.length for item in items)
         if size_bytes < MIB:
             return carry_here(source, place, items)  # nothing that a task would be worth
-        roots = tuple(
-            (number, found)
-            for number, found in source.look(lambda view: list(scan_roots(view)))
-            if isinstance(found, RootRecord)
-        )
+        roots = tuple(source.look(known_roots).items())
         here = Site(self._root, source.names.container, source.origin.container, roots)
         there = Site(self._new_root, self._container, uuid_at(place.storage, self._container))
         groups = grouped(items, [item.chunk.length for item in items], self._width, _TASK_BYTES)

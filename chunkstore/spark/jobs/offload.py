@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,9 +27,10 @@ from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.spark.chunks_out import WritePlan, write_task
-from chunkstore.spark.committing import Job, commit_job, give_up, was_done
+from chunkstore.spark.committing import SESSION_TTL_S, Job, commit_job, give_up, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
 from chunkstore.spark.ledgers_out import Offloaded
+from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.owners import AskerDoor
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
@@ -44,7 +46,6 @@ _TASK_BYTES: Final = 256 * MIB
 _READ_BYTES: Final = 8 * MIB
 _FILE_BYTES_MAX: Final = 128 * MIB
 """An entry's limit."""
-_TTL_S: Final = 7 * 86_400.0
 _KINDS: Final = ("lines", "files")
 _NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -280,7 +281,7 @@ def _commit(
 ) -> list[_Written]:
     """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
     known = runtime.token(16) if application is None else repr((application, number)).encode()
-    session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", _TTL_S)
+    session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", SESSION_TTL_S)
     try:
         written = write(WritePlan(options, Columns(None, None, None), door.uuid, session_id))
         outputs = tuple(one.outputs for one in written)
@@ -415,23 +416,20 @@ def _offload_frame(
             return OffloadedPart(0, "before", 0, None, None, None, None, None)
 
         def write(plan: WritePlan) -> list[_Written]:
-            made = frame.select(*chosen).mapInArrow(_frame_task(plan, ledger if plain else None), "message binary")
+            made = frame.select(*chosen).mapInArrow(
+                telling(partial(_write_rows, plan, ledger if plain else None)), TOLD
+            )
             rows = run_frame(made, f"chunkstore offload {options.target}")
             return [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
 
         return _done(0, _commit(door, options, job, 0, write), 0, None)
 
 
-def _frame_task(
-    plan: WritePlan, first_ledger: int | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        attempt = this_attempt()
-        rows = _Counted(batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition))
-        written = _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number, rows.rows)
-        yield pa.record_batch([pa.array([pickle.dumps(written)], pa.binary())], names=["message"])
-
-    return write
+def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.RecordBatch]) -> _Written:
+    """On an executor. Raises as ``write_task``."""
+    attempt = this_attempt()
+    rows = _Counted(batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition))
+    return _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number, rows.rows)
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:

@@ -19,10 +19,9 @@ from chunkstore.assembly import open_replica
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import InvalidArgument, RootUnavailable, SegmentNotFound
 from chunkstore.invariants import ABSENT
-from chunkstore.metadata.roots import scan_roots
+from chunkstore.metadata.roots import known_roots
 from chunkstore.metadata.scrubbing import BEGINNING
 from chunkstore.operations.check import Fault, is_still_wanted
-from chunkstore.records import RootRecord
 from chunkstore.replica import Replica
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, Site
 from chunkstore.storage import ChunkStorage
@@ -123,11 +122,7 @@ class _Scrub:
         self._replica = replica
         self._chosen = chosen
         self._lsn = replica.lsn
-        roots = tuple(
-            (number, found)
-            for number, found in replica.look(lambda view: list(scan_roots(view)))
-            if isinstance(found, RootRecord)
-        )
+        roots = tuple(replica.look(known_roots).items())
         self._site = Site(root, replica.container, replica.uuid, roots)
         each = replica.usage().live_bytes // (4 * width)
         self._task_bytes = max(_TASK_BYTES_MIN, min(_TASK_BYTES, each))
