@@ -18,7 +18,7 @@ from chunkstore.changes import Append, Attach, Concat, Create, Seal
 from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.journal import OpCode
+from chunkstore.journal import OpCode, Place
 from chunkstore.metadata.keys import block_key
 from chunkstore.operations import collect as collecting
 from chunkstore.operations import read_slices
@@ -339,6 +339,6 @@ def test_the_most_chunks_of_one_append_fit_into_a_record(world: World, monkeypat
         segment = find_segment(view, "a", None)
     planned = plan_on_tail(store._container.current, segment, None, False, "", b"", content, 0)
     op = PendingOp([planned.header], planned.rows, (), (), 1)
-    record = RecordBuilder(0, lambda key: None, 0.0, 0).build([op], 1)
+    record = RecordBuilder(0, lambda key: None, 0.0, 0, lambda: Place("", 0)).build([op], 1)
     size_bytes = sum(len(key) + len(value or b"") + 8 for key, value in record.rows) + len(msgpack.packb(record.ops))
     assert size_bytes / 2_000 * LIMITS.commit_chunks_max < LIMITS.record_bytes_max

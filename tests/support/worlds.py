@@ -106,6 +106,8 @@ class World:
             "io_workers": 4,
             "open_files_max": 64,
             "lmdb_map_bytes": 1 << 28,
+            # Tests of chunks, which most are, look at theirs at once; INLINE is for those of appends in records.
+            "inline_bytes_max": 0,
         }
         self._machine = 0
         self._machines = itertools.count(1)
