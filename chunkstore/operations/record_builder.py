@@ -8,7 +8,7 @@ Leaves out: bytes of the record (``chunkstore_journal``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from chunkstore import runtime
@@ -100,7 +100,7 @@ class RecordBuilder:
             merged = dict(merged)
             for sequence, item in enumerate(garbage):
                 merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
-        blob = self._gather(batch)
+        blob, fresh = self._gather(batch)
         rows: list[RowChange] = []
         digests: list[tuple[bytes, int]] = []
         digest, known = self._digest, self._digests
@@ -117,7 +117,7 @@ class RecordBuilder:
             new = 0 if value is None else row_digest(key, value)
             old = known.get(key)
             if old is None:
-                raw = self._old_row(key)
+                raw = None if key in fresh else self._old_row(key)
                 old = 0 if raw is None else row_digest(key, raw)
             digest += new - old
             digests.append((key, new))
@@ -125,24 +125,34 @@ class RecordBuilder:
         self._built = (lsn, digest, digests)
         return Batch(first.kind, headers, rows, digest, time_ms, first.notes, blob)
 
-    def _gather(self, batch: Sequence[PendingOp]) -> bytes:
-        """The bytes of the batch's extents, each in one piece; where they will lie is kept."""
+    def _gather(self, batch: Sequence[PendingOp]) -> tuple[bytes, Container[bytes]]:
+        """The bytes of the batch's extents, each in one piece, and the keys of these, which have no row yet; where they will lie is kept."""
+        places = self._places
+        if len(batch) == 1:
+            # Nearly every batch of a lone writer.
+            alone = batch[0].inline
+            if alone is None:
+                return b"", ()
+            if len(places) > _DIGESTS_KEPT:
+                places.clear()
+            places[alone[0]] = self._place()
+            return alone[1], (alone[0],)
         parts: dict[bytes, list[bytes]] = {}
         for op in batch:
             if op.inline is not None:
                 key, data = op.inline
                 parts.setdefault(key, []).append(data)
         if not parts:
-            return b""
-        if len(self._places) > _DIGESTS_KEPT:
-            self._places.clear()
+            return b"", ()
+        if len(places) > _DIGESTS_KEPT:
+            places.clear()
         name, offset = self._place()
         found: list[bytes] = []
         for key, pieces in parts.items():
-            self._places[key] = name, offset
+            places[key] = name, offset
             found += pieces
             offset += sum(map(len, pieces))
-        return b"".join(found)
+        return b"".join(found), parts
 
     def _place_of(self, key: bytes) -> tuple[str, int]:
         """Where an extent lies whose pending record does not say so: it is in this record, or in one before. Raises ``Damaged``."""

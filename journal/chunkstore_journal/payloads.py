@@ -88,6 +88,8 @@ _SHAPES: dict[int, _Shape] = {
 _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
 _NUMBERS = (int, OpCode)
+_OF_EXTENTS = (1,)
+"""Behind an APPEND whose new chunks are extents."""
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
@@ -187,9 +189,10 @@ def _sound_op(op: Op) -> bool:
     """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
     number = op[0]
     if number in _LISTING:
-        _, segment_id, offset, length, chunks = op
+        _, segment_id, offset, length, chunks = op[:5]
         if (
-            type(segment_id) is not int
+            (len(op) != 5 and op[5:] != _OF_EXTENTS)
+            or type(segment_id) is not int
             or type(offset) is not int
             or type(length) is not int
             or type(chunks) is not tuple
