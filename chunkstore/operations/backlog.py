@@ -6,19 +6,20 @@ Leaves out: spilling (``spill``).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from chunkstore import runtime
 
 __all__ = ["Backlog", "Waiting"]
 
 
-class Waiting(NamedTuple):
+class Waiting:
     """What of a segment lies in the journal, about, and since when."""
 
-    size_bytes: int
-    extents: int
-    since_s: float
+    __slots__ = ("extents", "since_s", "size_bytes")
+
+    def __init__(self, size_bytes: int, extents: int) -> None:
+        self.size_bytes = size_bytes
+        self.extents = extents
+        self.since_s = runtime.monotonic_s()
 
 
 class Backlog:
@@ -32,12 +33,13 @@ class Backlog:
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""
         with self._lock:
-            held = self._held.get(name)
             self.extents += extents
+            held = self._held.get(name)
             if held is None:
-                self._held[name] = Waiting(size_bytes, extents, runtime.monotonic_s())
+                self._held[name] = Waiting(size_bytes, extents)
             else:
-                self._held[name] = Waiting(held.size_bytes + size_bytes, held.extents + extents, held.since_s)
+                held.size_bytes += size_bytes
+                held.extents += extents
 
     def spilled(self, name: str, size_bytes: int, extents: int) -> None:
         """So much less; of what is left it is not known since when it lies there: since now. Nothing was found: there is nothing."""
@@ -47,8 +49,7 @@ class Backlog:
                 return
             self.extents -= min(held.extents, extents) if extents else held.extents
             if extents and held.extents > extents:
-                left = max(0, held.size_bytes - size_bytes), held.extents - extents
-                self._held[name] = Waiting(*left, runtime.monotonic_s())
+                self._held[name] = Waiting(max(0, held.size_bytes - size_bytes), held.extents - extents)
 
     def moved(self, source: str, target: str) -> None:
         """What one had belongs to the other now."""
@@ -64,6 +65,6 @@ class Backlog:
         self.spilled(name, 0, 0)
 
     def held(self) -> dict[str, Waiting]:
-        """All of it."""
+        """All of it, as it is: what a segment has may grow while it is looked at."""
         with self._lock:
             return dict(self._held)

@@ -38,7 +38,7 @@ from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
-from chunkstore.records import RootRecord
+from chunkstore.records import RootRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
@@ -145,7 +145,6 @@ class OwnedContainer:
             settings=self.settings,
             failed=self.decide,
             committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
-            inline_bytes=self.inline_bytes,
             tail=self.tail,
         )
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
@@ -174,6 +173,14 @@ class OwnedContainer:
             if store is not self.current.store:
                 store.close(clean=False)
         self.current.store.close(clean=True)
+
+    def takes_inline(self, segment: SegmentRecord, length: int) -> bool:
+        """Whether an append of so many bytes goes into the journal's record: it is short, and spilling keeps up."""
+        return (
+            length <= self.inline_bytes
+            and length <= segment.chunk_size_bytes_max
+            and self.backlog.extents < 2 * self.settings.inline_rows_max
+        )
 
     # The door
 

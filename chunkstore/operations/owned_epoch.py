@@ -46,7 +46,6 @@ class OwnedEpoch:
         settings: Settings,
         failed: Callable[[OwnedEpoch, FailedBatch], None],
         committed: Callable[[int], None],
-        inline_bytes: int,
         tail: TailCache,
     ) -> None:
         self.journal = ownership.journal
@@ -65,15 +64,13 @@ class OwnedEpoch:
         self.appendable = storage.capabilities.append
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
-        self.inline_bytes = inline_bytes
-        """Appends of up to so many bytes go into the journal's record."""
         self.spilled: set[bytes] = set()
         """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
         self._tail = tail
         self._place_name = "", ""
         """Of the journal's object that took bytes of extents last: in short, and in full."""
         self._random = b""
-        builder = RecordBuilder(
+        builder = self._builder = RecordBuilder(
             self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
         )
         environment = CommitEnvironment(
@@ -98,12 +95,12 @@ class OwnedEpoch:
     def _append(self, batch: Batch) -> Position:
         if not batch.blob:
             return self.journal.append(batch)
-        place = self.journal.place
         position = self.journal.append(batch)
+        place, offset = self._builder.blob_at
         short, name = self._place_name
-        if short != place.object:
-            short, name = self._place_name = place.object, self.names.place(place.object)
-        self._tail.put(name, place.offset, batch.blob)
+        if short != place:
+            short, name = self._place_name = place, self.names.place(place)
+        self._tail.put(name, offset, batch.blob)
         return position
 
     # Rows and ids

@@ -251,7 +251,10 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
     if not blob:
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
-    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, pack(tuple(ops)), pack(tuple(rows))))
+    behind = pack((tuple(ops), tuple(rows)))[
+        1:
+    ]  # without the head of this array: they are elements of the one in front
+    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, behind))
 
 
 def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:

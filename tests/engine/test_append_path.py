@@ -24,8 +24,8 @@ from chunkstore_journal.history import Streams
 from chunkstore_journal.payloads import decode_ops
 from tests.support.clock import StoppedClock
 
-CALLS_MAX = 103
-FILES_MAX = 6
+CALLS_MAX = 91
+FILES_MAX = 8
 NOW_MS = 1_700_000_000_000
 
 

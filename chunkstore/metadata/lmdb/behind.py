@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from chunkstore.metadata.lmdb.rows import Tally
-from chunkstore.metadata.port import Commit, Head, Totals
+from chunkstore.metadata.port import NO_TOTALS, Commit, Head, Position, Totals
+from chunkstore.metadata.totals import grown
 
 __all__ = ["Behind", "StoredHead"]
 
@@ -29,17 +30,16 @@ class StoredHead(NamedTuple):
 class Behind:
     """Commits behind the head that is stored, in order, their rows, and the totals after them. ``rows`` may be read without a lock."""
 
-    __slots__ = ("commits", "rows", "totals")
+    __slots__ = ("commits", "full", "position", "rows", "totals")
 
-    def __init__(self) -> None:
+    def __init__(self, position: Position | None = None, totals: Totals = NO_TOTALS) -> None:
+        """``position``: where the store stands, None: nobody knows, and nothing waits; ``totals``: there."""
         self.commits: list[Commit] = []
         self.rows: dict[bytes, bytes | None] = {}
-        self.totals: Totals | None = None
-
-    @property
-    def full(self) -> bool:
-        """Whether they are to be written now."""
-        return len(self.commits) >= _COMMITS_MAX or len(self.rows) >= _ROWS_MAX
+        self.position = position
+        self.totals = totals
+        self.full = False
+        """Whether they are to be written before another one comes."""
 
     @property
     def head(self) -> Head:
@@ -47,8 +47,16 @@ class Behind:
         last = self.commits[-1]
         return Head(last.position, last.digest)
 
-    def add(self, commit: Commit, totals: Totals) -> None:
-        """One more, which follows."""
+    def add(self, commit: Commit) -> bool:
+        """One more, if it follows, and is of appends only."""
+        last = self.position
+        if last is None or commit.previous_hash != last.hash or commit.position.lsn != last.lsn + 1:
+            return False
+        totals = grown(self.totals, commit.ops)
+        if totals is None:
+            return False
         self.rows.update(commit.rows)
-        self.totals = totals
+        self.totals, self.position = totals, commit.position
         self.commits.append(commit)
+        self.full = len(self.commits) >= _COMMITS_MAX or len(self.rows) >= _ROWS_MAX
+        return True

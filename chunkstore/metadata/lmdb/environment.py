@@ -182,9 +182,8 @@ class Environment:
                         self.written_head = None
                         with self.handle.begin(write=True) as txn:
                             done = body(txn)
-                        self.last_head = self.written_head
-                        if self.behind.commits:
-                            self.behind = Behind()
+                        known = self.last_head = self.written_head
+                        self.behind = Behind() if known is None else Behind(known.head.position, known.tallied.totals)
                         return done
                     except lmdb.MapFullError as error:
                         size_bytes = 2 * self.handle.info()["map_size"]

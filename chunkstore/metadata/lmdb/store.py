@@ -1,7 +1,8 @@
 """The store and its views on an LMDB environment: rows and index entries, each with its CRC (``rows``), and one row for the head.
 
 Promises: the port's. A commit costs its row puts and one more; it is applied in one write transaction, conditional on the
-head read inside it. An owner's appends wait for company (``behind``). Every value that is read is checked, in write transactions, too; ``audit`` finds what a look-up cannot see.
+head read inside it. An owner's appends wait for company (``behind``). Every value that is read is checked, in write
+transactions, too; ``audit`` finds what a look-up cannot see.
 Leaves out: opening and trust (``cache``), errors of LMDB (``environment``).
 """
 
@@ -289,7 +290,9 @@ class LmdbMetadataStore(MetadataStore):
     def _apply_behind(self, txn: lmdb.Transaction[bytes]) -> None:
         behind = self._environment.behind
         if behind.commits and not self._apply(txn, behind.commits, False, behind.totals):
-            raise StorageUnavailable("the metadata cache is not where its owner left it; it is built anew", object="head")
+            raise StorageUnavailable(
+                "the metadata cache is not where its owner left it; it is built anew", object="head"
+            )
 
     def settle(self) -> None:
         """Write what is behind: for views, and for other processes. Raises as ``apply``."""
@@ -333,14 +336,7 @@ class LmdbMetadataStore(MetadataStore):
         if environment.behind.full:
             self.settle()
         with environment.writing:
-            behind, stored = environment.behind, environment.last_head
-            if stored is None:
-                return False
-            totals = grown(stored.tallied.totals if behind.totals is None else behind.totals, commit.ops)
-            if totals is None or not may_follow(behind.head if behind.commits else stored.head, (commit,)):
-                return False
-            behind.add(commit, totals)
-        return True
+            return environment.behind.add(commit)
 
     def _apply(
         self, txn: lmdb.Transaction[bytes], commits: Sequence[Commit], verify: bool, after: Totals | None
