@@ -55,7 +55,8 @@ def test_the_floor_stores_the_same_bytes(tmp_path: Path, moment: None) -> None:
     ours, floors = MemoryChunkStorage("memory://path-engine"), MemoryChunkStorage("memory://path-floor")
     names = [f"s{number}" for number in range(64)]
     cache_dir = str(tmp_path / "cache")
-    with open_store_on(ours, settings=Settings(cache_dir=cache_dir, journal_mode="append", lease_s=0)) as store:
+    chosen = Settings(cache_dir=cache_dir, journal_mode="append", lease_s=0, inline_bytes_max=0)
+    with open_store_on(ours, settings=chosen) as store:
         for name in names:
             store.create(name)
             store.append(name, b"first")
