@@ -2,8 +2,7 @@
 
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
 the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
-up.
-What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
+up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ class Spiller:
         self._bytes = (_REMOTE_BYTES if remote else _BYTES) if given is None else given
         age = settings.spill_s
         self._age_s = (_REMOTE_AGE_S if remote else _AGE_S) if age is None else age
+        if not container.inline_bytes:
+            self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = settings.inline_rows_max
         self._task: runtime.Task | None = None
         self._stopped = False

@@ -33,6 +33,7 @@ from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.regain import Regain, SegmentOutcome, regain
+from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.take_in import Batch, take_in
 from chunkstore.records import Pin, PinRecord, RootRecord
@@ -64,6 +65,7 @@ class UpkeepCalls:
     _space: Space
     old_layout: OldLayout | None
     """What deals with header files of PDP-34's old layout; None: nothing does (``Settings.layout``)."""
+    _spiller: Spiller
     optimiser: StorageOptimiser
     """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
 
@@ -85,7 +87,8 @@ class UpkeepCalls:
         if self.old_layout is not None:
             jobs += self.old_layout.jobs(imports=policy is not None and policy.import_headers)
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
-        self._maintenance.beside.append(self.optimiser)
+        self._spiller = Spiller(container)
+        self._maintenance.beside += (self._spiller, self.optimiser)
 
     def commit_imported(self, name: str, changes: Sequence[Change], *, once: bool) -> None:
         """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported.
