@@ -63,6 +63,7 @@ __all__ = [
     "foreign_object",
     "foreign_root",
     "journal_place",
+    "journal_position",
     "named_chunks",
     "parse_chunk_rest",
     "parse_foreign",
@@ -477,6 +478,13 @@ def parse_place(text: str) -> tuple[int, int | None] | None:
     """Inverse of ``journal_place``; None for anything else."""
     match = _PLACE.match(text)
     return None if match is None else (int(match[1], 16), None if match[2] is None else int(match[2], 16))
+
+
+def journal_position(record: ChunkRecord) -> tuple[int, int]:
+    """Where the record of an extent lies in history: epoch and index; of a log where its stream begins. What is unreadable lies in front of
+    everything."""
+    epoch, index = parse_place(record.object) or (0, None)
+    return epoch, index or 0
 
 
 def foreign_object(root: int, name: str) -> str:

@@ -111,6 +111,8 @@ class OwnedContainer:
         self.inline_bytes = _INLINE_REMOTE_BYTES if self.remote else _INLINE_BYTES
         if settings.inline_bytes_max is not None:
             self.inline_bytes = settings.inline_bytes_max
+        if settings.layout == "CODE_ONLY_UPGRADE":
+            self.inline_bytes = 0  # headers list files: each extent would be copied into one
         self.tail = tail
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
