@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +18,6 @@ from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import BackupNames
 from tests.backup_restore.in_place import head, rewound
 from tests.backup_restore.test_import import state_of
 from tests.backup_restore.test_restore import restored
@@ -201,7 +200,7 @@ def test_check_tells_extents_that_the_index_does_not_know(world: World, monkeypa
 
     whole = inline_check.inline_findings
     monkeypatch.setattr(
-        "chunkstore.operations.check.inline_findings", lambda view, names, met: whole(Lost(view), names, met=met)
+        "chunkstore.operations.check.inline_findings", lambda view, names, met: whole(cast(Any, Lost(view)), names, met=met)
     )
     [finding] = problems(store.check("quick"))
     assert (
@@ -229,48 +228,33 @@ def test_a_promoted_replica_goes_on_with_them(world: World) -> None:
 def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> None:
     store = filled(world)
     expected = content(store)
-    made = backup.backup(store, target.storage()).backup
-    again = backup.backup(store, target.storage()).backup
+    with world.replica(**INLINE_ON) as replica:
+        made = backup.backup(replica, target.storage(), pins=store).backup
+        again = backup.backup(replica, target.storage(), pins=store).backup
     assert again.chunks == made.chunks and not again.copied_chunks
-    names = list(expected)
-    spilled(store, *names)
     store.append("a", b"later;")
-    backup.backup(store, target.storage())
-    store = worn(world, store)
+    later = expected | {"a": expected["a"] + b"later;"}
+    assert backup.backup(store, target.storage()).backup.chunks < made.chunks
+    assert not any("inline" in kinds(store, name) for name in expected), "an owner spills first"
+    store.close()
     with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:
         require(past, expected)
         chunk = next(chunk for chunk in past.layout("a") if chunk.kind == "inline")
     with target.replica(metadata="lmdb") as present:
-        require(present, expected | {"a": expected["a"] + b"later;"})
-    # Rot of a copy is found, and a copy that is gone.
-    storage = target.raw_storage()
-    assert storage.exists(chunk.name)
-    _change(target, chunk.name)
+        require(present, later)
+    # Rot of a copy is found.
+    data = target.content(chunk.name)
+    target.overwrite(chunk.name, bytes((data[0] ^ 1,)) + data[1:])
     with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:
         assert [item.chunk for item in problems(past.check("deep"))] == [chunk.name]
-
-
-def _change(world: World, name: str) -> None:
-    data = world.content(name)
-    world.overwrite(name, bytes((data[0] ^ 1,)) + data[1:])
-
-
-def test_a_backup_of_a_replica_copies_extents_that_are_there(world: World, target: World) -> None:
-    store = filled(world)
-    expected = content(store)
-    with world.replica(**INLINE_ON) as replica:
-        backup.backup(replica, target.storage(), pins=store)
-    store.close()
-    with target.replica(metadata="lmdb") as copy:
-        require(copy, expected)
-        assert isinstance(copy.read_context.names, BackupNames)
 
 
 def test_extents_are_not_adopted(world: World) -> None:
     store = filled(world)
     chunk = next(chunk for chunk in store.layout("a") if chunk.kind == "inline")
     store.create("new")
-    refused(InvalidArgument, lambda: store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 0, 3, None),))]))
+    with pytest.raises(InvalidArgument, match="are copied"):
+        store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))]))
 
 
 @pytest.mark.parametrize("behind", range(3))
@@ -320,6 +304,16 @@ def test_every_moment_around_a_crash_is_shown_when_its_log_is_gone(world: World)
         world.overwrite(log, data[: data.rindex(b"two;")])  # what lay behind the cut had not reached the disk
     with world.replica(at_lsn=lsn, **INLINE_ON) as past:
         require(past, {"a": b"one;two;"})
+
+
+def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:
+    store = filled(world)
+    expected = content(store)["a"]
+    with world.replica(**INLINE_ON) as replica:
+        report = backup.export_headers(replica, tmp_path / "of a replica", ["a"])
+        assert (report.copied, report.copied_bytes) == (3, len(expected))
+    copied = backup.export_headers(store, tmp_path / "headers", ["a"])
+    assert copied.copied == 0 and kinds(store, "a") == ["object"]
 
 
 def test_headers_that_follow_leave_nothing_in_records(world: World) -> None:
