@@ -21,7 +21,7 @@ from chunkstore.metadata.port import MetadataView
 from tests.backup_restore.in_place import head, rewound
 from tests.backup_restore.test_import import state_of
 from tests.backup_restore.test_restore import restored
-from tests.support.data import problems, refused
+from tests.support.data import problems
 from tests.support.worlds import World
 
 INLINE_ON: dict[str, Any] = {"inline_bytes_max": None, "gc_grace_s": 0, "snapshots_kept": 1}
@@ -200,7 +200,8 @@ def test_check_tells_extents_that_the_index_does_not_know(world: World, monkeypa
 
     whole = inline_check.inline_findings
     monkeypatch.setattr(
-        "chunkstore.operations.check.inline_findings", lambda view, names, met: whole(cast(Any, Lost(view)), names, met=met)
+        "chunkstore.operations.check.inline_findings",
+        lambda view, names, met: whole(cast(Any, Lost(view)), names, met=met),
     )
     [finding] = problems(store.check("quick"))
     assert (
@@ -254,7 +255,7 @@ def test_extents_are_not_adopted(world: World) -> None:
     chunk = next(chunk for chunk in store.layout("a") if chunk.kind == "inline")
     store.create("new")
     with pytest.raises(InvalidArgument, match="are copied"):
-        store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))]))
+        store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))])
 
 
 @pytest.mark.parametrize("behind", range(3))
