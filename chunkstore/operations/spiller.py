@@ -7,6 +7,7 @@ up. Where nothing goes inline any more, all that is left is due. What earlier ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -81,6 +82,12 @@ class Spiller:
             self._backlog.spilled(name, done.size_bytes, done.extents)
             if not done.extents:
                 return
+
+    def spill_these(self, names: Sequence[str] = ()) -> None:
+        """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill``."""
+        for name in names or [name for name, *_ in self._container.look(_left_behind)]:
+            with suppress(SegmentNotFound):
+                self.spill_all(name)
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
