@@ -6,9 +6,23 @@ Leaves out: spilling (``spill``).
 
 from __future__ import annotations
 
-from chunkstore import runtime
+from typing import Final
 
-__all__ = ["Backlog", "Waiting"]
+from chunkstore import runtime
+from chunkstore.config import KIB, Settings
+
+__all__ = ["Backlog", "Waiting", "inline_bytes_of"]
+
+_INLINE_BYTES: Final = 16 * KIB
+_INLINE_REMOTE_BYTES: Final = 64 * KIB
+
+
+def inline_bytes_of(settings: Settings, remote: bool) -> int:
+    """Appends of up to so many bytes go into the journal's record."""
+    if settings.layout == "CODE_ONLY_UPGRADE":
+        return 0  # headers list files: each extent would be copied into one
+    chosen = settings.inline_bytes_max
+    return (_INLINE_REMOTE_BYTES if remote else _INLINE_BYTES) if chosen is None else chosen
 
 
 class Waiting:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import processes, runtime
 from chunkstore.changes import ADDS_NOTHING
-from chunkstore.config import KIB, Settings
+from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
     CacheDamaged,
@@ -30,7 +30,7 @@ from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.observer import GuardedObserver, Observer
-from chunkstore.operations.backlog import Backlog
+from chunkstore.operations.backlog import Backlog, inline_bytes_of
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
 from chunkstore.operations.looking import audit, look
@@ -48,8 +48,6 @@ T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
 """So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
-_INLINE_BYTES: Final = 16 * KIB
-_INLINE_REMOTE_BYTES: Final = 64 * KIB
 _STARTS_MAX: Final = 1024
 
 
@@ -108,9 +106,7 @@ class OwnedContainer:
         self.roots_asked_s: dict[int, float] = {}
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
-        self.inline_bytes = _INLINE_REMOTE_BYTES if self.remote else _INLINE_BYTES
-        if settings.inline_bytes_max is not None:
-            self.inline_bytes = settings.inline_bytes_max
+        self.inline_bytes = inline_bytes_of(settings, self.remote)
         self.tail = tail
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)

@@ -170,6 +170,5 @@ class RecordBuilder:
         raw = self._old_row(key)
         if raw is None:
             raise Damaged("an extent that is about to change is not there; run check", object=f"chunk row {key!r}")
-        record = decode_chunk(f"chunk row {key!r}", raw)
-        place = self._places[key] = record.object, record.object_offset
+        place = self._places[key] = decode_chunk(f"chunk row {key!r}", raw)[:2]
         return place

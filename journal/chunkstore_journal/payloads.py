@@ -58,6 +58,8 @@ KEY_BYTES_MAX = 511
 _OPEN_HEAD_BYTES = 3
 """Of an array of more than 15 elements; of one of fewer it is one byte."""
 _BLOB_HEAD = b"\x94\x02\xc6"
+_HEAD_MAX = 0x9F
+"""Of an array of 15 elements."""
 _HOST_CHARACTERS_MAX = 255
 _NAME_CHARACTERS_MAX = 900
 _DIGEST_BYTES = 32
@@ -269,7 +271,8 @@ def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op,
 
 def blob_of(payload: bytes) -> memoryview:
     """The bytes of extents that a payload begins with; empty where it has none, or is none."""
-    if payload[: len(_BLOB_HEAD)] != _BLOB_HEAD:
+    # A newer minor version has more elements, of which the head tells.
+    if payload[1 : len(_BLOB_HEAD)] != _BLOB_HEAD[1:] or not _BLOB_HEAD[0] <= payload[0] <= _HEAD_MAX:
         return memoryview(b"")
     stop = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
     return memoryview(payload)[BLOB_AT:stop] if stop <= len(payload) else memoryview(b"")

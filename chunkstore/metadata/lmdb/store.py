@@ -45,7 +45,7 @@ T = TypeVar("T")
 HEAD_KEY = b"\0head"
 _FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
 _HEAD = Struct(">B16sQ16sQQQ32sQQQQQQQ")
-_HEAD_VERSION = 3
+_HEAD_VERSION = 4
 _LOAD_PAIRS = 32_768
 _LOAD_BYTES = 8 * MIB
 
