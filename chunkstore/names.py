@@ -38,6 +38,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
+from typing import ClassVar
 
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
@@ -232,6 +233,8 @@ class ContainerNames:
     """The object names of one container. Built once per store; every method is pure."""
 
     __slots__ = ("_data", "backup", "bell", "container", "format", "latest", "lease", "reserve", "voided")
+    has_journal: ClassVar[bool] = True
+    """Whether extents are read where they were written; else each has an object of its own."""
 
     def __init__(self, container: str) -> None:
         check_container_name(container)
@@ -372,6 +375,7 @@ class BackupNames(ContainerNames):
     """
 
     __slots__ = ("growing", "newest")
+    has_journal = False
 
     def __init__(self, container: str) -> None:
         super().__init__(container)

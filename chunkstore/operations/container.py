@@ -86,7 +86,6 @@ class OwnedContainer:
         service: JournalService,
         observer: Observer | None,
         changed: Callable[[int], None],
-        tail: TailCache,
     ) -> None:
         self.storage = storage
         self.names = names
@@ -111,7 +110,7 @@ class OwnedContainer:
         self.inline_bytes = _INLINE_REMOTE_BYTES if self.remote else _INLINE_BYTES
         if settings.inline_bytes_max is not None:
             self.inline_bytes = settings.inline_bytes_max
-        self.tail = tail
+        self.tail = TailCache(settings.tail_cache_bytes)
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)

@@ -91,9 +91,9 @@ class OwnedEpoch:
     def _append(self, batch: Batch) -> Position:
         if not batch.blob:
             return self.journal.append(batch)
-        place = self.journal.place
+        # Only behind that: what was refused, or may have been, is nobody's to read.
         position = self.journal.append(batch)
-        self._tail.put(self.names.place(place.object), place.offset, batch.blob)
+        self._tail.put_record(batch.ops, batch.blob)
         return position
 
     # Rows and ids
