@@ -8,13 +8,16 @@ from contextlib import suppress
 
 import pytest
 
+from chunkstore.changes import Append, Create
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, StorageUnavailable
 from chunkstore.metadata.index import walk
-from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.port import Commit, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import find_segment
+from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
+from tests.backup_restore.in_place import rewound
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding, T
 from tests.support.worlds import World
@@ -214,3 +217,89 @@ def test_memory_holds_nothing_of_an_append_before_it_is_committed(world: World) 
     store.append("a", pattern(30, 10))
     (there,) = {world.replica(tail_cache_bytes=0).read("a", 0, 99), store.read("a", 0, 99)}
     assert there.startswith(data) and there.endswith(pattern(30, 10)) and there[30:-10] in (b"", b"once")
+
+
+def follower(world: World, **settings: object) -> tuple[Replica, Reads]:
+    made: list[Reads] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Reads(inner))
+        return made[-1]
+
+    return world.replica(wrap=wrap, **{**INLINE, **settings}), made[-1]
+
+
+def test_a_replica_reads_what_it_has_followed_from_memory(world: World) -> None:
+    store, _ = opened(world)
+    store.create("a")
+    fill(store, "a", 2)
+    replica, reads = follower(world)
+    data = fill(store, "a", 30)
+    store.commit([Append("a", b"in a chunk" * 7_000), Create("b"), Append("b", b"!")])
+    more = [store.append("a", pattern(number, 10)) for number in range(20)]
+    store.delete("b")
+    replica.refresh()
+    reads.names.clear()
+    assert replica.read("a", 20, 300) == data[20:]
+    replica.refresh()
+    assert replica.read("a", more[0], 999) == b"".join(pattern(number, 10) for number in range(20))
+    chunks = [name for name in reads.names if "/j/" not in name]
+    assert chunks == []
+    before = len(reads.names)
+    assert replica.read("a", more[3], 50) == b"".join(pattern(number, 10) for number in range(3, 8))
+    assert len(reads.names) == before
+
+
+def test_a_replica_keeps_nothing_that_its_row_does_not_confirm(world: World) -> None:
+    store, _ = opened(world)
+    store.create("a")
+    replica, _ = follower(world)
+    tail = replica._context.tail
+    assert tail is not None
+    identity = store.info("a").id
+    store.append("a", b"0123456789")
+    keep = replica._follower._keep  # type: ignore[attr-defined]
+    seen: list[tuple[Commit, bytes]] = []
+    replica._follower._keep = lambda commit, payload: seen.append((commit, payload))  # type: ignore[attr-defined]
+    replica.refresh()
+    ((commit, payload),) = [item for item in seen if item[0].ops]
+    assert tail.find(identity, 0, 10) is None
+    keep(commit, payload.replace(b"0123", b"0124"))
+    assert tail.find(identity, 0, 10) is None
+    keep(commit._replace(rows=()), payload)
+    assert tail.find(identity, 0, 10) is None
+    keep(commit, payload)
+    assert tail.find(identity, 0, 10) == [b"0123456789"]
+
+
+def test_a_replica_forgets_what_was_cut_off(world: World) -> None:
+    """And holds nothing of the new history as long as somebody may still read the old one."""
+    store, _ = opened(world)
+    store.create("a")
+    store.append("a", b"then;")
+    lsn, identity = store._container.current.queue.head.lsn, store.info("a").id
+    replica, _ = follower(world)
+    for _ in range(5):
+        store.append("a", b"off;")
+    replica.refresh()
+    tail = replica._context.tail
+    assert tail is not None and tail.find(identity, 5, 20) is not None
+    store.close()
+    rewound(world, lsn=lsn)
+    store, _ = opened(world)
+    for _ in range(3):
+        store.append("a", b"now;")
+    replica.refresh()
+    assert replica.read("a", 0, 99) == b"then;now;now;now;"
+    assert tail.counts().held_bytes == 0
+    store.append("a", b"more;")
+    replica.refresh()
+    assert tail.counts().held_bytes == 0 and replica.read("a", 0, 99) == b"then;now;now;now;more;"
+    retired = replica._follower._retired  # type: ignore[attr-defined]
+    aged = [(began_s - 1e6, held) for began_s, held in retired]
+    retired.clear()
+    retired.extend(aged)
+    replica.refresh()
+    store.append("a", b"last;")
+    replica.refresh()
+    assert tail.find(identity, 22, 5) == [b"last;"] and replica.read("a", 0, 99).endswith(b"more;last;")
