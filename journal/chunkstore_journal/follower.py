@@ -118,7 +118,9 @@ class Follower:
             if head is not None:
                 self._note_ahead(head, leg.end.lsn, leg.opened.epoch)
             try:
-                found = materialise(self._streams, self._cache, leg, current=self._store, discard=self._retire, taken=self._keep)
+                found = materialise(
+                    self._streams, self._cache, leg, current=self._store, discard=self._retire, taken=self._keep
+                )
                 break
             except Damaged as error:
                 self._drop_if_retired(error)

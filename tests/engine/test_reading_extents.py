@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.support.data import pattern
 from tests.support.forwarding import Forwarding, T
 from tests.support.worlds import World
 
-INLINE = {"inline_bytes_max": None, "spill_bytes": 1 << 30, "spill_s": 3600.0, "free_bytes_min": 0}
+INLINE: dict[str, Any] = {"inline_bytes_max": None, "spill_bytes": 1 << 30, "spill_s": 3600.0, "free_bytes_min": 0}
 
 
 class Reads(Forwarding):
@@ -41,7 +42,7 @@ class Reads(Forwarding):
         return call()
 
 
-def opened(world: World, **settings: object) -> tuple[ChunkedSegmentStorage, Reads]:
+def opened(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Reads]:
     made: list[Reads] = []
 
     def wrap(inner: ChunkStorage) -> ChunkStorage:
@@ -177,9 +178,9 @@ def test_a_damaged_extent_is_named_and_its_neighbours_are_read(world: World) -> 
     raw = world.content(name)
     assert raw[begin : begin + 10] == data[40:50]
     world.overwrite(name, raw[: begin + 3] + b"\xff" + raw[begin + 4 :])
-    for call in (lambda: store.read("a", 0, 90), lambda: store.read("a", 49, 1), lambda: store.read("a", 30, 11)):
+    for low, length in ((0, 90), (49, 1), (30, 11)):
         with pytest.raises(Damaged, match="CRC32C") as caught:
-            call()
+            store.read("a", low, length)
         error = caught.value
         assert (error.object, error.segment, error.start, error.stop) == (name, "a", 40, 50)
     assert store.read("a", 0, 40) == data[:40] and store.read("a", 50, 99) == data[50:]
@@ -219,7 +220,7 @@ def test_memory_holds_nothing_of_an_append_before_it_is_committed(world: World) 
     assert there.startswith(data) and there.endswith(pattern(30, 10)) and there[30:-10] in (b"", b"once")
 
 
-def follower(world: World, **settings: object) -> tuple[Replica, Reads]:
+def follower(world: World, **settings: Any) -> tuple[Replica, Reads]:
     made: list[Reads] = []
 
     def wrap(inner: ChunkStorage) -> ChunkStorage:
