@@ -53,7 +53,6 @@ from chunkstore.records import AttributeValue, RootRecord
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
-from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.old_layout import OldLayout
@@ -78,7 +77,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         settings: Settings,
         service: JournalService,
         ownership: Ownership,
-        tail: TailCache,
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
@@ -105,7 +103,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             service=service,
             observer=observer,
             changed=self._wake_waiters,
-            tail=tail,
         )
         if release_root is not None:
             container.release_root = release_root
@@ -130,6 +127,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,
             rebuild=container.rebuild,
+            tail=container.tail,
         )
         self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
         self.old_layout = None if old_layout is None else old_layout(self, container)

@@ -84,7 +84,6 @@ class OwnedContainer:
         service: JournalService,
         observer: Observer | None,
         changed: Callable[[int], None],
-        tail: TailCache,
     ) -> None:
         self.storage = storage
         self.names = names
@@ -107,7 +106,7 @@ class OwnedContainer:
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
         self.inline_bytes = inline_bytes_of(settings, self.remote)
-        self.tail = tail
+        self.tail = TailCache(settings.tail_cache_bytes)
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)

@@ -67,10 +67,8 @@ class OwnedEpoch:
         self.spilled: set[bytes] = set()
         """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
         self._tail = tail
-        self._place_name = "", ""
-        """Of the journal's object that took bytes of extents last: in short, and in full."""
         self._random = b""
-        builder = self._builder = RecordBuilder(
+        builder = RecordBuilder(
             self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
         )
         environment = CommitEnvironment(
@@ -95,12 +93,9 @@ class OwnedEpoch:
     def _append(self, batch: Batch) -> Position:
         if not batch.blob:
             return self.journal.append(batch)
+        # Only behind that: what was refused, or may have been, is nobody's to read.
         position = self.journal.append(batch)
-        place, offset = self._builder.blob_at
-        short, name = self._place_name
-        if short != place:
-            short, name = self._place_name = place, self.names.place(place)
-        self._tail.put(name, offset, batch.blob)
+        self._tail.put_record(batch.ops, batch.blob)
         return position
 
     # Rows and ids
