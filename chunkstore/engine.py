@@ -32,6 +32,7 @@ from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
 from chunkstore.observer import Observer
 from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
+from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.attributes import plan_attributes
 from chunkstore.operations.commit import commit
@@ -382,10 +383,22 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         flush_bytes: int = 1 * MIB,
         flush_s: float = 0.05,
         buffer_bytes_max: int = 16 * MIB,
+        window: int = 8,
         writer_id: bytes | str | None = None,
+        expected_offset: int | None = None,
     ) -> StorageWriter:
-        """A buffered, asynchronous appender; see ``StorageWriter``. Raises as ``last_event_number``. Retry: safe."""
-        check_buffering(flush_bytes, flush_s, buffer_bytes_max)
+        """A buffered, asynchronous appender; see ``StorageWriter``.
+
+        ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or so long. ``buffer_bytes_max``: so much may wait. ``window``
+        (1 to 64): so many batches may be on their way at the same time where every append makes chunks of its own; one elsewhere. It
+        holds up to ``buffer_bytes_max`` and ``window`` batches (8 MiB each, or ``flush_bytes``) in memory. ``expected_offset``: as of
+        ``append``, for the first batch, and each batch expects the end of the one before: nobody else appends in between.
+
+        Raises ``InvalidArgument``, and as ``last_event_number``. Retry: safe.
+        """
+        check_buffering(flush_bytes, flush_s, buffer_bytes_max, window)
+        if expected_offset is not None:
+            check_number(expected_offset, "expected_offset")
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
@@ -393,11 +406,14 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         return StorageWriter(
             self,
             handle,
+            AppendWindow(self._container, handle.name, handle.segment_id),
             flush_bytes=flush_bytes,
             flush_s=flush_s,
             buffer_bytes_max=buffer_bytes_max,
+            window=window,
             writer_id=writer,
             last_event_number=last,
+            expected_offset=expected_offset,
         )
 
     def last_event_number(self, segment: SegmentRef, writer_id: bytes | str) -> int:

@@ -276,14 +276,43 @@ class OwnedContainer:
         deadline: Deadline,
         adds: int = ADDS_NOTHING,
     ) -> T:
-        """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
-        there was anything to do; return the result. ``adds``: bytes of chunks, as ``serving``."""
+        """``enter``, and wait for the operation, if there was anything to do; return the result."""
+        while True:
+            owned, op, result = self.enter(attempt, deadline, adds)
+            if op is None:
+                # An answer about the present state: a deposed owner must not give it.
+                self.check_fence()
+                return result
+            try:
+                self.wait(owned, op, deadline)
+                return result
+            except CacheDamaged as damage:
+                # It did not happen: its record was not built, or the batch before it failed.
+                self._rebuild_in_time(damage, deadline)
+
+    def wait(self, owned: OwnedEpoch, op: PendingOp, deadline: Deadline) -> None:
+        """Wait until an operation that has entered is decided. Raises the errors of commits, and ``CacheDamaged``: it did not happen, and
+        can be planned anew."""
+        try:
+            owned.queue.wait(op, deadline)
+            if op.reshapes:
+                self._reshaped(op)
+        except OutcomeUnknown:
+            if op.reshapes:
+                self._reshaped(op)
+            raise
+
+    def enter(
+        self, attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]], deadline: Deadline, adds: int
+    ) -> tuple[OwnedEpoch, PendingOp | None, T]:
+        """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone. ``adds``: bytes of chunks, as
+        ``serving``."""
         fetched: tuple[str, ...] = ()
         while True:
             owned = self.serving(deadline, adds)
             try:
                 with runtime.defer_interrupt():
-                    op, result = attempt(owned)
+                    return (owned, *attempt(owned))
             except Stale:
                 if deadline.left_s() == 0.0:
                     deadline.fail("planning anew after a recovery")
@@ -307,23 +336,6 @@ class OwnedContainer:
                 # Of a chunk that is not there: a successor may have swept it.
                 self.check_fence()
                 raise
-            else:
-                if op is None:
-                    # An answer about the present state: a deposed owner must not give it.
-                    self.check_fence()
-                    return result
-                try:
-                    owned.queue.wait(op, deadline)
-                    if op.reshapes:
-                        self._reshaped(op)
-                    return result
-                except OutcomeUnknown:
-                    if op.reshapes:
-                        self._reshaped(op)
-                    raise
-                except CacheDamaged as damage:
-                    # It did not happen: its record was not built, or the batch before it failed.
-                    self._rebuild_in_time(damage, deadline)
 
     def _reshaped(self, op: PendingOp) -> None:
         for call in self.reshaped:
