@@ -24,7 +24,7 @@ from chunkstore.asks import Ask, AskBox, Plain, check_ask
 from chunkstore.changes import Change, Create, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
@@ -38,7 +38,7 @@ from chunkstore.operations.attributes import plan_attributes
 from chunkstore.operations.commit import commit
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
-from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.create import plan_create
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
@@ -387,18 +387,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         writer_id: bytes | str | None = None,
         expected_offset: int | None = None,
     ) -> StorageWriter:
-        """A buffered, asynchronous appender; see ``StorageWriter``.
-
-        ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or so long. ``buffer_bytes_max``: so much may wait. ``window``
-        (1 to 64): so many batches may be on their way at the same time where every append makes chunks of its own; one elsewhere. It
-        holds up to ``buffer_bytes_max`` and ``window`` batches (8 MiB each, or ``flush_bytes``) in memory. ``expected_offset``: as of
-        ``append``, for the first batch, and each batch expects the end of the one before: nobody else appends in between.
-
-        Raises ``InvalidArgument``, and as ``last_event_number``. Retry: safe.
-        """
-        check_buffering(flush_bytes, flush_s, buffer_bytes_max, window)
-        if expected_offset is not None:
-            check_number(expected_offset, "expected_offset")
+        """A buffered, asynchronous appender; see ``StorageWriter``. Raises as ``last_event_number``. Retry: safe."""
+        check_buffering(flush_bytes, flush_s, buffer_bytes_max, window, expected_offset)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
@@ -448,10 +438,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
                     self.old_layout.finish()
                 self._maintenance.close(self._on_close)
                 self._released = True
-
-    def wrap_unexpected(self, error: BaseException) -> ChunkstoreError:
-        """For ``StorageWriter``: an error of chunkstore's own kind around something unforeseen. Raises nothing."""
-        return unexpected(error)
 
     # Helpers
 

@@ -19,12 +19,14 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol, Self
 
 from chunkstore import processes, runtime
+from chunkstore.arguments import check_number
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentHandle
 from chunkstore.operations.append import Underway
 from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
 
 __all__ = ["AppendTarget", "StorageWriter", "check_buffering"]
@@ -34,8 +36,6 @@ _THREAD: Final = "chunkstore-writer"
 _TIMEOUT_S_MAX: Final = 366 * 86_400
 _WINDOW_MAX: Final = 64
 _GROWN_BYTES_MAX: Final = 8 * MIB
-_UNDERWAY_BYTES_MIN: Final = 1 * MIB
-_DEADLINE_SHARE: Final = 0.25
 
 
 class _Waiting(NamedTuple):
@@ -73,7 +73,9 @@ class _Batch:
         self.done = False
 
 
-def check_buffering(flush_bytes: object, flush_s: object, buffer_bytes_max: object, window: object) -> None:
+def check_buffering(
+    flush_bytes: object, flush_s: object, buffer_bytes_max: object, window: object, expected_offset: int | None
+) -> None:
     """Check a writer's arguments. Raises ``InvalidArgument``."""
     for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max"), (window, "window")):
         if type(value) is not int or value < 1:
@@ -82,6 +84,8 @@ def check_buffering(flush_bytes: object, flush_s: object, buffer_bytes_max: obje
         raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
     if isinstance(window, int) and window > _WINDOW_MAX:
         raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {window}", argument="window")
+    if expected_offset is not None:
+        check_number(expected_offset, "expected_offset")
 
 
 class AppendTarget(Protocol):
@@ -98,7 +102,6 @@ class AppendTarget(Protocol):
         writer_id: bytes | None,
         event_number: int | None,
     ) -> int: ...
-    def wrap_unexpected(self, error: BaseException) -> ChunkstoreError: ...
     def writer(
         self,
         segment: str,
@@ -112,7 +115,12 @@ class AppendTarget(Protocol):
 
 
 class StorageWriter:
-    """One writer of one segment; thread-safe; a context manager whose end flushes. See the module."""
+    """One writer of one segment; thread-safe; a context manager whose end flushes. See the module.
+
+    ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait. ``window``
+    (1 to 64): so many batches may be on their way; only one where chunks grow. In memory are the buffer and the window: at most so
+    many batches of 8 MiB, or of ``flush_bytes``. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
+    """
 
     def __init__(
         self,
@@ -151,8 +159,11 @@ class StorageWriter:
         # In order; a batch leaves when its futures are set.
         self._underway: deque[_Batch] = deque()
         self._underway_bytes = 0
-        self._underway_bytes_max = self._width * flush_bytes
         self._done_bytes = 0
+        self._blocked = 0
+        """How many calls wait for room in the buffer."""
+        self._due_bytes = flush_bytes
+        """When so much waits, whoever has the turn is woken."""
         self._failing = False
         """A batch has failed: no other one is begun. The writer is broken when all before that one are decided."""
         self._resolving = runtime.lock()
@@ -189,18 +200,26 @@ class StorageWriter:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("append: the writer's buffer stayed full", deadline_s=limit_s)
-                self._condition.wait(left_s)
+                self._blocked += 1
+                if self._blocked == 1:
+                    self._condition.notify_all()  # what waits is due
+                try:
+                    self._condition.wait(left_s)
+                finally:
+                    self._blocked -= 1
             if self._closed:
                 raise Closed("this writer")
             if self._error is not None:
                 future.set_exception(self._error.copy())
                 return future
-            if not self._waiting:
+            is_first = not self._waiting
+            if is_first:
                 self._oldest_s = runtime.monotonic_s()
             self.event_number += 1
             self._waiting.append(_Waiting(payload, future, self.event_number))
-            self._waiting_bytes += len(payload)
-            self._condition.notify_all()
+            before_bytes, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + len(payload)
+            if is_first or before_bytes < self._due_bytes <= self._waiting_bytes:
+                self._condition.notify_all()
         return future
 
     def _limit_s(self, timeout_s: float | None) -> float:
@@ -289,7 +308,7 @@ class StorageWriter:
                     self._vacant = False
         except BaseException as error:
             # What calls back when a future is resolved may raise anything; no future may wait for a thread that has gone.
-            self._fail_behind(self._store.wrap_unexpected(error))
+            self._fail_behind(unexpected(error))
             raise
         finally:
             with self._condition:
@@ -307,31 +326,30 @@ class StorageWriter:
                         return None
                     self._condition.wait(1.0)
                     continue
+                room_bytes = self._appends.most_bytes(self._width, self._flush_bytes) - self._underway_bytes
+                if self._underway and (
+                    len(self._underway) >= self._width or room_bytes < min(self._waiting_bytes, self._flush_bytes)
+                ):
+                    self._condition.wait(1.0)
+                    continue
+                most_bytes = self._flush_bytes
+                if self._appends.remote:
+                    share_bytes = room_bytes // (self._width - len(self._underway))
+                    most_bytes = max(most_bytes, min(_GROWN_BYTES_MAX, share_bytes))
+                # Behind others it is late anyway: it rather grows.
+                self._due_bytes = most_bytes if self._underway else self._flush_bytes
                 age_s = runtime.monotonic_s() - self._oldest_s
-                due = (
+                if (
                     self._waiting[0].event_number <= self._flush_to
                     or self._closed
-                    or self._waiting_bytes >= self._flush_bytes
+                    or self._blocked
+                    or self._waiting_bytes >= self._due_bytes
                     or age_s >= self._flush_s
-                )
-                if not due:
-                    self._condition.wait(max(0.0, self._flush_s - age_s))
-                elif not self._may_begin():
-                    self._condition.wait(1.0)
-                else:
-                    return self._take_batch()
+                ):
+                    return self._take_batch(most_bytes)
+                self._condition.wait(max(0.0, self._flush_s - age_s))
 
-    def _may_begin(self) -> bool:
-        if not self._underway:
-            return True
-        room_bytes = self._underway_bytes_max - self._underway_bytes
-        return len(self._underway) < self._width and room_bytes >= min(self._waiting_bytes, self._flush_bytes)
-
-    def _take_batch(self) -> _Batch:
-        most_bytes = self._flush_bytes
-        if self._appends.remote:
-            share_bytes = (self._underway_bytes_max - self._underway_bytes) // (self._width - len(self._underway))
-            most_bytes = max(most_bytes, min(_GROWN_BYTES_MAX, share_bytes))
+    def _take_batch(self, most_bytes: int) -> _Batch:
         items: list[_Waiting] = []
         size_bytes = 0
         while self._waiting and (not items or size_bytes + len(self._waiting[0].data) <= most_bytes):
@@ -367,7 +385,7 @@ class StorageWriter:
         except ChunkstoreError as error:
             batch.error = error
         except BaseException as error:  # noqa: BLE001  (told when the batch is finished)
-            batch.error = self._store.wrap_unexpected(error)
+            batch.error = unexpected(error)
 
     def _finish(self, batch: _Batch) -> None:
         """Write a batch, wait until it is committed, and answer what is in order by then."""
@@ -377,7 +395,7 @@ class StorageWriter:
         except ChunkstoreError as error:
             batch.error = error
         except BaseException as error:
-            batch.error = self._store.wrap_unexpected(error)
+            batch.error = unexpected(error)
             raise
         finally:
             with self._condition:
@@ -385,7 +403,9 @@ class StorageWriter:
                 if batch.error is not None:
                     self._failing = True
                 else:
-                    self._measure(batch)
+                    self._done_bytes += len(batch.data)
+                    meanwhile_bytes = self._done_bytes - batch.done_bytes_before
+                    self._appends.measure(len(batch.data), meanwhile_bytes, runtime.monotonic_s() - batch.began_s)
                 self._condition.notify_all()
             self._resolve()
 
@@ -408,14 +428,6 @@ class StorageWriter:
             writer_id=self.writer_id,
             event_number=None if self.writer_id is None else batch.event_number,
         )
-
-    def _measure(self, batch: _Batch) -> None:
-        """With the condition held: so much may be under way that a share of the deadline is enough, at the present pace."""
-        now_s = runtime.monotonic_s()
-        self._done_bytes += len(batch.data)
-        pace = (self._done_bytes - batch.done_bytes_before) / max(1e-6, now_s - batch.began_s)
-        most_bytes = int(pace * self._store.settings.op_deadline_s * _DEADLINE_SHARE)
-        self._underway_bytes_max = max(self._flush_bytes, _UNDERWAY_BYTES_MIN, most_bytes)
 
     def _resolve(self) -> None:
         """Set the futures of all batches that are done, and of none behind one that is not."""

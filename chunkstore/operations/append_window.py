@@ -13,8 +13,10 @@ Leaves out: which thread does what, and answering in order (``chunkstore.writer`
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from chunkstore.checksum import BytesLike
+from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed
 from chunkstore.operations.append import AppendRequest, Underway, fail_unwritten, reserve
 from chunkstore.operations.container import OwnedContainer
@@ -23,6 +25,9 @@ from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.write_pieces import write_pieces
 
 __all__ = ["AppendWindow"]
+
+_UNDERWAY_BYTES_MIN: Final = 1 * MIB
+_DEADLINE_SHARE: Final = 0.25
 
 
 class _Alone(Exception):
@@ -48,6 +53,21 @@ class AppendWindow:
         self.wide = not container.storage.capabilities.append
         """Whether several can be written at the same time."""
         self.remote = container.remote
+
+    def most_bytes(self, width: int, least_bytes: int) -> int:
+        """So much may be under way, of ``width`` appends: a share of the deadline is enough for it, at the pace of before."""
+        container = self._container
+        if not container.pace_bytes_s:
+            return width * least_bytes
+        share_s = container.settings.op_deadline_s * _DEADLINE_SHARE
+        return max(least_bytes, _UNDERWAY_BYTES_MIN, int(container.pace_bytes_s * share_s))
+
+    def measure(self, size_bytes: int, meanwhile_bytes: int, took_s: float) -> None:
+        """So much was committed while an append of ``size_bytes`` was under way. A little one that took long says nothing about how long
+        a large one takes."""
+        pace = meanwhile_bytes / max(1e-6, took_s)
+        if size_bytes >= _UNDERWAY_BYTES_MIN or pace > self._container.pace_bytes_s:
+            self._container.pace_bytes_s = pace
 
     def begin(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from chunkstore import processes, runtime
 from chunkstore.changes import ADDS_NOTHING
@@ -33,8 +33,8 @@ from chunkstore.observer import GuardedObserver, Observer
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
-from chunkstore.operations.looking import audit, look
-from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.operations.looking import Look, audit, look
+from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
@@ -42,7 +42,7 @@ from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
-__all__ = ["EpochStart", "Look", "OwnedContainer", "unexpected"]
+__all__ = ["OwnedContainer", "unexpected"]
 
 T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
@@ -51,23 +51,6 @@ _RETIRED_MAX: Final = 16
 _INLINE_BYTES: Final = 16 * KIB
 _INLINE_REMOTE_BYTES: Final = 64 * KIB
 _STARTS_MAX: Final = 1024
-
-
-class EpochStart(NamedTuple):
-    """Where an epoch of ours began: its OPEN, and what our clocks said then."""
-
-    lsn: int
-    at_s: float
-    at_ms: int
-
-
-class Look:
-    """Which lengths chunks have in the storage, by their ids, for a commit that is not planned yet; None: not there, or not looked at."""
-
-    def __init__(self, lengths: dict[bytes, int | None]) -> None:
-        self.lengths = lengths
-        self.collected: set[bytes] = set()
-        """Those that a collection has begun to delete since."""
 
 
 class OwnedContainer:
@@ -112,6 +95,7 @@ class OwnedContainer:
         if settings.inline_bytes_max is not None:
             self.inline_bytes = settings.inline_bytes_max
         self.tail = tail
+        self.pace_bytes_s = 0.0  # of what writers commit (``append_window``)
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
@@ -276,7 +260,7 @@ class OwnedContainer:
         deadline: Deadline,
         adds: int = ADDS_NOTHING,
     ) -> T:
-        """``enter``, and wait for the operation, if there was anything to do; return the result."""
+        """``enter``, and wait, if there was anything to do; return the result."""
         while True:
             owned, op, result = self.enter(attempt, deadline, adds)
             if op is None:
@@ -285,14 +269,14 @@ class OwnedContainer:
                 return result
             try:
                 self.wait(owned, op, deadline)
-                return result
             except CacheDamaged as damage:
                 # It did not happen: its record was not built, or the batch before it failed.
                 self._rebuild_in_time(damage, deadline)
+            else:
+                return result
 
     def wait(self, owned: OwnedEpoch, op: PendingOp, deadline: Deadline) -> None:
-        """Wait until an operation that has entered is decided. Raises the errors of commits, and ``CacheDamaged``: it did not happen, and
-        can be planned anew."""
+        """Wait until what has entered is decided. Raises the errors of commits; after ``CacheDamaged`` it can be planned anew."""
         try:
             owned.queue.wait(op, deadline)
             if op.reshapes:
