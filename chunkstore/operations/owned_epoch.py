@@ -64,7 +64,9 @@ class OwnedEpoch:
         self.inline_bytes = inline_bytes
         """Appends of up to so many bytes go into the journal's record."""
         self.spilled: set[bytes] = set()
-        """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
+        """Chunks that spills of this epoch have made, as long as they may grow: appends never write to them."""
+        self.spillable: dict[bytes, int] = {}
+        """Those that another spill may write to, and where: the last write was committed, and nobody is at it."""
         self._tail = tail
         builder = RecordBuilder(
             self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
