@@ -74,6 +74,8 @@ class StepInvariants:
         self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now, foreign)
         self.fence_by_stat = True
         """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
+        self.fence_at_tail = False
+        """Whether reads that end before the known end go without a look."""
         self.grace = 0
         """How long what was removed stays where it is, in units of ``now``."""
         self._names = names
@@ -345,7 +347,7 @@ class StepInvariants:
 
     def answered(self, event: Event) -> None:
         """Invariant 29: whoever looks after a stranger has claimed the next epoch is told so, and not what he knew of."""
-        if event.kind not in _LOOKING:
+        if event.kind not in _LOOKING or (self.fence_at_tail and event.ends_inside):
             return
         claimed = self._claimed_when.get(event.epoch + 1)
         if claimed is None or event.invoked <= claimed or not event.epoch or not self.fence_by_stat:
