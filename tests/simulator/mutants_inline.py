@@ -15,7 +15,8 @@ _SPILL: Final = "chunkstore.operations.spill"
 _APPENDING: Final = "chunkstore.operations.append:_enter_inline"
 _QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
 _OWNED: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
-_BUILDER: Final = "chunkstore.operations.record_builder:RecordBuilder"
+_TAIL: Final = "chunkstore.tail_cache:TailCache"
+_SLICES: Final = "chunkstore.operations.read_slices:SliceReader"
 _NO_COMPARING: Final = Patch(f"{_SPILL}:_plan_target", "if grown.crc32c != crc:", "if False:")
 
 INLINE_MUTANTS: Final = (
@@ -174,8 +175,8 @@ INLINE_MUTANTS: Final = (
     ),
     Mutant(
         "tail-before-commit",
-        "the tail cache holds what a record was to hold that failed, and does not let go of it",
-        POSIX,
+        "the tail cache holds what a record was to hold, whether it was committed or not, and asks for no epoch; nobody compares CRCs",
+        EVERYWHERE,
         (
             Patch(
                 f"{_OWNED}._append",
@@ -183,24 +184,11 @@ INLINE_MUTANTS: Final = (
                 "self._tail.put(self.names.place(place.object), place.offset, batch.blob)\n"
                 "    position = self.journal.append(batch)",
             ),
-            Patch(
-                "chunkstore.tail_cache:TailCache.put",
-                "held.starts.append(start)",
-                "if start in held.starts:\n            return\n        held.starts.append(start)",
-            ),
+            Patch(f"{_TAIL}.put", "with self._lock:", "name = name.rpartition('/')[2]\n    with self._lock:"),
+            Patch(f"{_TAIL}.get", "with self._lock:", "name = name.rpartition('/')[2]\n    with self._lock:"),
+            Patch(f"{_SLICES}.read", "if crc32c_extend(crcs[0], data) != crcs[-1]:", "if False:"),
+            Patch(f"{_SLICES}.read_into", "if reached > passed and crc != crcs[reached]:", "if False:"),
+            _NO_COMPARING,
         ),
-        needs=("disk_full",),
-    ),
-    single(
-        "place-of-given-up",
-        "what lay behind a record that failed is counted as if it had been written",
-        EVERYWHERE,
-        f"{_BUILDER}._gather",
-        "name, offset = self._place()",
-        "name, offset = self._place()\n"
-        "    given_up = self.__dict__.setdefault('given_up', {})\n"
-        "    offset += given_up.get((name, offset), 0)\n"
-        "    given_up[self._place()] = sum(len(piece) for pieces in parts.values() for piece in pieces)",
-        ("disk_full",),
     ),
 )
