@@ -1,9 +1,9 @@
 """Extents as the storage holds them: bytes of chunks that lie in records of the journal, and what spills make of them.
 
-Invariants 34 to 37, of a recorded history (``stored_history``): what is in a list or in garbage is there with its CRC, when it comes, behind
-each OPEN, behind power cuts and at the end (34); no object of the journal goes that holds such an extent, or one that a pin, a row of
-garbage or the time of grace still keeps (35); a spill leaves each byte where it was, in a chunk with their CRC, and the list in order (36);
-behind an OPEN no address lies at or behind a cut (37). It reads rows and bytes with the judges' own decoder.
+Invariants 34 to 37, of a recorded history (``stored_history``). 34: what is in a list or in garbage is there with its CRC: when it comes,
+behind each OPEN, behind power cuts and at the end. 35: no object of the journal goes that holds such an extent, or one that a pin, a row of
+garbage or the time of grace still keeps. 36: a spill leaves each byte where it was, in a chunk with their CRC, and the list in order. 37:
+behind an OPEN no address lies at or behind a cut. It reads rows and bytes with the judges' own decoder.
 Leaves out: chunks with objects of their own (``step_invariants``).
 """
 

@@ -1,10 +1,10 @@
 """The invariants of steps: what no correct run does, judged while it happens (protocol section 4).
 
 A simulator tells it of every storage call that takes effect, of what clients were told, of take-overs and of power cuts; it
-judges and never acts. Covered at every step: 1 to 6, 9 to 13, 18, 21, 22, 24 to 30; 10 whole, and 20, where somebody takes over, where
-power was cut and where somebody was told of damage; 34 to 37 (``extents``), 34 when bytes come, behind each OPEN, behind power cuts and at
-the end. Those about the whole state (14 to 17, 20, 23) come from ``check``, which the
-simulator calls at each take-over (metadata only) and at the end, 7, 8, 19 and 31 from ``checker``, 33 from the simulator.
+judges and never acts. Covered at every step: 1 to 6, 9 to 13, 18, 21, 22, 24 to 30, 35 to 37; 10 whole, and 20, where somebody takes over,
+where power was cut and where somebody was told of damage; 34 when bytes come, behind each OPEN, behind power cuts and at the end. Those
+about the whole state (14 to 17, 20, 23) come from ``check``, which the simulator calls at each take-over (metadata only) and at the end, 7,
+8, 19 and 31 from ``checker``, 33 from the simulator.
 
 Promises: a call costs a lookup by name, and the decoding of what it wrote to the journal; nothing is scanned but after a power
 cut. It knows nothing of the simulator: names, bytes, processes by name, a clock that everybody shares.

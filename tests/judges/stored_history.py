@@ -201,7 +201,7 @@ class StoredHistory:
         """Of a chunk's row: URL and name of the object that it was adopted from, and where it begins there; None: it is our own."""
         # Nearly all rows are of chunks of ours.
         name, offset = decode_row(raw, CHUNK_FIELDS)[:2] if b"@" in raw else ("", 0)
-        if not name:
+        if not name.startswith("@"):
             return None
         root, _, rest = name.partition("/")
         row = self.rows.get(_ROOTS + int(root[1:], 16).to_bytes(8))
@@ -451,7 +451,9 @@ class StoredHistory:
             if start > position and segment in self._tails:
                 begin, tail = self._tails[segment]
                 if not tail:
-                    self.report(18, f"an append to segment {segment} at {offset} goes into a chunk that spills have made")
+                    self.report(
+                        18, f"an append to segment {segment} at {offset} goes into a chunk that spills have made"
+                    )
                 content = self.bytes_of(tail) or b"" if tail else b""
                 found += content[position - begin : start - begin]
                 position = start
