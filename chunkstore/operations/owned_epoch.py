@@ -74,7 +74,9 @@ class OwnedEpoch:
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
         self.spilled: set[bytes] = set()
-        """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
+        """Chunks that spills of this epoch have made, as long as they may grow: appends never write to them."""
+        self.spillable: dict[bytes, int] = {}
+        """Those that another spill may write to, and where: the last write was committed, and nobody is at it."""
         self._tail = tail
         self._random = b""
         builder = RecordBuilder(
