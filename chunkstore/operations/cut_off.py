@@ -150,7 +150,7 @@ class CutOff:
                     bases[segment.id] = segment
         followers = self._followers()
         plans = [self._plan(segment_id, bases, followers) for segment_id in sorted(touched)]
-        freed = {plan.name for plan in plans if plan.delete}
+        freed = {plan.name for plan in plans if plan.delete and plan.base is not None}
         freed |= {source.segment.name for plan in plans for source in plan.sources}
         freed |= {segment.name for plan in plans for segment, _ in plan.ended}
         newest = {plan.name: plan.id for plan in plans if plan.base is None and not plan.delete}

@@ -338,6 +338,28 @@ def test_the_owner_that_is_cut_off_is_fenced(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_name_that_was_freed_by_a_lost_record_stays_taken(mode: str, tmp_path: Path) -> None:
+    """The plan says what happens then, though a later segment of that name was deleted, too."""
+    place = Place(mode, tmp_path)
+    store = place.open()
+    store.append(store.create("a"), b"the first one")
+    cut = store._container.current.queue.head.lsn
+    store.delete("a")
+    store.create("a")
+    store.delete("a")
+    store.append(store.create("a"), b"the third one")
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    told, report = place.repair(dry_run=True), place.repair()
+    assert report.segments == told.segments
+    assert [item.reason for item in report.segments if item.lost] == [
+        "at the last good record the name belongs to another segment"
+    ]
+    with place.open() as store:
+        assert store.read("a", 0, 99) == b"the first one"
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_repaired_twice(mode: str, tmp_path: Path) -> None:
     place = Place(mode, tmp_path)
     place.live(random.Random(9), epochs=2, steps=12, snapshots=False)

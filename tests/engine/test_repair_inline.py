@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.assembly import journal_records
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.operations import regain
 from tests.engine.test_repair import MODES, zero
