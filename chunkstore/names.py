@@ -61,13 +61,13 @@ __all__ = [
     "foreign_object",
     "foreign_root",
     "journal_place",
+    "journal_position",
     "named_chunks",
     "parse_chunk_rest",
     "parse_foreign",
     "parse_place",
     "parse_routed",
     "parse_run",
-    "place_of",
     "session_chunk_id",
     "session_epoch",
     "utf8_bytes",
@@ -453,8 +453,9 @@ def parse_place(text: str) -> tuple[int, int | None] | None:
     return None if match is None else (int(match[1], 16), None if match[2] is None else int(match[2], 16))
 
 
-def place_of(record: ChunkRecord) -> tuple[int, int]:
-    """Epoch and index (0: of a log) of what holds an extent. Its row is ``confined``, or says nothing: then it may be the first one."""
+def journal_position(record: ChunkRecord) -> tuple[int, int]:
+    """Where the record of an extent lies in history: epoch and index; of a log where its stream begins. What is unreadable lies in front of
+    everything."""
     epoch, index = parse_place(record.object) or (0, None)
     return epoch, index or 0
 

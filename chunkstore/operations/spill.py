@@ -24,7 +24,7 @@ from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK, ContainerNames, place_of
+from chunkstore.names import NO_CHUNK, ContainerNames, journal_position
 from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -201,7 +201,8 @@ def _plan(owned: OwnedEpoch, name: str, run: _Run, target: _Target, changes: Cha
     )
     added = () if target.offset else ((run.start, target.identity),)
     changes.headers.append((int(OpCode.SPILL), segment.id, run.start, run.stop, added))
-    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, min(map(place_of, run.records))))
+    oldest = min(journal_position(record) for record in run.records)
+    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, oldest))
     changes.restructure(segment.id)
     if owned.appendable:
         changes.sync_names.append(owned.names.chunk(target.identity))
