@@ -17,7 +17,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.deadline import Deadline
-from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown
+from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown, StorageFull
 from chunkstore.journal import Journal, JournalBroken
 from chunkstore.metadata.port import Position
 from chunkstore.operations.commit_queue import FailedBatch
@@ -119,6 +119,9 @@ class Recovery:
                     message = f"the journal failed and could not be taken over in time ({error}); it may still happen"
                     _decide_unknown(owned, failure, message, error)
                     return
+                if isinstance(error, StorageFull):
+                    # An append in a record meets a full disk in the journal first: what decides it needs some bytes of the reserve.
+                    container.space.reserve.make_room()
                 runtime.sleep_s(pause_s)
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
 
