@@ -103,8 +103,7 @@ class CommitQueue:
                     raise Stale
                 for state in op.segments:
                     state.last = op
-                if op.inline is not None:
-                    self._inline_bytes += len(op.inline[1])
+                self._inline_bytes += op.inline_bytes
                 if not op.written or op.kind is not RecordKind.OPS:
                     self._plain = False
                 self._queue.append(op)
@@ -255,7 +254,7 @@ class CommitQueue:
             is_front = self._plain and bool(batch) and batch[-1] is queue[len(batch) - 1]
             queue[:] = queue[len(batch) :] if is_front else [op for op in queue if not op.taken]
             self._plain = all(op.written and op.kind is RecordKind.OPS for op in queue)
-            self._inline_bytes = sum(len(op.inline[1]) for op in queue if op.inline is not None)
+            self._inline_bytes = sum(op.inline_bytes for op in queue)
             return batch
 
     def _commit(self, batch: Sequence[PendingOp]) -> None:

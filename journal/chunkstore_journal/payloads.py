@@ -90,6 +90,8 @@ _SHAPES: dict[int, _Shape] = {
 _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
 _NUMBERS = (int, OpCode)
+_OF_EXTENTS = (1,)
+"""Behind an APPEND whose new chunks are extents."""
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
@@ -189,9 +191,10 @@ def _sound_op(op: Op) -> bool:
     """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
     number = op[0]
     if number in _LISTING:
-        _, segment_id, offset, length, chunks = op
+        _, segment_id, offset, length, chunks = op[:5]
         if (
-            type(segment_id) is not int
+            (len(op) != 5 and op[5:] != _OF_EXTENTS)
+            or type(segment_id) is not int
             or type(offset) is not int
             or type(length) is not int
             or type(chunks) is not tuple
@@ -250,7 +253,10 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
     if not blob:
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
-    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, pack(tuple(ops)), pack(tuple(rows))))
+    behind = pack((tuple(ops), tuple(rows)))[
+        1:
+    ]  # without the head of this array: they are elements of the one in front
+    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, behind))
 
 
 def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
