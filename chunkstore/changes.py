@@ -25,16 +25,9 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import (
-    CHUNK_ID_BYTES,
-    check_object_name,
-    check_segment_name,
-    chunk_session,
-    parse_routed,
-    staged_session,
-)
+from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session, parse_routed
 from chunkstore.records import AttributeValue
-from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id
+from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id, staged_session
 
 __all__ = [
     "Adopt",

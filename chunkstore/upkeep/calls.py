@@ -87,7 +87,8 @@ class UpkeepCalls:
         if self.old_layout is not None:
             jobs += self.old_layout.jobs(imports=policy is not None and policy.import_headers)
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
-        self._maintenance.beside.append(self.optimiser)
+        self._spiller = Spiller(container)
+        self._maintenance.beside += (self._spiller, self.optimiser)
 
     def commit_imported(self, name: str, changes: Sequence[Change], *, once: bool) -> None:
         """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported.
