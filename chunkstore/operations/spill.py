@@ -179,7 +179,9 @@ def _write(container: OwnedContainer, owned: OwnedEpoch, target: _Target, data: 
         if target.offset:
             # Until this is committed nobody else who has planned the same, or an older length, may write.
             if owned.spillable.pop(target.identity, 0) != target.offset:
-                raise Conflict(f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill")
+                raise Conflict(
+                    f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill"
+                )
             container.storage.write(ChunkHandle(name, True), target.offset, data)
         else:
             if owned.appendable:
