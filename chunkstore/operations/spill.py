@@ -10,6 +10,7 @@ Leaves out: when, and which segments (``spiller``); deleting the journal's objec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from chunkstore import runtime
 from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c_combine
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkstoreError, Conflict, Damaged, OutcomeUnknown
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Conflict, Damaged, NotOwner, OutcomeUnknown
 from chunkstore.journal import OpCode
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
@@ -70,8 +71,11 @@ class _Target(NamedTuple):
     """Of its block borders."""
 
 
-def spill(container: OwnedContainer, name: str, *, bytes_max: int) -> Spilled:
-    """Make chunk bytes of a segment's oldest extents, ``bytes_max`` of them at most; nothing where it has none.
+def spill(
+    container: OwnedContainer, name: str, *, bytes_max: int, instead: Callable[[int, int], bytes] | None = None
+) -> Spilled:
+    """Make chunk bytes of a segment's oldest extents, ``bytes_max`` of them at most; nothing where it has none. ``instead`` gives the bytes
+    of a range of the segment whose extents cannot be read.
 
     Atomic, durable. Raises ``SegmentNotFound``, ``Damaged`` (an extent), ``Conflict`` (the segment has changed meanwhile), what the storage
     raises, and the errors of commits. Retry: safe.
@@ -80,19 +84,28 @@ def spill(container: OwnedContainer, name: str, *, bytes_max: int) -> Spilled:
     run = container.look(partial(_find_run, container.names, name, bytes_max))
     if run is None:
         return Spilled(0, 0)
-    data = _read(container, name, run)
+    try:
+        data = _read(container, name, run)
+    except (ChunkNotFound, Damaged):
+        if instead is None:
+            raise
+        data = instead(run.start, run.stop)
     target = _plan_target(owned, run, data)
     try:
         _write(container, owned, target, data)
         commit_changes(container, (name,), partial(_plan, owned, name, run, target))
-    except BaseException as error:
-        owned.spilled.discard(target.identity)
-        if not target.offset and isinstance(error, ChunkstoreError) and not isinstance(error, OutcomeUnknown):
-            with suppress(ChunkstoreError):
+    except (OutcomeUnknown, NotOwner, Closed):
+        raise  # it may be wanted, or somebody else may decide that: the sweep finds it
+    except ChunkstoreError:
+        if not target.offset:
+            owned.spilled.discard(target.identity)
+            with suppress(ChunkstoreError), container.bounded(container.deadline()):
                 container.storage.delete(container.names.chunk(target.identity))
         raise
     if owned.appendable:
-        owned.spilled.add(target.identity)
+        owned.spillable[target.identity] = target.chunk.length
+        if not target.offset:
+            owned.spilled.discard(run.before)  # it is closed
     return Spilled(run.stop - run.start, len(run.ids))
 
 
@@ -147,7 +160,7 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
     if (
         front is not None
         and front.state == ACTIVE
-        and run.before in owned.spilled
+        and run.before in owned.spillable
         and front.length + len(data) <= run.size_max
     ):
         identity, chunk = run.before, front
@@ -173,9 +186,15 @@ def _write(container: OwnedContainer, owned: OwnedEpoch, target: _Target, data: 
     name = container.names.chunk(target.identity)
     with container.bounded(container.deadline()):
         if target.offset:
-            owned.spilled.discard(target.identity)  # until this has succeeded
+            # Until this is committed nobody else who has planned the same, or an older length, may write.
+            if owned.spillable.pop(target.identity, 0) != target.offset:
+                raise Conflict(
+                    f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill"
+                )
             container.storage.write(ChunkHandle(name, True), target.offset, data)
         else:
+            if owned.appendable:
+                owned.spilled.add(target.identity)
             container.storage.create(name, data)
 
 
