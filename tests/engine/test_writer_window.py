@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -23,8 +24,11 @@ from chunkstore.errors import (
     NotOwner,
     StorageUnavailable,
 )
+from chunkstore.journal import Batch, JournalBroken
+from chunkstore.metadata.port import MetadataStore
 from chunkstore.operations.append import Underway
 from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.pending import PendingOp
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -219,47 +223,61 @@ def test_nothing_enters_behind_one_that_failed(world: World) -> None:
     assert store.append("a", b"another") == 0
 
 
-def test_what_a_new_epoch_follows_has_to_be_known(world: World) -> None:
-    """An epoch ended while a commit was under way: before that is decided, nothing goes behind it."""
-    gate, reached = threading.Event(), threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if armed and "/j/" in names[0] and operation in ("write", "create_if_absent"):
-            reached.set()
-            assert gate.wait(30)
-
-    armed: list[bool] = []
-    hooked: list[Hooked] = []
-
-    def wrap(storage: ChunkStorage) -> Hooked:
-        hooked.append(Hooked(storage))
-        hooked[0].before = before
-        return hooked[0]
-
-    store = world.open(wrap=wrap)
+@pytest.mark.parametrize("happened", [True, False])
+def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
+    world: World, happened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.open()
     store.create("a")
-    window = window_of(store, "a")
+    container, window = store._container, window_of(store, "a")
     first = begin(window, b"first", None, 1)
     assert first is not None
-    armed.append(True)
+    # The next epoch serves, and what became of the last batch of the one before is not told yet.
+    serves, go = threading.Event(), threading.Event()
+    retire, queue = container.retire, first.owned.queue
+    wait_decided = queue.wait_decided
+
+    def append(batch: Batch) -> NoReturn:
+        if happened:
+            first.owned.journal.append(batch)
+        raise JournalBroken(StorageUnavailable("no answer"), happened=None)
+
+    def hold(ended: MetadataStore) -> None:
+        serves.set()
+        assert go.wait(30)
+        retire(ended)
+
+    def wait(op: PendingOp, deadline: Deadline) -> bool:
+        go.set()
+        return wait_decided(op, deadline)
+
+    monkeypatch.setattr(container, "retire", hold)
+    monkeypatch.setattr(queue, "_environment", queue._environment._replace(append=append))
     told: list[object] = []
-    thread = threading.Thread(target=lambda: told.append(window.finish(first)))
+
+    def finish() -> None:
+        try:
+            told.append(window.finish(first))
+        except ChunkstoreError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=finish)
     thread.start()
-    assert reached.wait(30)
-    store._container.current.end(StorageUnavailable("interrupted"))
-    armed.clear()
-    behind: list[object] = []
-    other = threading.Thread(target=lambda: behind.append(begin(window, b"second", first, 2)))
-    other.start()
-    gate.set()
-    thread.join(30)
-    other.join(30)
-    assert told == [0]
-    [second] = behind
-    assert isinstance(second, Underway)
-    assert window.finish(second) == 5
-    assert store.read("a", 0, 99) == b"firstsecond"
-    assert store.last_event_number("a", b"w") == 2
+    try:
+        assert serves.wait(30)
+        monkeypatch.setattr(queue, "wait_decided", wait)
+        if happened:
+            second = begin(window, b"second", first, 2)
+            assert second is not None
+            assert window.finish(second) == 5
+        else:
+            refused(StorageUnavailable, lambda: begin(window, b"second", first, 2))
+    finally:
+        go.set()
+        thread.join(30)
+    assert told == [0] if happened else isinstance(told[0], StorageUnavailable)
+    assert store.read("a", 0, 99) == (b"firstsecond" if happened else b"")
+    assert store.last_event_number("a", b"w") == (2 if happened else 0)
 
 
 def test_what_a_damaged_cache_undid_is_done_again_in_order(world: World) -> None:

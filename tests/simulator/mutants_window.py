@@ -41,7 +41,6 @@ WINDOW_MUTANTS: Final = (
                 "                continue",
             ),
         ),
-        tests=_TESTS,
     ),
     Mutant(
         "window-enters-behind-a-hole",
