@@ -47,14 +47,12 @@ from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.snapshots import SnapshotWriter
-from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue, RootRecord
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
-from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.old_layout import OldLayout
@@ -79,7 +77,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         settings: Settings,
         service: JournalService,
         ownership: Ownership,
-        tail: TailCache,
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
@@ -96,9 +93,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
         self._open_copy = open_copy
-        self._waiters_lock = runtime.lock()
+        self._waiters_lock, self._close_lock = runtime.lock(), runtime.lock()
         self._waiters: set[runtime.Event] = set()
-        self._close_lock = runtime.lock()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,
@@ -107,7 +103,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             service=service,
             observer=observer,
             changed=self._wake_waiters,
-            tail=tail,
         )
         if release_root is not None:
             container.release_root = release_root
@@ -132,6 +127,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,
             rebuild=container.rebuild,
+            tail=container.tail,
         )
         self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
         self.old_layout = None if old_layout is None else old_layout(self, container)
@@ -141,8 +137,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._make_optimiser(optimiser)
         if asks is not None:
             self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
-        self._spiller = Spiller(container)
-        self._maintenance.beside.append(self._spiller)
         self._maintenance.start()
 
     # What it is

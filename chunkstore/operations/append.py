@@ -122,10 +122,7 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if (
-                len(data) <= min(owned.inline_bytes, segment.chunk_size_bytes_max)
-                and container.backlog.extents < 2 * container.settings.inline_rows_max
-            ):
+            if container.takes_inline(segment, len(data)):
                 op = _enter_inline(owned, state, segment, request)
                 container.backlog.came(state.name, len(data), op.extends is None)
                 return op, segment.length
@@ -182,7 +179,7 @@ def _enter_inline(owned: OwnedEpoch, state: PendingSegment, segment: SegmentReco
     planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())
     identity = planned.segment.last_chunk
     op = PendingOp([planned.header], planned.rows, (state,), (), state.generation)
-    op.inline, op.extends = (chunk_key(identity), data), before if extends else None
+    op.inline, op.inline_bytes, op.extends = ((chunk_key(identity), data),), len(data), before if extends else None
     generation, state.generation = state.generation, NOT_LOADED
     if request.writer_id is not None:
         remember_event(state, op, segment, request.writer_id, request.event_number, len(data))

@@ -15,24 +15,23 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
+from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c_combine
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkstoreError, Closed, Conflict, Damaged, NotOwner, OutcomeUnknown
 from chunkstore.journal import OpCode
-from chunkstore.layout import ReadSlice
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK, ContainerNames, parse_place
+from chunkstore.names import NO_CHUNK, ContainerNames, journal_position
 from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.extents import Extent, in_runs, read_run
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.pending import RowRecord
 from chunkstore.operations.read import find_segment
-from chunkstore.operations.read_slices import SliceReader
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
 from chunkstore.storage import ChunkHandle
 
@@ -55,7 +54,7 @@ class _Run(NamedTuple):
     stop: int
     ids: list[bytes]
     records: list[ChunkRecord]
-    slices: list[ReadSlice]
+    extents: list[Extent]
     before: bytes
     front: ChunkRecord | None
 
@@ -109,26 +108,41 @@ def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataVi
     offset, identity = start, _ = found
     ids: list[bytes] = []
     records: list[ChunkRecord] = []
-    slices: list[ReadSlice] = []
+    extents: list[Extent] = []
     bytes_max = min(bytes_max, segment.chunk_size_bytes_max)
     while identity and len(ids) < LIMITS.spill_extents_max:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if record.kind != KIND_INLINE or (ids and offset + record.length - start > bytes_max):
             break
-        borders = find_borders(view, identity, record, 0, record.length)
-        slices.append(ReadSlice(names.object_of(identity, record), offset, 0, record.length, offset - start, borders))
+        extents.append((record.object, record.object_offset, record.length, record.crc32c or 0, offset))
         ids.append(identity)
         records.append(record)
         identity, offset = record.next, offset + record.length
     before = records[0].previous
     front = decode_found_chunk(names, before, view.get(chunk_key(before))) if before else None
-    return _Run(segment.id, segment.chunk_size_bytes_max, start, offset, ids, records, slices, before, front)
+    return _Run(segment.id, segment.chunk_size_bytes_max, start, offset, ids, records, extents, before, front)
 
 
 def _read(container: OwnedContainer, name: str, run: _Run) -> bytes:
-    reader = SliceReader(container.storage, name)
+    size_bytes = run.stop - run.start
+    held = container.tail.find(run.segment_id, run.start, size_bytes)
+    if held is not None:
+        return b"".join(held)
+
+    def fill(target: memoryview) -> int:
+        calls = [
+            partial(read_run, container.storage, name, item, run.start, target, verify=True)
+            for item in in_runs(container.names, run.extents, remote=container.remote)
+        ]
+        if container.remote:
+            container.pool.run_all(calls)
+        else:
+            for call in calls:
+                call()
+        return size_bytes
+
     with container.bounded(container.deadline()):
-        return b"".join(reader.read(piece) for piece in run.slices)
+        return filled(size_bytes, fill)
 
 
 def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
@@ -153,7 +167,8 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
     rows: dict[bytes, RowRecord] = {}
     grown, _ = grow_chunk(owned, identity, chunk, b"", data, rows)
     if grown.crc32c != crc:
-        raise Damaged("extents do not have the CRC32C that was recorded", object=run.slices[0].name, start=run.start)
+        where = owned.names.place(run.extents[0][0])
+        raise Damaged("extents do not have the CRC32C that was recorded", object=where, start=run.start)
     del rows[chunk_key(identity)]
     return _Target(identity, chunk.length, grown, rows)
 
@@ -209,13 +224,8 @@ def _plan(owned: OwnedEpoch, name: str, run: _Run, target: _Target, changes: Cha
     )
     added = () if target.offset else ((run.start, target.identity),)
     changes.headers.append((int(OpCode.SPILL), segment.id, run.start, run.stop, added))
-    epoch, index = parse_place(min(run.records, key=_age).object) or (0, None)
-    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, (epoch, index or 0)))
+    oldest = min(journal_position(record) for record in run.records)
+    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, oldest))
     changes.restructure(segment.id)
     if owned.appendable:
         changes.sync_names.append(owned.names.chunk(target.identity))
-
-
-def _age(record: ChunkRecord) -> tuple[int, int]:
-    epoch, index = parse_place(record.object) or (0, None)
-    return epoch, index or 0

@@ -2,12 +2,12 @@
 
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
 the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
-up.
-What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
+up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +15,7 @@ from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, SegmentNotFound
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of
+from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of, size_of_extents
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.backlog import Backlog
@@ -44,6 +44,8 @@ class Spiller:
         self._bytes = (_REMOTE_BYTES if remote else _BYTES) if given is None else given
         age = settings.spill_s
         self._age_s = (_REMOTE_AGE_S if remote else _AGE_S) if age is None else age
+        if not container.inline_bytes:
+            self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = settings.inline_rows_max
         self._task: runtime.Task | None = None
         self._stopped = False
@@ -68,6 +70,10 @@ class Spiller:
 
     def spill_all(self, name: str) -> None:
         """Spill all that a segment has, in the caller's thread. Raises as ``spill``."""
+        with self._container.upkeep.run("spill") as done:
+            self._spill_all(name, done)
+
+    def _spill_all(self, name: str, counts: dict[str, int]) -> None:
         tries = 0
         while True:
             try:
@@ -78,8 +84,16 @@ class Spiller:
                     raise
                 continue
             self._backlog.spilled(name, done.size_bytes, done.extents)
+            counts["chunks"] = counts.get("chunks", 0) + done.extents
+            counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
             if not done.extents:
                 return
+
+    def spill_these(self, names: Sequence[str] = ()) -> None:
+        """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill``."""
+        for name in names or [name for name, *_ in self._container.look(_left_behind)]:
+            with suppress(SegmentNotFound):
+                self.spill_all(name)
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
@@ -120,7 +134,7 @@ class Spiller:
 
 
 def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
-    """The segments that have extents, with their bytes (about) and number."""
+    """The segments that have extents, with their bytes and number."""
     runs = set(inline_runs(view))
     if not runs:
         return []
@@ -129,7 +143,7 @@ def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
     for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
         segment = decode_segment(key[1:].decode("utf-8", "replace"), raw)
         if segment.id in holding:
-            extents = sum(1 for _ in inline_chunks(view, segment))
+            extents, size_bytes = size_of_extents(view, (identity for _, identity in inline_chunks(view, segment)))
             if extents:
-                found.append((segment.name, 0, extents))
+                found.append((segment.name, size_bytes, extents))
     return found

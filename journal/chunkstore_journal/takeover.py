@@ -312,8 +312,8 @@ class TakeOver:
             rows=rows,
             cut_off_lsn=cut_off_lsn,
         )
-        moved_rows, digest_of_moves = _moved_extents(self._names, payload, closed)
-        payload = payload._replace(rows=(*rows, *moved_rows))
+        all_rows, digest_of_moves = _with_moved_extents(self._names, payload, closed)
+        payload = payload._replace(rows=all_rows)
         digest = (digest + digest_of_rows + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
@@ -411,26 +411,30 @@ class TakeOver:
             pool.close()
 
 
-def _moved_extents(names: ContainerNames, payload: OpenPayload, closed: ClosedStream) -> tuple[list[RowChange], int]:
-    """The rows of the extents that an OPEN embeds, as they shall be, and what that adds to the state digest. Raises ``Damaged``."""
+def _with_moved_extents(
+    names: ContainerNames, payload: OpenPayload, closed: ClosedStream
+) -> tuple[Sequence[RowChange], int]:
+    """The rows of an OPEN with those of the extents that it embeds, as they shall be, and what that adds to the state digest: what comes
+    back in place may have changed the neighbours of one. Raises ``Damaged``."""
     record = closed.embedded
     if record is None or not blob_of(record.payload):
-        return [], 0
+        return payload.rows, 0
     name = names.log(record.header.epoch)
     _, changed = decode_ops(record.payload, object=name, position=closed.end.byte)
     here, there = journal_place(record.header.epoch, None), journal_place(payload.epoch, 0)
     shift = HEADER_BYTES + embedded_at(payload) - closed.end.byte
-    rows: list[RowChange] = []
+    rows = dict(payload.rows)
     digest = 0
     for key, value in dict(changed).items():
-        if key[:1] != CHUNK or value is None:
+        latest = rows.get(key, value)
+        if key[:1] != CHUNK or latest is None:
             continue
-        chunk = decode_chunk(f"chunk row {key!r}", value)
+        chunk = decode_chunk(f"chunk row {key!r}", latest)
         if chunk.kind == KIND_INLINE and chunk.object == here and chunk.object_offset >= closed.end.byte:
             moved = encode_chunk(chunk.placed(there, chunk.object_offset + shift))
-            rows.append((key, moved))
-            digest += row_digest(key, moved) - row_digest(key, value)
-    return rows, digest
+            rows[key] = moved
+            digest += row_digest(key, moved) - row_digest(key, latest)
+    return tuple(rows.items()), digest
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
