@@ -15,6 +15,7 @@ from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupport
 from chunkstore.invariants import PINNED
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.importing import find_import
+from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import LAYOUT_KEY
 from chunkstore.metadata.layouts import encode_layout
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
@@ -119,17 +120,22 @@ def why_absent(
     state: JournalFollower,
     chunk: str,
 ) -> PastCollected | None:
-    """Why a chunk of the past is absent: it was removed since, which the present rows tell; None where these still want it."""
+    """Why a chunk of the past, or a record that holds extents of it, is absent: it was removed since, which the present rows tell; None
+    where these still want it."""
     from chunkstore_journal.container import read_format
     from chunkstore_journal.follower import Follower
 
-    identity = names.parse_chunk(chunk)
+    identity, log = names.parse_chunk(chunk), names.parse_log(chunk)
+    record = names.parse_slot(chunk) if log is None else (log, 0)
     room = scratch()
     present = Follower(storage, names, read_format(storage, names), room, settings)
     try:
         present.catch_up()
         with present.store.view() as view:
-            if identity is None or not is_removed(view, names, identity):
+            held = held_from(view) if record is not None else None
+            if record is not None and held is not None and held <= record:
+                return None
+            if record is None and (identity is None or not is_removed(view, names, identity)):
                 return None
     finally:
         present.close()
