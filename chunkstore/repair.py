@@ -13,7 +13,8 @@ from chunkstore.config import Settings
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.cut_off import CutOff
-from chunkstore.operations.regain import Regain, RepairReport, Unread, plan_regain
+from chunkstore.operations.regain import Regain, plan_regain
+from chunkstore.operations.repair_report import RepairReport, Unread
 from chunkstore.owning import Claim
 from chunkstore.parts import cache_of, checked_settings, scratch_of, storage_of
 from chunkstore.storage import ChunkStorage

@@ -19,7 +19,7 @@ from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.names import check_segment_name
 from chunkstore.operations.check import CheckLevel
-from chunkstore.operations.regain import RepairReport
+from chunkstore.operations.repair_report import RepairReport
 from chunkstore.registry import open_copy
 from chunkstore.repair import repair as repair_container
 from chunkstore.upkeep.scrub import check_limits

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
@@ -20,89 +19,15 @@ from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment
 from chunkstore.metadata.keys import ROOTS_NAMESPACE as _ROOTS
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
-from chunkstore.names import NO_CHUNK
-from chunkstore.records import KIND_OBJECT, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
+from chunkstore.names import NO_CHUNK, parse_place
+from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
+from chunkstore.records import KIND_INLINE, KIND_OBJECT, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
 
-__all__ = ["ChunkLink", "CutOff", "SegmentPlan", "Source", "TablePlan"]
-
-
-class ChunkLink(NamedTuple):
-    """A chunk to take on: the segment offset of its first byte, and its record as the cut-off part left it."""
-
-    offset: int
-    identity: bytes
-    record: ChunkRecord
-
-    @property
-    def stop(self) -> int:
-        """The segment offset behind it."""
-        return self.offset + self.record.length
-
-
-class Source(NamedTuple):
-    """A segment of the cut that was spliced into another one behind it: the links that are its chunks, by number."""
-
-    segment: SegmentRecord
-    first: int
-    last: int
-
-
-@dataclass(slots=True)
-class SegmentPlan:
-    """What to do with one segment. ``base``: as it is at the cut; None: it is to be made, as ``final`` says.
-
-    ``links`` follow on what ``base`` holds (the first one may be its last chunk, grown), or on nothing where ``base`` has no chunks
-    and everything below ``links[0].offset`` was truncated away. ``acknowledged``: behind every byte that an append was told of.
-    """
-
-    id: int
-    name: str
-    base: SegmentRecord | None
-    final: SegmentRecord | None
-    raw: bytes | None = None
-    """The row of ``base``."""
-    links: list[ChunkLink] = field(default_factory=list)
-    tail: bytes = NO_CHUNK
-    """The chunk that ``links`` go on from, or grow."""
-    borders: set[int] = field(default_factory=set)
-    """Where appends are known to begin and end: an append is kept whole or not at all."""
-    sources: list[Source] = field(default_factory=list)
-    replaced: list[tuple[int, int, list[ChunkLink]]] = field(default_factory=list)
-    """Ranges of the base whose chunks are garbage behind the cut, with those that hold the bytes instead, in the order of the records."""
-    acknowledged: int = 0
-    delete: bool = False
-    truncate: int = 0
-    sealed: bool | None = None
-    attributes: Mapping[str, AttributeValue] | None = None
-    writers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    """Rows that remember the last events of exactly-once writers."""
-    obstacle: str = ""
-    """Why nothing of it can be kept."""
-
-    @property
-    def length(self) -> int:
-        """The length at the cut."""
-        return self.base.length if self.base is not None else 0
-
-    @property
-    def kept_stop(self) -> int:
-        """Behind the last byte that can be kept; of a segment that is to be made and holds none, its length."""
-        if self.base is None and self.final is not None and not self.final.chunk_count and not self.obstacle:
-            return self.final.length
-        return self.links[-1].stop if self.links and not self.obstacle else self.length
-
-
-class TablePlan(NamedTuple):
-    """A table row or session that changed: its present value at the cut, and what it became. ``header``: the operation that did it."""
-
-    key: bytes
-    before: bytes | None
-    after: bytes | None
-    header: Op
-    lsn: int
+__all__ = ["CutOff"]
 
 
 _APPENDS = (OpCode.APPEND, OpCode.ATTACH)
+_LISTING = (*_APPENDS, OpCode.REPLACE, OpCode.SPILL)
 
 
 class CutOff:
@@ -115,9 +40,14 @@ class CutOff:
         self._appends: dict[int, list[tuple[int, int, int]]] = {}
         """By segment: begin, end and lsn of each append."""
         self._deleted: set[int] = set()
-        self._merged: dict[int, int] = {}
+        self._merged: dict[int, tuple[int, int]] = {}
+        """By segment: the one that it was spliced into, and where."""
         self._truncated: dict[int, int] = {}
         self._replaced: dict[int, list[tuple[int, int, Sequence[tuple[int, bytes]]]]] = {}
+        self._starts: dict[bytes, tuple[int, int]] = {}
+        """By chunk: the segment that got it, and the offset there."""
+        self._spilled: dict[int, int] = {}
+        """By segment: the lowest offset of an extent that was spilled."""
         self._sealed: dict[int, bool] = {}
         self._attributes: dict[int, Mapping[str, AttributeValue]] = {}
         self._others: dict[bytes, tuple[Op, int]] = {}
@@ -138,6 +68,8 @@ class CutOff:
         code, *rest = op
         arguments: list[Any] = rest
         first = arguments[0]
+        if code in _LISTING:
+            self._starts.update((identity, (first, offset)) for offset, identity in arguments[3])
         if code == OpCode.CREATE:
             self._created[first] = arguments[1]
         elif code in _APPENDS:
@@ -150,8 +82,10 @@ class CutOff:
             self._truncated[first] = max(arguments[1], self._truncated.get(first, 0))
         elif code == OpCode.REPLACE:
             self._replaced.setdefault(first, []).append((arguments[1], arguments[2], arguments[3]))
+        elif code == OpCode.SPILL:
+            self._spilled[first] = min(arguments[1], self._spilled.get(first, arguments[1]))
         elif code == OpCode.CONCAT:
-            self._merged[arguments[2]] = first
+            self._merged[arguments[2]] = first, arguments[1]
             if first in self._final:
                 self._appends.setdefault(first, []).append((arguments[1], self._final[first].length, lsn))
         elif code == OpCode.ATTRIBUTES and first in self._final:
@@ -172,11 +106,16 @@ class CutOff:
         return self._rows[key] if key in self._rows else self._view.get(key)
 
     def _chunk(self, identity: bytes) -> ChunkRecord | None:
-        raw = self._get(chunk_key(identity))
+        key = chunk_key(identity)
+        raw, held = self._get(key), self._view.get(key)
         if raw is not None:
             with suppress(Damaged):
-                record = decode_chunk(chunk_key(identity), raw)
-                return record if record.kind == KIND_OBJECT and record.length else None
+                record = decode_chunk(key, raw)
+                if record.kind == KIND_INLINE and held is not None:
+                    # An OPEN behind the cut may have moved it; where it lies in history only history says.
+                    record = record.placed(*decode_chunk(key, held)[:2])
+                known = record.kind == KIND_OBJECT or (record.kind == KIND_INLINE and parse_place(record.object))
+                return record if known and record.length else None
         return None
 
     def _followers(self) -> dict[bytes, bytes]:
@@ -201,6 +140,7 @@ class CutOff:
             *self._sealed,
             *self._merged,
             *self._created,
+            *self._spilled,
         }
         bases = {}
         for key, raw in self._view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
@@ -210,8 +150,9 @@ class CutOff:
                     bases[segment.id] = segment
         followers = self._followers()
         plans = [self._plan(segment_id, bases, followers) for segment_id in sorted(touched)]
-        freed = {plan.name for plan in plans if plan.delete}
+        freed = {plan.name for plan in plans if plan.delete and plan.base is not None}
         freed |= {source.segment.name for plan in plans for source in plan.sources}
+        freed |= {segment.name for plan in plans for segment, _ in plan.ended}
         newest = {plan.name: plan.id for plan in plans if plan.base is None and not plan.delete}
         for plan in plans:
             if plan.base is not None or plan.delete:
@@ -239,6 +180,9 @@ class CutOff:
         if final is not None:
             plan.borders.add(final.length)
         plan.acknowledged = 0 if plan.delete else max(plan.borders, default=0)
+        spilled = self._spilled.get(segment_id)
+        if base is not None and spilled is not None and spilled < base.length:
+            plan.spilled = [] if final is None else self._walk_back(final, spilled)
         if target is not None or plan.delete:
             return plan
         if final is None:
@@ -250,7 +194,7 @@ class CutOff:
         plan.attributes = self._attributes.get(segment_id)
         if base is not None:
             plan.replaced = [*self._replacements(segment_id, base.length)]
-        own = [bases[source] for source, into in self._merged.items() if into == segment_id and source in bases]
+        own = [bases[source] for source in sorted(self._merged_into(segment_id) - {segment_id}) if source in bases]
         self._link(plan, final, own, followers)
         return plan
 
@@ -265,7 +209,7 @@ class CutOff:
                 yield start, min(stop, length), [link for link in links if link.offset < length]
 
     def _link(
-        self, plan: SegmentPlan, final: SegmentRecord, own: Iterable[SegmentRecord], followers: Mapping[bytes, bytes]
+        self, plan: SegmentPlan, final: SegmentRecord, own: Sequence[SegmentRecord], followers: Mapping[bytes, bytes]
     ) -> None:
         base = plan.base
         links: list[ChunkLink] = []
@@ -284,6 +228,12 @@ class CutOff:
         follows = behind == plan.length or plan.length < behind <= plan.truncate
         if final.first_chunk and follows and (not links or links[-1].stop < final.length):
             links = list(self._walk(final.first_chunk, behind, followers))
+        if not links or links[-1].stop < final.length:
+            # What the list goes on from here may have been spilled or merged with what came behind.
+            whole = self._walk_back(final, behind if base is None or follows else base.length)
+            if whole and self._is_placed(whole[0], plan, final, own):
+                plan.tail = NO_CHUNK if base is None else base.last_chunk
+                links = [plan.behind(whole[0]), *whole[1:]]
         plan.links, plan.sources = self._without_strangers(links, plan, own)
         if any(link.identity == final.last_chunk and link.offset != final.last_chunk_offset for link in plan.links):
             plan.links, plan.sources = [], []  # not all of what lies between is known
@@ -301,10 +251,42 @@ class CutOff:
             offset += record.length
             identity = record.next or followers.get(identity, NO_CHUNK)
 
+    def _walk_back(self, final: SegmentRecord, low: int) -> list[ChunkLink]:
+        """The chunks from that with the offset ``low`` to the last one; none where one of them is not known."""
+        found: list[ChunkLink] = []
+        identity, stop = final.last_chunk, final.length
+        while identity and stop > low:
+            record = self._chunk(identity)
+            if record is None or record.length > stop:
+                return []
+            stop -= record.length
+            found.append(ChunkLink(stop, identity, record))
+            identity = record.previous
+        return found[::-1] if stop <= low else []
+
+    def _is_placed(
+        self, link: ChunkLink, plan: SegmentPlan, final: SegmentRecord, own: Sequence[SegmentRecord]
+    ) -> bool:
+        """Whether more than the lengths of what follows says where it begins: of a chunk that has grown the last length may be unread."""
+        base, identity, offset = plan.base, link.identity, link.offset
+        if identity == final.first_chunk and offset == final.start_offset - final.first_chunk_skip:
+            return True
+        if base is None:
+            return False
+        if self._view.get(chunk_key(identity)) is None:
+            segment_id, begin = self._starts.get(identity, (0, 0))
+            if segment_id in self._merged_into(plan.id):
+                return self._place_in(plan.id, segment_id)[0] + begin == offset
+            return (link.record.previous, offset) == (base.last_chunk, base.length)
+        if offset < base.length:
+            return self._view.locate(plan.id, offset) == (identity, offset)
+        return any(identity == item.first_chunk and offset == self._place_in(plan.id, item.id)[0] for item in own)
+
     def _without_strangers(
         self, links: list[ChunkLink], plan: SegmentPlan, own: Iterable[SegmentRecord]
     ) -> tuple[list[ChunkLink], list[Source]]:
-        """Up to the first chunk that is another segment's, unless all of that one was spliced in here."""
+        """Up to the first chunk that is another segment's, unless all of that one was spliced in here; then it is copied, if its list is no
+        more what it is at the cut. So are extents: what is cut off of the journal is nobody's."""
         firsts = {source.first_chunk: source for source in own if source.first_chunk}
         makers = self._merged_into(plan.id)
         sources: list[Source] = []
@@ -312,26 +294,45 @@ class CutOff:
         while number < len(links):
             link = links[number]
             source = firsts.get(link.identity)
-            if source is not None:
-                last = number + source.chunk_count - 1
-                if last >= len(links) or links[last].identity != source.last_chunk:
-                    break
+            last = number + source.chunk_count - 1 if source is not None else 0
+            if source is not None and last < len(links) and links[last].identity == source.last_chunk:
                 sources.append(Source(source, number, last))
                 number = last + 1
                 continue
-            is_tail = plan.base is not None and link.identity == plan.base.last_chunk
+            is_tail = (
+                plan.base is not None and link.identity == plan.base.last_chunk
+            ) and link.record.kind == KIND_OBJECT
             is_new = link.record.segment_id in makers and self._view.get(chunk_key(link.identity)) is None
-            if not is_tail and not is_new:
+            if not (is_tail or is_new or link.copied or self._is_spliced(plan.id, makers, link)):
                 break
+            if not is_tail and (not is_new or link.record.kind == KIND_INLINE):
+                links[number] = link._replace(copied=True)
             number += 1
+        spliced = {source.segment.id for source in sources}
+        for segment in own:
+            if segment.id not in spliced and number:
+                plan.ended.append((segment, self._place_in(plan.id, segment.id)[1]))
         return links[:number], sources
+
+    def _place_in(self, target: int, source: int) -> tuple[int, int]:
+        """Where the bytes of a segment begin and end in one that it was spliced into."""
+        begin, length = 0, self._final[source].length if source in self._final else 0
+        while source != target:
+            source, offset = self._merged[source]
+            begin += offset
+        return begin, begin + length
+
+    def _is_spliced(self, target: int, makers: set[int], link: ChunkLink) -> bool:
+        """Whether it lies in bytes that were another segment's."""
+        places = [self._place_in(target, source) for source in makers if source != target]
+        return any(begin <= link.offset and link.stop <= stop for begin, stop in places)
 
     def _merged_into(self, segment_id: int) -> set[int]:
         """The segment, and those that were spliced into it, also by way of others."""
         found = {segment_id}
         more = found
         while more:
-            more = {source for source, target in self._merged.items() if target in found} - found
+            more = {source for source, (target, _) in self._merged.items() if target in found} - found
             found |= more
         return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import Settings
@@ -27,7 +28,15 @@ from chunkstore.records import ACTIVE, ChunkRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
-__all__ = ["OwnedEpoch", "decode_found_chunk"]
+__all__ = ["EpochStart", "OwnedEpoch", "decode_found_chunk"]
+
+
+class EpochStart(NamedTuple):
+    """Where an epoch of ours began: its OPEN, and what our clocks said then."""
+
+    lsn: int
+    at_s: float
+    at_ms: int
 
 
 _TOKEN_BYTES = 256

@@ -3,23 +3,21 @@
 Promises: a byte is kept only if its chunk has the CRC32C that a record says, and was made durable first; an append is kept whole or not at
 all. Each segment is one commit, and only if its row is still what it was at the cut, so that an interrupted run is done again
 without doing anything twice. Chunks are taken on where they lie: no record behind the cut removed them. What was removed there is removed
-again, because a former owner may delete it at any time (A3). Leaves out: which (``cut_off``).
+again, because a former owner may delete it at any time (A3). Extents behind the cut lie in records that are history no more: their bytes
+are copied, and extents of the cut that were spilled behind it are spilled again. Leaves out: which (``cut_off``); copying
+(``regain_bytes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from chunkstore.blocks import Borders
 from chunkstore.changes import NewChunk
-from chunkstore.checksum import crc32c_extend
-from chunkstore.config import MIB
-from chunkstore.errors import ChunkNotFound, Conflict, Damaged
-from chunkstore.invariants import Finding
+from chunkstore.errors import Conflict, Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_session, decode_table
 from chunkstore.metadata.keys import REPAIR_KEY, SESSION, chunk_key, segment_key
@@ -27,71 +25,24 @@ from chunkstore.names import NO_CHUNK, ContainerNames
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.cut_off import ChunkLink, CutOff, SegmentPlan, TablePlan
+from chunkstore.operations.cut_off import CutOff
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
+from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pins import end_pins
+from chunkstore.operations.regain_bytes import clipped, is_stored, spill_again, with_copies
+from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, TablePlan
+from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.replace import exchange, find_run
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.truncate import plan_truncate
-from chunkstore.records import CLOSED, ChunkRecord, SegmentRecord, TableRecord
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord, TableRecord
+from chunkstore.storage import ChunkStorage
 
-__all__ = ["Regain", "RepairReport", "SegmentOutcome", "Unread", "plan_regain", "regain"]
+__all__ = ["Regain", "plan_regain", "regain"]
 
-_READ_BYTES = 4 * MIB
+_TRIES = 5
 _ROWS_IN_A_COMMIT = 500
-
-
-class SegmentOutcome(NamedTuple):
-    """What a repair makes of one segment: ranges ``[start, stop)`` of acknowledged bytes behind the last good record.
-
-    ``reason`` says why the lost ones are; ``deleted``: the segment was deleted behind the last good record, and is again.
-    """
-
-    segment: str
-    segment_id: int
-    kept: tuple[tuple[int, int], ...]
-    lost: tuple[tuple[int, int], ...]
-    reason: str
-    deleted: bool
-
-
-class Unread(NamedTuple):
-    """A place behind the last good record that cannot be read; what it said is unknown."""
-
-    object: str
-    position: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairReport:
-    """What a repair found, and did. With ``dry_run`` it would do the same, and ``epoch`` is 0.
-
-    ``sound``: history goes on to its end; nothing was to be done. ``continued``: an earlier repair had been interrupted behind its OPEN.
-    ``damage`` at ``object`` and ``position``: why history does not go on behind ``last_lsn``, the last good record, of ``last_epoch``.
-    ``behind``: records behind it that can be read; ``unreadable``: places there that cannot. ``segments``: what of their bytes is
-    kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost; ``pins``: given up there, and again.
-    ``findings``: damage behind the repair, such as chunks that are gone: a merge behind the cut stood for them, a rotten orphan now.
-    """
-
-    container: str
-    sound: bool
-    continued: bool = False
-    dry_run: bool
-    damage: str = ""
-    object: str = ""
-    position: int = 0
-    last_lsn: int
-    last_epoch: int
-    epoch: int = 0
-    behind: int = 0
-    unreadable: tuple[Unread, ...] = ()
-    segments: tuple[SegmentOutcome, ...] = ()
-    not_applied: tuple[str, ...] = ()
-    pins: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
 
 
 class Regain(NamedTuple):
@@ -109,6 +60,7 @@ def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -
     plans = cut_off.segments()
     reasons = [plan.obstacle or _compare(storage, names, plan) for plan in plans]
     spliced = {source.segment.id for plan in plans for source in plan.sources}
+    spliced |= {segment.id for plan in plans for segment, _ in plan.ended}
     outcomes: list[SegmentOutcome] = []
     lost_lsns: set[int] = set()
     for plan, reason in zip(plans, reasons, strict=True):
@@ -132,52 +84,25 @@ def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -
 def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) -> str:
     """Cut the plan's links behind the last append whose bytes are there; why no more of them are kept."""
     reason = "it does not follow on what is stored of the segment"
-    stored = [item for item in plan.replaced if all(_is_stored(storage, names, link) for link in item[2])]
-    plan.replaced = [(start, end, [_clipped(storage, names, link, end) for link in new]) for start, end, new in stored]
+    stored = [item for item in plan.replaced if all(is_stored(storage, names, link) for link in item[2])]
+    plan.replaced = [(start, end, [clipped(storage, names, link, end) for link in new]) for start, end, new in stored]
     tails = {plan.base.last_chunk if plan.base else NO_CHUNK, *(new[-1].identity for _, _, new in stored)}
     if plan.tail not in tails:
         plan.links, plan.sources = [], []
     good = 0
     for link in plan.links:
-        if not _is_stored(storage, names, link):
-            reason = f"{names.chunk(link.identity)} is not as long as its record says, or has another CRC32C"
+        if not is_stored(storage, names, link):
+            reason = f"{names.object_of(link.identity, link.record)} is not as long as its record says, or has another CRC32C"
             break
         good += 1
     links = plan.links[: min((source.first for source in plan.sources if source.last >= good), default=good)]
     stop = max((border for border in plan.borders if links and border <= links[-1].stop), default=plan.length)
     links = [link for link in links if link.offset < stop] if stop > plan.length else []
     links = links[: min((source.first for source in plan.sources if source.last >= len(links)), default=len(links))]
-    plan.links = [_clipped(storage, names, link, stop) for link in links]
+    plan.links = [clipped(storage, names, link, stop) for link in links]
     plan.sources = [source for source in plan.sources if source.last < len(links)]
+    plan.ended = [item for item in plan.ended if links and item[1] <= plan.links[-1].stop]
     return reason
-
-
-def _clipped(storage: ChunkStorage, names: ContainerNames, link: ChunkLink, stop: int) -> ChunkLink:
-    """The link up to this offset of the segment: of a chunk that goes on behind it, so many bytes."""
-    if link.stop <= stop:
-        return link
-    length = stop - link.offset
-    crc = _crc_of(storage, names.chunk(link.identity), length)
-    return link._replace(record=link.record._replace(length=length, crc32c=crc))
-
-
-def _is_stored(storage: ChunkStorage, names: ContainerNames, link: ChunkLink) -> bool:
-    found = _crc_of(storage, names.chunk(link.identity), link.record.length)
-    return found is not None and found == link.record.crc32c
-
-
-def _crc_of(storage: ChunkStorage, name: str, length: int) -> int | None:
-    """The CRC32C of an object's first bytes; None where there are fewer."""
-    crc, position = 0, 0
-    with suppress(ChunkNotFound):
-        while position < length:
-            data = storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, length - position))
-            if not data:
-                return None
-            crc = crc32c_extend(crc, data)
-            position += len(data)
-        return crc
-    return None
 
 
 # --- committing -------------------------------------------------------------------------------------------------------
@@ -185,18 +110,36 @@ def _crc_of(storage: ChunkStorage, name: str, length: int) -> int | None:
 
 def regain(container: OwnedContainer, plan: Regain) -> tuple[SegmentOutcome, ...]:
     """Commit what can be kept, then say that the repair has ended; what became of it. Raises what commits raise; again: safe."""
-    refused: set[int] = set()
-    for item in sorted(plan.segments, key=lambda item: not item.delete):
-        for link in (*item.links, *(link for _, _, new in item.replaced for link in new)):
-            container.storage.harden(container.names.chunk(link.identity))  # P6
-        names = [item.name, *(source.segment.name for source in item.sources)]
-        if not commit_changes(container, names, partial(_keep_segment, item), tables=True):
-            refused.add(item.id)
+    refused = {
+        item.id for item in sorted(plan.segments, key=lambda item: not item.delete) if not _keep(container, item)
+    }
     for first in range(0, len(plan.tables), _ROWS_IN_A_COMMIT):
         commit_changes(container, (), partial(_keep_rows, plan.tables[first : first + _ROWS_IN_A_COMMIT]), tables=True)
     end_pins(container, plan.pins, "repair")
     commit_changes(container, (), _end, tables=True)
     return tuple(_refused(outcome) if outcome.segment_id in refused else outcome for outcome in plan.outcomes)
+
+
+def _keep(container: OwnedContainer, plan: SegmentPlan) -> bool:
+    """Whether what is to be kept of a segment is, now or since an earlier run."""
+    for link in (*plan.links, *(link for _, _, new in plan.replaced for link in new)):
+        if link.record.kind == KIND_OBJECT and not link.copied:
+            container.storage.harden(container.names.chunk(link.identity))  # P6
+    names = [plan.name, *(source.segment.name for source in plan.sources), *(segment.name for segment, _ in plan.ended)]
+    tries = _TRIES
+    while True:
+        owned = container.serving(container.deadline())
+        copied = with_copies(container, owned, plan)
+        try:
+            kept = commit_changes(container, names, partial(_keep_segment, owned, copied), tables=True)
+        except Conflict:  # another epoch of ours began meanwhile
+            tries -= 1
+            if not tries:
+                raise
+            continue
+        if kept and plan.spilled is not None and not plan.delete:
+            spill_again(container, plan.name, plan.spilled)
+        return kept
 
 
 def _refused(outcome: SegmentOutcome) -> SegmentOutcome:
@@ -212,14 +155,17 @@ def _end(changes: ChangeSet) -> None:
         changes.table_keys.append(REPAIR_KEY)
 
 
-def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> bool:
-    """Plan what is to be kept; whether it is, by now or by an earlier run. Its owner's own changes since then stay."""
+def _keep_segment(owned: OwnedEpoch, plan: SegmentPlan, changes: ChangeSet) -> bool:
+    """Plan what is to be kept; whether it is, by now or by an earlier run. Its owner's own changes since then stay. Raises ``Conflict``
+    where the copies are not of this epoch."""
     if changes.view.get(segment_key(plan.name)) != plan.raw:
         present = changes.find(plan.name)
         if plan.delete:
             return present is None or present.id != plan.id
-        taken_on = not plan.links or changes.view.get(chunk_key(plan.links[-1].identity)) is not None
-        return present is not None and present.id == plan.id and present.length >= plan.kept_stop and taken_on
+        whole = present is not None and present.id == plan.id and present.length >= plan.kept_stop
+        return whole and (not plan.links or _is_taken_on(changes, present, plan.links[-1]))
+    if changes.owned is not owned:
+        raise Conflict(f"segment {plan.name!r}", expected=f"epoch {owned.epoch}", found=f"epoch {changes.owned.epoch}")
     if plan.delete:
         plan_delete(changes, plan.name, plan.id)
         return True
@@ -244,6 +190,17 @@ def _keep_segment(plan: SegmentPlan, changes: ChangeSet) -> bool:
         if decode_writer_row(plan.name, raw)[1] < plan.kept_stop:
             changes.rows[key] = TableRecord(0, decode_table(key, raw).value)
     return True
+
+
+def _is_taken_on(changes: ChangeSet, present: SegmentRecord | None, link: ChunkLink) -> bool:
+    """Whether a chunk is in the list, or another copy of the same bytes."""
+    if not link.copied:
+        return changes.view.get(chunk_key(link.identity)) is not None
+    if present is None or not present.start_offset <= link.offset < present.length:
+        return False
+    identity, offset = changes.chunk_at(present, link.offset)
+    record = changes.chunk(identity)
+    return (offset, record.length, record.crc32c) == (link.offset, link.record.length, link.record.crc32c)
 
 
 def _made(changes: ChangeSet, final: SegmentRecord) -> SegmentRecord:
@@ -309,6 +266,8 @@ def _take_on(changes: ChangeSet, segment: SegmentRecord, plan: SegmentPlan) -> N
         changes.end_segment(source.segment.id)
         changes.headers.append((int(OpCode.DELETE), source.segment.id))
         changes.restructure(source.segment.id)
+    for ended, _ in plan.ended:
+        plan_delete(changes, ended.name, ended.id)
     changes.put(
         segment._replace(
             length=links[-1].stop,
@@ -329,7 +288,10 @@ def _take_on(changes: ChangeSet, segment: SegmentRecord, plan: SegmentPlan) -> N
 def _set_rows(changes: ChangeSet, before: bytes, added: Sequence[ChunkLink]) -> None:
     for number, link in enumerate(added):
         after = added[number + 1].identity if number + 1 < len(added) else NO_CHUNK
-        changes.rows[chunk_key(link.identity)] = link.record._replace(previous=before, next=after, state=CLOSED)
+        record = link.record
+        if record.kind == KIND_INLINE:
+            record = record.placed(*changes.chunk(link.identity)[:2])  # our OPEN may have moved it
+        changes.rows[chunk_key(link.identity)] = record._replace(previous=before, next=after, state=CLOSED)
         before = link.identity
 
 

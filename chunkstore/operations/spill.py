@@ -10,6 +10,7 @@ Leaves out: when, and which segments (``spiller``); deleting the journal's objec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from chunkstore import runtime
 from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c_combine
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkstoreError, Closed, Conflict, Damaged, NotOwner, OutcomeUnknown
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Conflict, Damaged, NotOwner, OutcomeUnknown
 from chunkstore.journal import OpCode
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
@@ -70,8 +71,11 @@ class _Target(NamedTuple):
     """Of its block borders."""
 
 
-def spill(container: OwnedContainer, name: str, *, bytes_max: int) -> Spilled:
-    """Make chunk bytes of a segment's oldest extents, ``bytes_max`` of them at most; nothing where it has none.
+def spill(
+    container: OwnedContainer, name: str, *, bytes_max: int, instead: Callable[[int, int], bytes] | None = None
+) -> Spilled:
+    """Make chunk bytes of a segment's oldest extents, ``bytes_max`` of them at most; nothing where it has none. ``instead`` gives the bytes
+    of a range of the segment whose extents cannot be read.
 
     Atomic, durable. Raises ``SegmentNotFound``, ``Damaged`` (an extent), ``Conflict`` (the segment has changed meanwhile), what the storage
     raises, and the errors of commits. Retry: safe.
@@ -80,7 +84,12 @@ def spill(container: OwnedContainer, name: str, *, bytes_max: int) -> Spilled:
     run = container.look(partial(_find_run, container.names, name, bytes_max))
     if run is None:
         return Spilled(0, 0)
-    data = _read(container, name, run)
+    try:
+        data = _read(container, name, run)
+    except (ChunkNotFound, Damaged):
+        if instead is None:
+            raise
+        data = instead(run.start, run.stop)
     target = _plan_target(owned, run, data)
     try:
         _write(container, owned, target, data)
@@ -179,7 +188,9 @@ def _write(container: OwnedContainer, owned: OwnedEpoch, target: _Target, data: 
         if target.offset:
             # Until this is committed nobody else who has planned the same, or an older length, may write.
             if owned.spillable.pop(target.identity, 0) != target.offset:
-                raise Conflict(f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill")
+                raise Conflict(
+                    f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill"
+                )
             container.storage.write(ChunkHandle(name, True), target.offset, data)
         else:
             if owned.appendable:

@@ -32,7 +32,8 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.regain import Regain, SegmentOutcome, regain
+from chunkstore.operations.regain import Regain, regain
+from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.take_in import Batch, take_in

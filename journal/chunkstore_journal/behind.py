@@ -13,6 +13,7 @@ from typing import NamedTuple
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Op, RowChange
+from chunkstore_journal.extents import extents_of
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.payloads import decode_ops
 from chunkstore_journal.record import Record
@@ -77,7 +78,7 @@ def _of_open(streams: Streams, epoch: int, lsn: int) -> Iterator[Behind | Unread
     try:
         opened = streams.opened(epoch)
         if opened.embedded is not None and opened.embedded.header.lsn > lsn:
-            yield _behind(opened.embedded, name, 0)
+            yield _behind(opened.embedded, name, 0, opened.payload.end_byte)
     except Damaged as damage:
         yield Unreadable(name, damage.position, damage.message)
         return
@@ -85,9 +86,10 @@ def _of_open(streams: Streams, epoch: int, lsn: int) -> Iterator[Behind | Unread
         yield Behind(opened.header.lsn, opened.payload.ops, opened.payload.rows, name, 0)
 
 
-def _behind(record: Record, name: str, position: int) -> Behind | Unreadable:
+def _behind(record: Record, name: str, position: int, begin: int | None) -> Behind | Unreadable:
     try:
         ops, rows = decode_ops(record.payload, object=name, position=position)
+        extents_of(record, ops, rows, begin=begin, object=name, position=position)
     except Damaged as damage:
         return Unreadable(name, position, damage.message)
     return Behind(record.header.lsn, ops, rows, name, position)
@@ -107,7 +109,7 @@ def _of_slots(
             yield Unreadable(name, damage.position, damage.message)
         else:
             if record.header.kind != RecordKind.SEAL:
-                yield _behind(record, name, 0)
+                yield _behind(record, name, 0, None)
 
 
 def _of_log(
@@ -120,7 +122,7 @@ def _of_log(
         begin, reason = reader.offset, ""
         try:
             for record in reader:
-                yield _behind(record, name, begin)
+                yield _behind(record, name, begin, begin)
                 begin, lsn = reader.offset, record.header.lsn
             reason = reader.reason
             if reader.ended == "clean":

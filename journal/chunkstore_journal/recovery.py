@@ -20,6 +20,7 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
+from chunkstore_journal.extents import check_moved, extents_of
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
 from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, decode_ops
 from chunkstore_journal.record import Record
@@ -160,19 +161,23 @@ def _inside(at: Position, leg: Leg) -> _Step:
 
 
 def commit_of(record: Record, position: Position, *, object: str, at: int) -> Commit:
-    """The commit that a record of any kind but OPEN and SEAL makes."""
+    """The commit that a record of any kind but OPEN and SEAL makes, which lies in front of ``position``. Raises ``Damaged``."""
     header = record.header
     ops, rows = decode_ops(record.payload, object=object, position=at)
+    begin = position.end - record.size if position.end else None
+    extents_of(record, ops, rows, begin=begin, object=object, position=at)
     return Commit(position, header.previous_hash, header.digest, ops, rows)
 
 
 def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
-    """The commits an OPEN makes: the record it embeds, if that is wanted, and its own."""
+    """The commits an OPEN makes: the record it embeds, if that is wanted, and its own. Raises ``Damaged``."""
     commits = []
-    if embedded and opened.embedded is not None:
-        inner = opened.embedded
-        commits.append(commit_of(inner, opened.before_open, object=opened.object, at=0))
-    header = opened.header
+    inner, header = opened.embedded, opened.header
+    if inner is not None:
+        check_moved(opened.payload, inner, object=opened.object)
+        if embedded:
+            ops, rows = decode_ops(inner.payload, object=opened.object, position=0)
+            commits.append(Commit(opened.before_open, inner.header.previous_hash, inner.header.digest, ops, rows))
     commits.append(
         Commit(opened.position, header.previous_hash, header.digest, opened.payload.ops, opened.payload.rows)
     )

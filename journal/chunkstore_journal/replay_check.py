@@ -19,9 +19,9 @@ from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, Posit
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import Finding
-from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_open
+from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_open, decode_ops
 from chunkstore_journal.record import Record
-from chunkstore_journal.recovery import commit_of
+from chunkstore_journal.recovery import commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, verify_snapshot
 from chunkstore_journal.walk import (
     collected_max,
@@ -141,7 +141,7 @@ class _Replay:
                 raise _Gap
             lsn += 1
             self._note(record, name, position)
-            batch.append(_commit(record, name, position))
+            batch.append(_commit(self._streams, record, name, position))
             if len(batch) >= _BATCH_RECORDS or record.header.lsn in self._watched:
                 yield from self._apply(batch)
                 self._remember()
@@ -211,10 +211,13 @@ class _Replay:
             raise _Gap
 
 
-def _commit(record: Record, name: str, position: int) -> Commit:
+def _commit(streams: Streams, record: Record, name: str, position: int) -> Commit:
     header = record.header
-    at = Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
-    if header.kind != RecordKind.OPEN:
+    if header.kind == RecordKind.OPEN:
+        return commits_of_open(streams.opened(header.epoch), embedded=False)[-1]
+    is_log = name == streams.names.log(header.epoch)
+    at = Position(header.lsn, record.hash, header.epoch, header.index + 1, position + record.size if is_log else 0)
+    if streams.mode == "slot" or is_log:
         return commit_of(record, at, object=name, at=position)
-    payload = decode_open(record.payload, object=name, position=position)
-    return Commit(at, header.previous_hash, header.digest, payload.ops, payload.rows)
+    ops, rows = decode_ops(record.payload, object=name, position=position)  # embedded: its OPEN is looked at with it
+    return Commit(at, header.previous_hash, header.digest, ops, rows)

@@ -16,11 +16,8 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
-from chunkstore.metadata.codec import decode_chunk, encode_chunk
-from chunkstore.metadata.keys import CHUNK, is_row
+from chunkstore.metadata.keys import is_row
 from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Op, Position, RowChange
-from chunkstore.names import ContainerNames, journal_place
-from chunkstore.records import KIND_INLINE
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -34,6 +31,7 @@ from chunkstore_journal.claim import (
     read_voided,
 )
 from chunkstore_journal.ends import SeenEnds
+from chunkstore_journal.extents import moved_extents
 from chunkstore_journal.history import ZERO_HASH, Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.lease import overrule_lease, read_lease
 from chunkstore_journal.objects import LatestHint
@@ -42,12 +40,10 @@ from chunkstore_journal.payloads import (
     BaseLink,
     OpenPayload,
     SnapshotLink,
-    blob_of,
     decode_ops,
-    embedded_at,
     encode_open,
 )
-from chunkstore_journal.record import HEADER_BYTES, RecordHeader, encode_record
+from chunkstore_journal.record import RecordHeader, encode_record
 from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
@@ -312,8 +308,9 @@ class TakeOver:
             rows=rows,
             cut_off_lsn=cut_off_lsn,
         )
-        all_rows, digest_of_moves = _with_moved_extents(self._names, payload, closed)
-        payload = payload._replace(rows=all_rows)
+        log = self._names.log(previous.epoch) if previous is not None else ""
+        moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, rows, object=log)
+        payload = payload._replace(rows=tuple({**dict(rows), **dict(moved_rows)}.items()))
         digest = (digest + digest_of_rows + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
@@ -409,32 +406,6 @@ class TakeOver:
             self._store = materialise(self._streams, self._cache, leg, current=None).store
         finally:
             pool.close()
-
-
-def _with_moved_extents(
-    names: ContainerNames, payload: OpenPayload, closed: ClosedStream
-) -> tuple[Sequence[RowChange], int]:
-    """The rows of an OPEN with those of the extents that it embeds, as they shall be, and what that adds to the state digest: what comes
-    back in place may have changed the neighbours of one. Raises ``Damaged``."""
-    record = closed.embedded
-    if record is None or not blob_of(record.payload):
-        return payload.rows, 0
-    name = names.log(record.header.epoch)
-    _, changed = decode_ops(record.payload, object=name, position=closed.end.byte)
-    here, there = journal_place(record.header.epoch, None), journal_place(payload.epoch, 0)
-    shift = HEADER_BYTES + embedded_at(payload) - closed.end.byte
-    rows = dict(payload.rows)
-    digest = 0
-    for key, value in dict(changed).items():
-        latest = rows.get(key, value)
-        if key[:1] != CHUNK or latest is None:
-            continue
-        chunk = decode_chunk(f"chunk row {key!r}", latest)
-        if chunk.kind == KIND_INLINE and chunk.object == here and chunk.object_offset >= closed.end.byte:
-            moved = encode_chunk(chunk.placed(there, chunk.object_offset + shift))
-            rows[key] = moved
-            digest += row_digest(key, moved) - row_digest(key, latest)
-    return tuple(rows.items()), digest
 
 
 def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:

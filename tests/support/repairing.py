@@ -17,7 +17,8 @@ from chunkstore.changes import Append, TablePut
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.invariants import Finding
-from chunkstore.operations.regain import RepairReport
+from chunkstore.operations.repair_report import RepairReport
+from chunkstore.operations.spill import spill
 from chunkstore.repair import repair
 
 __all__ = ["Model", "Place", "Segment", "broken"]
@@ -45,10 +46,10 @@ class Model:
 
 
 class Place:
-    """A container on files, with a cache for each machine, and what it held after each record."""
+    """A container on files, with a cache for each machine, and what it held after each record. ``inline``: appends go into records."""
 
-    def __init__(self, mode: str, folder: Path) -> None:
-        self.mode, self.folder, self.caches = mode, folder, 0
+    def __init__(self, mode: str, folder: Path, *, inline: bool = False) -> None:
+        self.mode, self.folder, self.caches, self.inline = mode, folder, 0, inline
         self.root = f"file://{folder}/root"
         self.home = folder / "root" / "default"
         self.model = Model()
@@ -64,6 +65,7 @@ class Place:
             gc_grace_s=0,
             lmdb_map_bytes=1 << 26,
             default_rolling=RollingPolicy(chunk_size_bytes_max=40),
+            inline_bytes_max=None if self.inline else 0,
         )
 
     def open(self, *, fresh: bool = True) -> ChunkedSegmentStorage:
@@ -78,7 +80,8 @@ class Place:
         name = chance.choice("abcd")
         known = model.segments.get(name)
         what = chance.choices(
-            ("append", "row", "both", "truncate", "seal", "delete", "concat"), (50, 8, 8, 6, 4, 3, 4)
+            ("append", "row", "both", "truncate", "seal", "delete", "concat", "spill"),
+            (50, 8, 8, 6, 4, 3, 4, 12 * self.inline),
         )[0]
         if known is None:
             model.segments[name] = Segment(store.create(name).segment_id)
@@ -86,6 +89,8 @@ class Place:
             key, value = chance.randbytes(1)[:1], chance.randbytes(5)
             store.table("t").put(key, value)
             model.rows[key] = value
+        elif what == "spill":
+            self.spill(store, name, chance.choice((20, 50, 1000)))
         elif what == "truncate":
             known.start = chance.randint(known.start, len(known.data))
             store.truncate(name, known.start)
@@ -114,6 +119,11 @@ class Place:
             data = chance.randbytes(chance.randint(1, 60))
             store.append(name, data)
             known.data += data
+
+    @staticmethod
+    def spill(store: ChunkedSegmentStorage, name: str, bytes_max: int = 1 << 20) -> int:
+        """Spill a segment's oldest extents; how many."""
+        return spill(store._container, name, bytes_max=bytes_max).extents
 
     def live(self, chance: random.Random, *, epochs: int, steps: int, snapshots: bool) -> None:
         """Some epochs; the last one stays without a CLOSE."""

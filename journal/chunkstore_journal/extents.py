@@ -1,0 +1,138 @@
+"""Extents of a record: the rows that lead to the bytes it begins with, and what becomes of them when an OPEN embeds it (protocol 3.7).
+
+Promises: pure. A row that a record brings for one of its extents leads into that record's own bytes, between their bounds, and none to what
+another's does; a row of any other extent leads to what lies in front of the record. The extents that an OPEN embeds lie in its slot from
+then on. So bytes of one segment are never shown as another's, whatever a record says. Leaves out: whether they are what was recorded: who
+reads them compares their CRC32C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+from chunkstore.checksum import row_digest
+from chunkstore.errors import Damaged
+from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.keys import CHUNK, chunk_key
+from chunkstore.metadata.port import Op, RowChange
+from chunkstore.names import journal_place, parse_place
+from chunkstore.records import KIND_INLINE, ChunkRecord
+from chunkstore_journal.payloads import BLOB_AT, OpenPayload, blob_of, decode_ops, embedded_at
+from chunkstore_journal.record import HEADER_BYTES, Record
+from chunkstore_journal.wire import refuse
+
+__all__ = ["check_moved", "extents_of", "moved_extents"]
+
+_APPEND = int(OpCode.APPEND)
+_NO_NAME = b"\xa0"
+"""What the fourth byte is of nearly all rows of chunks, which have objects of their own."""
+
+
+def extents_of(
+    record: Record, ops: Sequence[Op], rows: Sequence[RowChange], *, begin: int | None, object: str, position: int
+) -> list[tuple[bytes, ChunkRecord]]:
+    """The extents whose bytes this record brings, in the order of these. ``begin``: the byte of the log where it lies, or lay before it was
+    embedded; None: in a slot of its own. Raises ``Damaged(object, position)`` for rows that lead anywhere else."""
+    blob = blob_of(record.payload)
+    added = {chunk_key(identity) for op in ops if op[0] == _APPEND and op[5:6] == (1,) for _, identity in op[4]}  # type: ignore[attr-defined]
+    if not added and not blob:
+        return []
+    epoch, index = record.header.epoch, record.header.index
+    here = journal_place(epoch, index if begin is None else None)
+    low = (begin or 0) + HEADER_BYTES + BLOB_AT
+    found: list[tuple[bytes, ChunkRecord]] = []
+    for key, chunk in _inline_rows(rows):
+        stop = chunk.object_offset + chunk.length
+        if key not in added:
+            if not _lies_before(chunk, epoch, index, begin):
+                refuse(
+                    f"{key!r} leads behind the record, to byte {chunk.object_offset} of {chunk.object!r}",
+                    object,
+                    position,
+                )
+            continue
+        if chunk.object != here or chunk.crc32c is None or not low <= chunk.object_offset < stop <= low + len(blob):
+            what = f"{chunk.length} bytes from byte {chunk.object_offset} of {chunk.object!r} on"
+            refuse(f"{key!r} leads to {what}, not into the {len(blob)} bytes that its record brings", object, position)
+        found.append((key, chunk))
+    gone = {key for key, value in rows if value is None}
+    if len(found) != len(added - gone):
+        refuse("an extent has no row that leads to its bytes", object, position)
+    found.sort(key=lambda item: item[1].object_offset)
+    for (former, chunk), (key, after) in pairwise(found):
+        if chunk.object_offset + chunk.length > after.object_offset:
+            refuse(f"{former!r} and {key!r} lead to the same bytes", object, position)
+    return found
+
+
+def _inline_rows(rows: Sequence[RowChange]) -> Iterator[tuple[bytes, ChunkRecord]]:
+    for key, value in dict(rows).items():
+        if key[:1] == CHUNK and value is not None and value[3:4] != _NO_NAME:
+            with suppress(Damaged):  # whoever needs it says so
+                chunk = decode_chunk(key, value)
+                if chunk.kind == KIND_INLINE:
+                    yield key, chunk
+
+
+def _lies_before(chunk: ChunkRecord, epoch: int, index: int, begin: int | None) -> bool:
+    """Whether an extent lies in front of a record."""
+    place = parse_place(chunk.object)
+    if place is None or place[0] != epoch:
+        return place is not None and place[0] < epoch
+    if place[1] is None:
+        return begin is not None and chunk.object_offset + chunk.length <= begin
+    return place[1] < index
+
+
+def _embedded(payload: OpenPayload, record: Record, object: str, position: int) -> list[tuple[bytes, ChunkRecord]]:
+    ops, rows = decode_ops(record.payload, object=object, position=position)
+    return extents_of(record, ops, rows, begin=payload.end_byte, object=object, position=position)
+
+
+def _place_in(payload: OpenPayload) -> tuple[str, int]:
+    """The ``object`` of extents that an OPEN embeds, and what to add to their offsets."""
+    return journal_place(payload.epoch, 0), HEADER_BYTES + embedded_at(payload) - payload.end_byte
+
+
+def moved_extents(
+    payload: OpenPayload, record: Record | None, rows: Sequence[RowChange], *, object: str
+) -> tuple[list[RowChange], int]:
+    """What an OPEN with ``rows`` says besides of the extents of the record that it embeds, which lies in ``object`` so far; and what that
+    adds to the state digest. Raises ``Damaged``."""
+    if record is None or not blob_of(record.payload):
+        return [], 0
+    changed = dict(rows)
+    moved: list[RowChange] = []
+    digest = 0
+    place, shift = _place_in(payload)
+    for key, chunk in _embedded(payload, record, object, payload.end_byte):
+        before = changed.get(key, encode_chunk(chunk))
+        if before is None:
+            continue
+        after = encode_chunk(decode_chunk(key, before).placed(place, chunk.object_offset + shift))
+        moved.append((key, after))
+        digest += row_digest(key, after) - row_digest(key, before)
+    return moved, digest
+
+
+def check_moved(payload: OpenPayload, record: Record, *, object: str) -> None:
+    """Raise ``Damaged`` unless the OPEN in ``object`` says of every extent that it embeds where this lies in it, and of none other."""
+    if not blob_of(record.payload):
+        return
+    changed = dict(payload.rows)
+    place, shift = _place_in(payload)
+    extents = dict(_embedded(payload, record, object, 0))
+    for key, chunk in extents.items():
+        raw = changed.get(key, b"")
+        if raw is None:
+            continue
+        found, wanted = decode_chunk(key, raw) if raw else chunk, chunk.placed(place, chunk.object_offset + shift)
+        if found[:4] != wanted[:4] or found.kind != KIND_INLINE:
+            what = f"byte {found.object_offset} of {found.object!r}, not to byte {wanted.object_offset} of {place!r}"
+            refuse(f"{key!r}, an extent of the embedded record, leads to {what}", object, 0)
+    for key, chunk in _inline_rows(payload.rows):
+        if key not in extents and not _lies_before(chunk, record.header.epoch, record.header.index, payload.end_byte):
+            refuse(f"{key!r} leads behind the cut, to byte {chunk.object_offset} of {chunk.object!r}", object, 0)

@@ -1,0 +1,198 @@
+"""Repair of containers whose appends lie in records: in front of the cut they stay, behind it they are copied; spills are made again."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.operations import regain
+from tests.engine.test_repair import MODES, zero
+from tests.support.repairing import Place, broken
+
+
+def contents(store: ChunkedSegmentStorage) -> dict[str, bytes]:
+    return {info.name: store.read(info.name, info.start_offset, 99999) for info in store.segments()}
+
+
+def kinds(store: ChunkedSegmentStorage, name: str) -> list[str]:
+    return [chunk.kind for chunk in store.layout(name)]
+
+
+def lose(place: Place, store: ChunkedSegmentStorage) -> int:
+    """Make a record that is damaged later, which nothing needs; the lsn in front of it."""
+    cut = store._container.current.queue.head.lsn
+    store.table("t").put(b"lost", b"")
+    return cut
+
+
+def blank_records_behind(place: Place, lost: Path, begin: int) -> None:
+    """Overwrite what the journal holds behind the damaged record, but for the last slot, which is a SEAL."""
+    if place.mode == "append":
+        data = lost.read_bytes()
+        lost.write_bytes(data[:begin] + bytes(len(data) - begin))
+        return
+    for other in sorted(lost.parent.glob("*.s"))[:-1]:
+        if other.name >= lost.name:
+            other.write_bytes(bytes(other.stat().st_size))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_extents_behind_the_cut_are_copied(mode: str, tmp_path: Path) -> None:
+    """Nothing leads into a record that is history no more, and what is in front of it stays where it is."""
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    for name in "ab":
+        store.create(name)
+        for number in range(3):
+            store.append(name, b"%d of %s," % (number, name.encode()))
+    cut = lose(place, store)
+    for number in range(3, 12):
+        for name in "abc"[: 2 + (number > 5)]:
+            if number == 6 and name == "c":
+                store.create(name)
+            store.append(name, b"%d of %s," % (number, name.encode()))
+    expected = contents(store)
+    store.close()
+    lost, begin, _ = place.record_at(cut + 1)
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert report.last_lsn == cut and not any(item.lost for item in report.segments) and report.findings == ()
+    with place.open() as store:
+        assert contents(store) == expected
+        assert kinds(store, "a")[:3] == ["inline"] * 3 and set(kinds(store, "a")[3:]) == {"object"}
+        assert set(kinds(store, "c")) == {"object"}
+        assert broken(store.check("deep")) == []
+    blank_records_behind(place, lost, begin)
+    with place.open() as store:
+        assert contents(store) == expected
+        store.append("a", b"goes on")
+        assert broken(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("front", [False, True], ids=["new-chunk", "grown-chunk"])
+@pytest.mark.parametrize("crossing", [False, True], ids=["up-to-the-cut", "through-the-cut"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_spill_behind_the_cut_is_made_again(mode: str, crossing: bool, front: bool, tmp_path: Path) -> None:
+    """Its chunk may hold bytes of both sides; a chunk that it made longer has the old length at the cut."""
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    store.create("a")
+    store.append("a", b"first ")
+    if front:
+        assert place.spill(store, "a") == 1
+    store.append("a", b"second ")
+    store.append("a", b"third ")
+    cut = lose(place, store)
+    if crossing:
+        store.append("a", b"fourth ")
+    store.append("b" if store.create("b") else "", b"another's")
+    assert place.spill(store, "a") == 2 + crossing + (not front)
+    assert kinds(store, "a") == ["object"]
+    store.append("a", b"and what follows")
+    expected = contents(store)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert report.last_lsn == cut and not any(item.lost for item in report.segments) and report.findings == ()
+    with place.open() as store:
+        assert contents(store) == expected
+        assert set(kinds(store, "a")) == {"object"}
+        assert broken(store.check("deep")) == []
+        store.collect()
+        assert broken(store.check("deep")) == []
+        store.append("a", b"; on it goes")
+    place.check_readers()
+
+
+@pytest.mark.parametrize(("mode", "front"), [("append", False), ("slot", False), ("slot", True)])
+def test_extents_that_a_former_owner_has_collected(mode: str, front: bool, tmp_path: Path) -> None:
+    """They were spilled behind the cut, which is entitled to that; history begins with a snapshot that knows them still."""
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open(fresh=False)
+    store.create("a")
+    store.append("a", b"first ")
+    if front:
+        assert place.spill(store, "a") == 1
+    for text in (b"second ", b"third "):
+        store.append("a", text)
+    lsn = store._container.current.queue.head.lsn
+    extents = {place.record_at(number)[0] for number in (lsn - 1, lsn)}
+    if mode == "append":
+        store.close()
+        store = place.open(fresh=False)
+    store.snapshot()
+    cut = lose(place, store)
+    assert place.spill(store, "a") == 3 - front
+    store.append("a", b"fourth")
+    expected = contents(store)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    for path in extents:
+        path.unlink()
+    report = place.repair()
+    assert report.last_lsn == cut and not any(item.lost for item in report.segments) and report.findings == ()
+    with place.open() as store:
+        assert contents(store) == expected
+        assert broken(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_segment_that_was_spilled_and_spliced_behind_the_cut(mode: str, tmp_path: Path) -> None:
+    """Its chunks are no more those of the cut: the target has the bytes, and the source is gone."""
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    for name in ("target", "source", "untouched"):
+        store.create(name)
+        store.append(name, name.encode() * 3)
+    place.spill(store, "source")
+    store.append("source", b", more of it")
+    cut = lose(place, store)
+    for name in ("source", "untouched"):
+        store.seal(name)
+        store.concat("target", store.info("target").length, name)
+    store.append("target", b" and behind")
+    expected = contents(store)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert report.last_lsn == cut and not any(item.lost for item in report.segments) and report.findings == ()
+    with place.open() as store:
+        assert contents(store) == expected and list(expected) == ["target"]
+        assert broken(store.check("deep")) == []
+        store.collect()
+        assert broken(store.check("deep")) == []
+    place.check_readers()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_repair_that_ends_between_copies_and_spills_is_continued(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    store.create("a")
+    store.append("a", b"first ")
+    cut = lose(place, store)
+    place.spill(store, "a")
+    for text in (b"second ", b"third "):
+        store.append("a", text)
+    expected = contents(store)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(regain, "spill_again", dies)
+        with pytest.raises(KeyboardInterrupt):
+            place.repair()
+    report = place.repair()
+    assert report.continued and not any(item.lost for item in report.segments)
+    with place.open() as store:
+        assert contents(store) == expected
+        assert kinds(store, "a") == ["object", "object"]
+        assert broken(store.check("deep")) == []
