@@ -62,10 +62,11 @@ INLINE_MUTANTS: Final = (
         (
             Patch(
                 f"{_SPILL}:spill",
-                "data = _read(container, name, run)",
-                "data, rest = b'', _read(container, name, run)\n"
+                "target = _plan_target(owned, run, data)",
+                "data, rest = b'', data\n"
                 "    for record in run.records:\n"
-                "        data, rest = rest[: record.length] + data, rest[record.length :]",
+                "        data, rest = rest[: record.length] + data, rest[record.length :]\n"
+                "    target = _plan_target(owned, run, data)",
             ),
             _NO_COMPARING,
         ),
@@ -151,7 +152,7 @@ INLINE_MUTANTS: Final = (
         "open-keeps-addresses",
         "an OPEN leaves the addresses of the record that it embeds as they were",
         APPEND,
-        "chunkstore_journal.takeover:_with_moved_extents",
+        "chunkstore_journal.extents:moved_extents",
         "if record is None or not blob_of(record.payload):",
         "if True:",
     ),
